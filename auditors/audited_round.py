@@ -21,13 +21,13 @@ from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.auditor import (
     Auditor,
     DivergedError,
+    Due,
     Project,
     RoundFacts,
     RoundMessages,
     RoundView,
     check_noise_is_known,
 )
-from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.sampler import RoundSampler, UpdateSampler, sampler_of_round
 

@@ -20,8 +20,7 @@ import numpy as np
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Auditor, DivergedError, Project, RoundView
-from leakmeter.auditors.due import Due, check_every
+from leakmeter.auditors.auditor import Auditor, DivergedError, Due, Project, RoundView, check_every
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.picture import png
 from leakmeter.auditors.reconstruction import Attack, invert

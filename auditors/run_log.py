@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.assumptions import sentence_of
+from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import plain
-from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 
 SCHEMA = "leakmeter-report/2"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from leakmeter.auditors.assumptions import conditions, is_known, sentence_of
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.due import Schedule
+    from leakmeter.auditors.auditor import Schedule
     from leakmeter.auditors.finding import (
         Finding,
         Game,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from benchmarks.measure import Row, Scale, compare, timer
-from leakmeter.auditors.bounds.curve import ErrorCurve
+from leakmeter.auditors.bounds.lower_bound import ErrorCurve
 from leakmeter.auditors.rng import stream
 
 DELTAS = np.logspace(-6, math.log10(0.5), 20)

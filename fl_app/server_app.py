@@ -13,11 +13,9 @@ from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
 from leakmeter.fl_app.deployment import check_deployed, is_deployed
-from leakmeter.fl_app.run.ending import end
 from leakmeter.fl_app.run.folder import RunFolder, default_path
-from leakmeter.fl_app.run.preflight import preflight
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.run.run import run_on
+from leakmeter.fl_app.run.run import end, preflight, run_on
 
 app = ServerApp()
 

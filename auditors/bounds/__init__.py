@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
 from leakmeter.auditors.bounds.band import upper_limit
-from leakmeter.auditors.bounds.coins import coin_bound, share_bound
-from leakmeter.auditors.bounds.curve import ErrorCurve
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound, proven_epsilons
+from leakmeter.auditors.bounds.lower_bound import ErrorCurve, epsilon_lower_bound, proven_epsilons
 from leakmeter.auditors.bounds.one_run import (
+    coin_bound,
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,
+    share_bound,
 )
 from leakmeter.auditors.bounds.rules import (
     BandAndFixed,

@@ -26,7 +26,6 @@ from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.anytime import Anytime
-from leakmeter.auditors.canaries.betting import Betting
 from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
     LEAST_FITTED,
@@ -43,13 +42,16 @@ from leakmeter.auditors.canaries.estimates import (
     two_fits,
     without_refuted,
 )
-from leakmeter.auditors.canaries.limitations import canary_limitations
+from leakmeter.auditors.canaries.plan import (
+    affordable,
+    canary_limitations,
+    check_settings,
+    schedule,
+)
 from leakmeter.auditors.canaries.proofs import headline, prove
-from leakmeter.auditors.canaries.schedule import affordable, check_settings, schedule
-from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.canaries.transcript import Betting, Transcript
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.details import Histogram
-from leakmeter.auditors.finding import Adjacency, Bound, Finding, Sees, ThreatModel
+from leakmeter.auditors.finding import Adjacency, Bound, Finding, Histogram, Sees, ThreatModel
 from leakmeter.auditors.rng import derive, stream
 
 _log = logging.getLogger("flwr")

@@ -19,8 +19,7 @@ from scipy.special import ndtr
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import Kept, Resumable
-from leakmeter.auditors.details import Histogram
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Histogram
 from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
 

@@ -19,12 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.coins import coin_bound, share_bound
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
+    coin_bound,
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,
+    share_bound,
 )
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
 from leakmeter.auditors.canary import SEED_BITS

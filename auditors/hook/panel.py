@@ -17,10 +17,10 @@ from leakmeter.auditors.auditor import (
     Project,
     RoundMessages,
     RoundView,
+    Schedule,
     UnableError,
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
-from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.wording import counted
 

@@ -25,8 +25,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor
-from leakmeter.auditors.auditor import Project, RoundView, few_clients
-from leakmeter.auditors.due import Due
+from leakmeter.auditors.auditor import Due, Project, RoundView, few_clients
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.colluders import Colluders

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.details import PerClient
-from leakmeter.auditors.finding import Finding, Game, Observer, Quantity, ThreatModel
+from leakmeter.auditors.finding import Finding, Game, Observer, PerClient, Quantity, ThreatModel
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import Measured

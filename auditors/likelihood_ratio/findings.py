@@ -11,8 +11,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.curve import drawn
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.lower_bound import drawn, epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
 from leakmeter.auditors.finding import Bound, Finding, Game, Observer, Quantity, ThreatModel
 from leakmeter.auditors.gaussian.normality import anderson_darling

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, few_clients
-from leakmeter.auditors.details import PerClient
-from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.finding import Finding, PerClient, ThreatModel
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 
 

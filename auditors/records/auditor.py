@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Auditor, RoundView
-from leakmeter.auditors.due import Due, check_every
+from leakmeter.auditors.auditor import Auditor, Due, RoundView, check_every
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 from leakmeter.auditors.records.game import (
     THIS_RUN,

@@ -27,10 +27,8 @@ import numpy as np
 from leakmeter.auditors._types import Floats, Indices
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.curve import drawn
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.details import Detail
-from leakmeter.auditors.finding import Bound, Finding, ThreatModel
+from leakmeter.auditors.bounds.lower_bound import drawn, epsilon_lower_bound
+from leakmeter.auditors.finding import Bound, Detail, Finding, ThreatModel
 from leakmeter.auditors.records.law import GradientRows, PairLaw
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream

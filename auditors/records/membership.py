@@ -21,10 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Auditor, DivergedError, RoundView
+from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
-from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 
 Spread = Literal["shared", "record"]

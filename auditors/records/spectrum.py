@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from leakmeter.auditors import details
+from leakmeter.auditors import finding
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Bound
@@ -108,10 +108,10 @@ class Spectrum:
             for name, value in numbers.items()
         }
 
-    def drawn(self) -> details.Spectrum:
+    def drawn(self) -> finding.Spectrum:
         """Return what a report needs for its figure."""
         index, variance, added = zip(*self.curve(25), strict=True)
-        return details.Spectrum(index, variance, added, self.dim, self.floor, self.share_saved)
+        return finding.Spectrum(index, variance, added, self.dim, self.floor, self.share_saved)
 
     def curve(self, points: int = 100) -> tuple[tuple[int, float, float], ...]:
         """Return (index, eigenvalue, what is added) from the largest down, at most `points`.

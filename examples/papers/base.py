@@ -209,8 +209,8 @@ def audited_run(
 
     from leakmeter.fl_app.run.folder import RunFolder
     from leakmeter.fl_app.run.launch import launch
-    from leakmeter.fl_app.run.preflight import preflight
     from leakmeter.fl_app.run.progress import Progress
+    from leakmeter.fl_app.run.run import preflight
 
     with _quiet(), TemporaryDirectory() as parent:
         folder = RunFolder.create(Path(parent) / "run", preflight(config))

@@ -53,9 +53,9 @@ def replay(arguments: argparse.Namespace) -> int:
     recorded = open_recorded(Path(arguments.run))
     config = recorded.settings(given)
     from leakmeter.fl_app.report.read.run import REPLAY_OF
-    from leakmeter.fl_app.run.ending import end
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
     from leakmeter.fl_app.run.replay import audit_again, new_folder
+    from leakmeter.fl_app.run.run import end
 
     set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     progress = Progress()

@@ -209,8 +209,8 @@ def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder |
     from leakmeter.fl_app.engines import inline  # noqa: F401
     from leakmeter.fl_app.run import launch  # noqa: F401 - needed later, imported at once
     from leakmeter.fl_app.run.folder import RunFolder, default_path
-    from leakmeter.fl_app.run.preflight import preflight
     from leakmeter.fl_app.run.progress import set_flower_log
+    from leakmeter.fl_app.run.run import preflight
 
     set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     if folder is not None:
@@ -252,9 +252,9 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
 def _launch(folder: RunFolder, program: str) -> int:
     """Launch, and say how to resume a run that is cut short."""
     from leakmeter.fl_app.engines.cluster import RayError
-    from leakmeter.fl_app.run.ending import end
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
+    from leakmeter.fl_app.run.run import end
 
     progress = Progress()
     try:

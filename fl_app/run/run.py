@@ -1,10 +1,13 @@
-"""One run on a grid: strategies, auditors, run log and checkpoints around Flower's loop."""
+"""One run on a grid: checks before it, strategies, auditors, run log and checkpoints, its end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord
@@ -15,14 +18,22 @@ from threadpoolctl import threadpool_limits
 from leakmeter.auditors import Audited, Auditor, Finding, Limitation, RunWarning, StopAbove
 from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.hook.chain import chain, wrappers
+from leakmeter.auditors.judge.summary import Ending
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
+from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed
+from leakmeter.fl_app.report import leave_page
+from leakmeter.fl_app.report.judge.command import program
+from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.rule import record_rule
-from leakmeter.fl_app.run.budget import reserve
+from leakmeter.fl_app.run.budget import check_budget, reserve
 from leakmeter.fl_app.run.charges import Charges
+from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
@@ -68,6 +79,20 @@ class Outcome:
         """Whether every auditor worked to the end; a run may stop early if it was asked to."""
         ended_early = any(warning.kind == "ended-early" for warning in self.warnings)
         return not self.failures and not ended_early
+
+
+def preflight(config: Config, folder: Path | None = None) -> Config:
+    """Load the data, build model and auditors; raise ConfigError on what cannot work.
+
+    `folder` is that of an interrupted run, which has its noise multiplier. For a new run the
+    configuration is returned with the one that its target asks for.
+    """
+    check_early(config)  # before the calibration, which plans all rounds many times
+    if folder is None:
+        config = calibrated(config)
+    build.auditors(config, load_task(config).dim)
+    check_budget(config, build.server_strategy(config), folder)
+    return config
 
 
 def run_on(
@@ -239,3 +264,33 @@ def _is_excused(strategy: Strategy) -> bool:
     if masked is None:
         return chosen == 0
     return chosen < 3 or (masked.num_announced > 0 and not masked.asked_to_train)
+
+
+def end(folder: Path, config: Mapping[str, Any], outcome: Outcome, progress: Progress) -> bool:
+    """Write the page and print what came of a run.
+
+    Args:
+        folder: Of the run.
+        config: Its settings.
+        outcome: What it says.
+        progress: Where to print.
+
+    Returns:
+        Whether there is a page.
+    """
+    places: list[str] = []
+    has_page = leave_page(folder, places.append)
+    limits = len(outcome.limitations)
+    more = f"  ({counted(limits, 'limit')} of this audit)" if limits else ""
+    places.append(f"details: {program()} report --text {shlex.quote(str(folder))}{more}")
+    run = Run(
+        name=folder.name,
+        folder=folder,
+        config=config,
+        findings=tuple(outcome.findings),
+        warnings=tuple(outcome.warnings),
+    )
+    adds_noise = config.get("noise") not in (None, "none")
+    ending = Ending(next_steps(run), adds_noise=adds_noise, places=places)
+    progress.summary(outcome.findings, outcome.failures, outcome.warnings, ending)
+    return has_page

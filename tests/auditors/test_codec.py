@@ -17,8 +17,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from leakmeter.auditors.codec import CodecError, Kept, Resumable, codec, pack, unpack
-from leakmeter.auditors.details import Detail, PerClient
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Detail, Finding, PerClient
 from tests.helpers.findings import finding
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakmeter.auditors.due import Due
+from leakmeter.auditors.auditor import Due
 
 
 @pytest.mark.parametrize("every", [-1, 0, 1, 2, 3, 7])

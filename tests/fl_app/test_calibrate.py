@@ -169,7 +169,7 @@ def test_the_command_line_plans_the_cohorts_of_its_seed(tmp_path: Path) -> None:
     code = """
 import sys
 from leakmeter.fl_app.cli import main as cli
-from leakmeter.fl_app.run import preflight
+from leakmeter.fl_app.run import run
 from leakmeter.fl_app import deployment
 def planned(config, folder=None):
     print(deployment.is_deployed())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from leakmeter.auditors import Finding, Limitation, RunWarning, details
+from leakmeter.auditors import Finding, Limitation, RunWarning
+from leakmeter.auditors.finding import ErrorCurve, Histogram, PerClient, Spectrum
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from tests.helpers.findings import finding
 
 DETAILS = (
-    details.ErrorCurve((0.1,), (2.0,), (3.0,), (0.1, 0.5), (0.5, 0.1), (0.0,), (1.0,), 0.2, 1),
-    details.Histogram((0.0, 1.0, 2.0), (1, 2), (3, 4), (0.5, 0.5), True),
-    details.Spectrum((1, 2), (2.0, 1.0), (0.0, 0.5), 2, 1.5, 0.25),
-    details.PerClient((0, 3), (1.0, math.inf), (2, 4)),
+    ErrorCurve((0.1,), (2.0,), (3.0,), (0.1, 0.5), (0.5, 0.1), (0.0,), (1.0,), 0.2, 1),
+    Histogram((0.0, 1.0, 2.0), (1, 2), (3, 4), (0.5, 0.5), True),
+    Spectrum((1, 2), (2.0, 1.0), (0.0, 0.5), 2, 1.5, 0.25),
+    PerClient((0, 3), (1.0, math.inf), (2, 4)),
 )
 
 

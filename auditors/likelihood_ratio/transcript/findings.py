@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.curve import drawn
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.lower_bound import drawn, epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
-from leakmeter.auditors.details import Detail
-from leakmeter.auditors.finding import Finding, Game, Observer, Sees, ThreatModel
+from leakmeter.auditors.finding import Detail, Finding, Game, Observer, Sees, ThreatModel
 from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
 from leakmeter.auditors.likelihood_ratio.transcript.combination import (
     Combination,

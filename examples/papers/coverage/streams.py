@@ -18,7 +18,7 @@ from scipy.special import expit, log_ndtr, ndtri
 from scipy.stats import laplace
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds import bets
+from leakmeter.auditors.bounds import anytime
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.coverage.case import ALLOWED, Coins, Rng
@@ -109,7 +109,7 @@ def _ever(against: Floats, counts: Counts, level: float) -> Coins:
         counts: Outcomes of each round, (streams, rounds, thresholds, outcomes).
         level: Allowed failures that are left after δ is paid.
     """
-    wealth = bets.log_wealth(against, counts.cumsum(axis=1))  # (streams, rounds)
+    wealth = anytime.log_wealth(against, counts.cumsum(axis=1))  # (streams, rounds)
     return np.asarray(wealth.max(axis=1) >= -math.log(level))
 
 
@@ -120,12 +120,14 @@ def _ever(against: Floats, counts: Counts, level: float) -> Coins:
 def _canaries(draw: Canaries, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     p, is_in = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
     counts = canary_counts(epsilon, p, is_in)
-    return _ever(bets.canary_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta)
+    return _ever(
+        anytime.canary_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta
+    )
 
 
 def canary_counts(epsilon: float, p: Floats, is_in: Coins) -> Counts:
     """Return how many canaries of a round hit, miss and are out, (..., thresholds, 3)."""
-    is_hit = is_in[..., None] & (-np.log(p)[..., None] >= epsilon + bets.ABOVE)
+    is_hit = is_in[..., None] & (-np.log(p)[..., None] >= epsilon + anytime.ABOVE)
     hits, ins = is_hit.sum(axis=-2), is_in.sum(axis=-1)[..., None]
     out = np.broadcast_to(is_in.shape[-1] - ins, hits.shape)
     return np.stack([hits, ins - hits, out], axis=-1)
@@ -182,11 +184,11 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
     Release a has the largest r above the threshold and the smallest below. Release b, with r = e^ε
     everywhere, makes the coin fair over both.
     """
-    against, odds = bets.canary_bets(np.array([epsilon]))[0], math.exp(epsilon)
-    counts = np.zeros((streams, bets.ABOVE.size, 3), dtype=np.int64)
+    against, odds = anytime.canary_bets(np.array([epsilon]))[0], math.exp(epsilon)
+    counts = np.zeros((streams, anytime.ABOVE.size, 3), dtype=np.int64)
     ever = np.zeros(streams, dtype=bool)
     for _ in range(ROUNDS * COINS):
-        wealth = bets.log_wealth(against, counts)
+        wealth = anytime.log_wealth(against, counts)
         edge = np.exp(-epsilon - np.minimum(0.5 + 2 * np.maximum(-wealth, 0.0), 6.0))
         hit, miss = edge * odds, (1 - edge) / odds
         chance_a = (odds - 1) / (odds - hit - miss)  # of release a if the canary is out
@@ -197,7 +199,7 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
         shown = np.where(is_hit, edge * u, edge + (1 - edge) * u)
         p = np.where(is_a & is_in, shown, u)
         counts += canary_counts(epsilon, p[:, None], is_in[:, None])
-        ever |= bets.log_wealth(against, counts) >= -math.log(ALLOWED)
+        ever |= anytime.log_wealth(against, counts) >= -math.log(ALLOWED)
     return ever
 
 
@@ -206,7 +208,7 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
 
 def _guesses(draw: Guesses, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     is_right = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
-    against = bets.guess_bets(np.array([epsilon]))[0]
+    against = anytime.guess_bets(np.array([epsilon]))[0]
     return _ever(against, _guess_counts(is_right), ALLOWED - ROUNDS * COINS * delta)
 
 
@@ -262,8 +264,8 @@ def _per_guess(epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
 
 def _trials(draw: Trials, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     inside, outside = draw(epsilon, delta, rng.random((streams, ROUNDS, TRIALS)))
-    against = bets.trial_bets(np.array([epsilon]), delta)[0]
-    return _ever(against, bets.count_trials(inside, outside), ALLOWED)
+    against = anytime.trial_bets(np.array([epsilon]), delta)[0]
+    return _ever(against, anytime.count_trials(inside, outside), ALLOWED)
 
 
 def _same_worlds(_e: float, _d: float, u: Floats) -> tuple[Floats, Floats]:

@@ -19,8 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds.curve import DELTAS, ErrorCurve
-from leakmeter.auditors.bounds.lower_bound import proven_epsilons
+from leakmeter.auditors.bounds.lower_bound import DELTAS, ErrorCurve, proven_epsilons
 from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.game import Effort, challenges

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from leakmeter.auditors.details import Histogram
-from leakmeter.auditors.finding import Sees
+from leakmeter.auditors.finding import Histogram, Sees
 from leakmeter.auditors.wording import slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.read.run import Run

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.details import ErrorCurve
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import ErrorCurve, Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.judge.terse import short_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakmeter.auditors.details import Spectrum
+from leakmeter.auditors.finding import Spectrum
 from leakmeter.auditors.wording import number, percent
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.draw.scale import HUGE

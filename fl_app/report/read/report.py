@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import DEFINITIONS, codec
-from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 
 Schema = Literal["leakmeter-report/2"]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.assumptions import is_known
+from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import CodecError, short
-from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.config import CALIBRATED

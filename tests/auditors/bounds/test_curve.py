@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from leakmeter.auditors.bounds.curve import ErrorCurve, drawn
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.lower_bound import ErrorCurve, drawn, epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed, Bonferroni, SimultaneousBand
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import num_examples

@@ -10,9 +10,13 @@ from scipy.integrate import quad
 from scipy.stats import t as student
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.coins import coin_bound, share_bound
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.one_run import guess_by_rank, one_run_epsilon
+from leakmeter.auditors.bounds.one_run import (
+    coin_bound,
+    guess_by_rank,
+    one_run_epsilon,
+    share_bound,
+)
 from leakmeter.auditors.canaries.proofs import (
     MOST_SCORE,
     cosine_logsf,

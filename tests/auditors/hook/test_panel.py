@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import Auditor, Finding, Limitation, RoundFacts, RoundView
-from leakmeter.auditors.auditor import DivergedError
-from leakmeter.auditors.due import Due
+from leakmeter.auditors.auditor import DivergedError, Due
 from leakmeter.auditors.hook.panel import Panel
 from tests.helpers.findings import finding
 

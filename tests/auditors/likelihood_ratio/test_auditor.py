@@ -12,8 +12,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
-from leakmeter.auditors.details import ErrorCurve
-from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.finding import ErrorCurve, Finding, ThreatModel
 from leakmeter.auditors.hook.limit import Limit
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.rng import stream

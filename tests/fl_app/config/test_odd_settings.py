@@ -15,8 +15,8 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.run import size
-from leakmeter.fl_app.run.preflight import preflight
+from leakmeter.fl_app.run import early
+from leakmeter.fl_app.run.run import preflight
 
 WHOLE = [0, 1, -1, 2, 3, 5, 100, 10**5, 10**6, 10**9, 10**20, -(10**20), 10**5000]
 REAL = [0.5, 0.999, 1e-300, 5e-324, 1e9, 1e300, math.inf, -math.inf, math.nan]
@@ -57,7 +57,7 @@ def settings(number: int, folder: Path) -> dict[str, Any]:
 def test_three_hundred_configurations_are_refused_in_one_line_or_fit_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(size, "memory", lambda: 2**27)  # so that none of them takes gigabytes
+    monkeypatch.setattr(early, "memory", lambda: 2**27)  # so that none of them takes gigabytes
     refused = []
     for number in range(300):
         try:

@@ -213,7 +213,7 @@ def test_two_runs_that_start_at_once_cannot_both_have_the_budget(
             codes.append(0)
             codes[0] = main([*settings, "--seed", "1", "--out", str(tmp_path / "b")])
 
-    monkeypatch.setattr("leakmeter.fl_app.run.preflight.check_budget", passed)
+    monkeypatch.setattr("leakmeter.fl_app.run.run.check_budget", passed)
     assert main([*settings, "--out", str(tmp_path / "a")]) == 2
     assert codes == [0]
     assert "budget of ε = 4 at δ = 1e-05 would be exceeded" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines import cluster
-from leakmeter.fl_app.run.nodes import check_nodes
+from leakmeter.fl_app.run.launch import check_nodes
 
 
 class RayError(Exception):

@@ -12,8 +12,8 @@ from leakmeter.fl_app.build import calibrate
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.run import size
-from leakmeter.fl_app.run.preflight import preflight
+from leakmeter.fl_app.run import early
+from leakmeter.fl_app.run.run import preflight
 from leakmeter.fl_app.task import load_task
 
 HUGE = 99999999999999999999
@@ -61,7 +61,7 @@ def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
 def test_settings_too_large_together_are_refused_with_the_estimate(
     values: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(size, "memory", lambda: 8 * 2**30)
+    monkeypatch.setattr(early, "memory", lambda: 8 * 2**30)
     config = Config(**{"dataset": "synthetic", "model": "linear", **values})
     with pytest.raises(ConfigError, match=words) as caught:
         preflight(config)
@@ -82,17 +82,17 @@ def test_sizes_are_checked_before_noise_is_calibrated(
 
 
 def test_usual_runs_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size, "memory", lambda: 4 * 2**30)
-    size.check_size(Config())
-    size.check_size(Config(dataset="cifar10", model="cnn"))
-    size.check_size(Config(dataset="mnist", clients=3400, sample=90, rounds=2000))
+    monkeypatch.setattr(early, "memory", lambda: 4 * 2**30)
+    early.check_size(Config())
+    early.check_size(Config(dataset="cifar10", model="cnn"))
+    early.check_size(Config(dataset="mnist", clients=3400, sample=90, rounds=2000))
 
 
 @pytest.mark.parametrize("model", ["linear", "slp", "mlp"])
 def test_the_size_of_a_model_is_known_before_it_is_made(tiny_config: Config, model: str) -> None:
     dim = load_task(replace(tiny_config, model=model)).dim
-    assert size.parameters(model, 20, 10) == dim
+    assert early.parameters(model, 20, 10) == dim
 
 
 def test_a_machine_says_how_much_memory_it_has() -> None:
-    assert 2**28 < size.memory() < 2**50
+    assert 2**28 < early.memory() < 2**50

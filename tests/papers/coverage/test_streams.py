@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.bounds import AnytimeBound
-from leakmeter.auditors.bounds.bets import canary_bets, log_wealth
+from leakmeter.auditors.bounds.anytime import canary_bets, log_wealth
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.coverage import streams
 from leakmeter.papers.coverage.case import most_allowed

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.details import PerClient
+from leakmeter.auditors.finding import PerClient
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.measure import Look, measure
 from leakmeter.auditors.information.mine import estimator as mine

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leakmeter.auditors.details import ErrorCurve
+from leakmeter.auditors.finding import ErrorCurve
 from leakmeter.fl_app.report.draw.curves import _closed, epsilons, tradeoffs
 from leakmeter.fl_app.report.read.run import Run
 from tests.helpers.findings import finding

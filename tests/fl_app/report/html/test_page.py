@@ -18,7 +18,7 @@ import pytest
 
 from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.due import Due, Schedule
+from leakmeter.auditors.auditor import Due, Schedule
 from leakmeter.auditors.judge.adversary import by_adversary
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main

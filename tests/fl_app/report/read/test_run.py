@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from leakmeter.auditors import Assumption, Finding, Limitation, RunWarning, ThreatModel
-from leakmeter.auditors.due import Schedule
+from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.auditors.wording import claim
 from leakmeter.fl_app.cli.main import main

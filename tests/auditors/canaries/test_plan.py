@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import UnableError
-from leakmeter.auditors.canaries.schedule import affordable, schedule
+from leakmeter.auditors.canaries.plan import affordable, schedule
 
 
 @given(st.data())
