@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.wrapper import Wrapper as Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
     from leakmeter.auditors.information.measure import Look as Look
-    from leakmeter.auditors.information.mine.recombined import Critics as Critics
     from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
+    from leakmeter.auditors.information.recombined import Critics as Critics
     from leakmeter.auditors.inversion import Inversion as Inversion
     from leakmeter.auditors.inversion import RoundImages as RoundImages
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio

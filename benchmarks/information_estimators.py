@@ -21,9 +21,9 @@ from leakmeter.auditors.information import (
     joint_information,
     logdet_information,
 )
-from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Rows, estimate
-from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.elkordy2023.mine_estimator.estimator import NeuralEstimate, Rows, estimate
+from leakmeter.papers.elkordy2023.mine_estimator.training import Training
 
 # Dimension and users, and which critics are trained there.
 TASKS: dict[tuple[int, int], tuple[str, ...]] = {

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import Row, Scale, compare, timer
-from leakmeter.auditors.information.mine.estimator import estimate
-from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.elkordy2023.mine_estimator.estimator import estimate
+from leakmeter.papers.elkordy2023.mine_estimator.training import Training
 
 PAIRS, FITTED, CRITICS = 1000, 600, 5
 PEER_STEPS = {300: 2, 7_850: 5, 89_610: 1}  # steps of the peer that are timed, by dimension

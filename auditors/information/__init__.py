@@ -2,8 +2,7 @@
 
 Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation Guarantee?
 (arXiv:2208.02304). Estimators from samples are in `logdet` and `per_client`, theory is in `theory`,
-the audit of a run in `auditor`, that of critics in `neural`; the neural estimators are in `mine`,
-which needs torch.
+the audit of a run in `auditor`, that of critics in `neural`, which needs torch.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from leakmeter.auditors.information.logdet import (
     joint_information,
     logdet_information,
     principal_subspace,
-    subspace_information,
 )
 from leakmeter.auditors.information.measure import Look
 from leakmeter.auditors.information.per_client import EachInformation, each_information
@@ -23,11 +21,8 @@ from leakmeter.auditors.information.theory import (
     LogConcaveWhitened,
     Theory,
     UpdateEntropy,
-    accumulated,
-    batch_entropy,
     gaussian_information,
     round_bound,
-    run_bound,
     update_entropy,
 )
 
@@ -40,15 +35,11 @@ __all__ = [
     "Subspace",
     "Theory",
     "UpdateEntropy",
-    "accumulated",
-    "batch_entropy",
     "each_information",
     "gaussian_information",
     "joint_information",
     "logdet_information",
     "principal_subspace",
     "round_bound",
-    "run_bound",
-    "subspace_information",
     "update_entropy",
 ]

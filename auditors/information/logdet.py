@@ -17,7 +17,7 @@ How ours differs from the textbook:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -185,21 +185,6 @@ def num_directions(kept: Floats, share: float = 1.0) -> int:
     # 1 + index, since kept[k - 1] is what the first k keep.
     # The last steps of a cumulative sum may miss 1 by a rounding.
     return 1 + int(np.searchsorted(kept, share * (1 - 1e-12)))
-
-
-def subspace_information(sums_with: Rows, sums_without: Rows, subspace: Subspace) -> Information:
-    """Return `logdet_information` of what the sums show along the subspace.
-
-    The information in a projection is at most that in the whole sum (data processing), but its
-    estimate still is an approximation. Rows already projected, (K, rank), are taken as they are.
-    """
-    seen = [
-        rows if rows.shape[1:] == (subspace.rank,) else subspace.project(rows)
-        for rows in (sums_with, sums_without)
-    ]
-    found = logdet_information(*seen)
-    rule = f"{found.rule} in {subspace.rank} fixed directions"
-    return replace(found, rule=rule, variance_kept=subspace.variance_kept)
 
 
 def _principal(draws: Rows | Moments) -> tuple[Floats, Floats]:

@@ -6,7 +6,7 @@ Elkordy et al. 2023 (arXiv:2208.02304). Ours differs in four points:
    coordinates of a model they find next to nothing of thousands of nats.
 2. Values are of draws that no critic was trained on, next to those of shuffled pairs. The paper's
    reading, on training samples, finds about as much in shuffled pairs and is not made.
-3. Few draws of many clients are enough, since they are recombined (`mine.recombined`).
+3. Few draws of many clients are enough, since they are recombined (`recombined`).
 4. The figure of the run is the mean over its audited rounds, never the largest.
 """
 
@@ -29,7 +29,7 @@ from leakmeter.auditors.information.draws import Directed, Drawing
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.findings import NEURAL, Words
 from leakmeter.auditors.information.measure import Look, affordable
-from leakmeter.auditors.information.mine.recombined import (
+from leakmeter.auditors.information.recombined import (
     LEAST_DRAWS,
     LEAST_PAIRS,
     Critics,

@@ -34,9 +34,7 @@ from scipy.special import stdtrit
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.information.mine.critics import GuidedCritic, log_mean_exp, nwj
-from leakmeter.auditors.information.mine.estimator import Spread
-from leakmeter.auditors.information.mine.training import Adam, Best
+from leakmeter.auditors.information.critics import Adam, Best, GuidedCritic, log_mean_exp, nwj
 from leakmeter.auditors.rng import stream
 
 if TYPE_CHECKING:
@@ -77,11 +75,31 @@ class Critics:
 
 
 @dataclass(frozen=True)
-class HeldOut(Spread):
-    """Held-out NWJ values in nats: their mean over the critics is the estimate.
+class SeveralCritics:
+    """One figure in nats of several critics.
 
     Attributes:
         values: One per critic.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the critics."""
+        return float(np.mean(self.values))
+
+    @property
+    def std_error(self) -> float:
+        """Standard error of the mean; critics share the samples, so it is not all."""
+        return float(np.std(self.values, ddof=1) / math.sqrt(len(self.values)))
+
+
+@dataclass(frozen=True)
+class HeldOut(SeveralCritics):
+    """Held-out NWJ values: their mean over the critics is the estimate.
+
+    Attributes:
         nulls: One per critic on shuffled pairs.
         pairs: Updates behind them, K: draws times clients.
     """

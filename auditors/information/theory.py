@@ -166,7 +166,7 @@ def gaussian_information(rank: int, users: int) -> Information:
     >>> round(gaussian_information(7850, 2).nats, 1)
     2720.6
     """
-    rank, users = _whole("rank", rank, 0), _summed("users", users)
+    rank, users = whole("rank", rank, 0), _summed("users", users)
     return Information(
         nats=_gaussian_nats(rank, users),
         kind="approximation",
@@ -201,11 +201,11 @@ def round_bound(
     Raises:
         ValueError: If fewer than 2 honest survivors remain, since the server then has the update.
     """
-    rank, batch_size = _whole("rank", rank, 0), _whole("batch_size", batch_size, 1)
+    rank, batch_size = whole("rank", rank, 0), whole("batch_size", batch_size, 1)
     if not cases:
         raise ValueError("cases must contain at least one Case, got none")
-    gone = _whole("dropped", dropped, 0) + _whole("colluding", colluding, 0)
-    honest = _summed("users - dropped - colluding", _whole("users", users, 1) - gone)
+    gone = whole("dropped", dropped, 0) + whole("colluding", colluding, 0)
+    honest = _summed("users - dropped - colluding", whole("users", users, 1) - gone)
     # (11): both cases have the same Gaussian term, so the smaller excess decides.
     best = min(cases, key=lambda case: case.excess(rank))
     return Information(
@@ -217,88 +217,6 @@ def round_bound(
         rank=rank,
         assumptions=(Assumption.ALIKE_GRADIENTS, best.assumption, Assumption.FEDSGD),
         facts={"batch_size": batch_size, **best.constants},
-    )
-
-
-def run_bound(
-    rank: int,
-    users: int,
-    batch_size: int,
-    *,
-    rounds: int,
-    cases: Sequence[Case],
-    cohort: int | None = None,
-    participations: float | None = None,
-    dropped: int = 0,
-    colluding: int = 0,
-) -> Information:
-    """Return the upper bound on what all rounds reveal about a user's data.
-
-    Corollary 1, (13) and (14): the rounds that the user takes part in times the bound of one; with
-    a cohort drawn each round, (16). The mean T·K/N of these rounds bounds the information given
-    the cohorts, which is no less than without them, so it also holds if the cohorts stay secret.
-
-    Args:
-        rank: Rank d* of the gradient's covariance, at least 0.
-        users: All users.
-        batch_size: Records per update, B.
-        rounds: Rounds T of the run.
-        cases: As for `round_bound`.
-        cohort: Users drawn uniformly each round; None takes all.
-        participations: Rounds that the user takes part in, if known; None takes their mean.
-        dropped: Users of each cohort who drop out.
-        colluding: Survivors of each cohort who collude.
-    """
-    rounds, users = _whole("rounds", rounds, 0), _whole("users", users, 1)
-    cohort = users if cohort is None else _whole("cohort", cohort, 1)
-    if cohort > users:
-        raise ValueError(f"cohort must be in [1, users = {users}], got {cohort}")
-    if participations is None:
-        # (16) with T: each round draws the user with probability K/N, whatever happened before.
-        participations = rounds * cohort / users
-    within("participations", participations, lowest=0, highest=rounds)
-    one = round_bound(rank, cohort, batch_size, cases=cases, dropped=dropped, colluding=colluding)
-    return Information(
-        nats=participations * one.nats,
-        kind=one.kind,
-        rule=f"Corollary 1 over {participations:g} rounds; {one.rule}",
-        rank=rank,
-        assumptions=one.assumptions,
-        facts=one.facts,
-    )
-
-
-def accumulated(rounds: Sequence[Information]) -> Information:
-    """Return the sum over rounds that differ in users, dropouts or batch size; see (34)."""
-    if not rounds:
-        raise ValueError("rounds must contain at least one Information, got none")
-    if weak := [r.kind for r in rounds if r.kind != "guarantee"]:
-        raise ValueError(f"rounds must all be of kind 'guarantee', got {weak[0]!r}")
-    # Chain rule: the rounds' terms add up. Exact summation, so that the order of rounds is no
-    # matter.
-    return Information(
-        nats=math.fsum(r.nats for r in rounds),
-        kind="guarantee",
-        rule=f"Corollary 1 over {len(rounds)} rounds, each with its own bound",
-        assumptions=tuple(dict.fromkeys(a for r in rounds for a in r.assumptions)),
-    )
-
-
-def batch_entropy(records: int, batch_size: int) -> Information:
-    """Return the most that a round can reveal about which of a client's known records it used.
-
-    With local data fixed and known, only the choice of B out of D records is random: log₂ C(D, B)
-    bits. In exact arithmetic a sum over any number of users generically reveals all of it.
-
-    >>> round(batch_entropy(1200, 32).bits, 2)
-    209.06
-    """
-    batch_size = _whole("batch_size", batch_size, 1)
-    return Information(
-        nats=update_entropy(records, records, [batch_size]).over(1),
-        kind="guarantee",
-        rule="log₂ C(D, B)",
-        assumptions=(Assumption.RANDOM_BATCH_ONLY,),
     )
 
 
@@ -323,8 +241,8 @@ def update_entropy(
     >>> round(one.over(1) / math.log(2), 1), round(one.over(10) / math.log(2), 1)
     (238.6, 835.1)
     """
-    records, own = _whole("records", records, 1), _whole("own", own, 1)
-    epochs, used = _whole("epochs", epochs, 0), [_whole("batches", b, 1) for b in batches]
+    records, own = whole("records", records, 1), whole("own", own, 1)
+    epochs, used = whole("epochs", epochs, 0), [whole("batches", b, 1) for b in batches]
     if own > records:
         raise ValueError(f"own must be in [1, records = {records}], got {own}")
     if sum(used) > own:
@@ -354,15 +272,16 @@ def _gaussian_nats(rank: int, users: int) -> float:
 
 def _summed(name: str, users: int) -> int:
     """Return `users` as a number of updates that hide each other."""
-    if (whole := _whole(name, users, 0)) < 2:
+    if (count := whole(name, users, 0)) < 2:
         raise ValueError(
-            f"{name} must be at least 2, got {whole}: a sum of one update is that update, and its "
+            f"{name} must be at least 2, got {count}: a sum of one update is that update, and its "
             "information has no bound"
         )
-    return whole
+    return count
 
 
-def _whole(name: str, value: int, lowest: int) -> int:
+def whole(name: str, value: int, lowest: int) -> int:
+    """Return a whole number of at least `lowest`; anything else is refused by its name."""
     if value != int(value) or value < lowest:
         raise ValueError(f"{name} must be a whole number of at least {lowest}, got {value}")
     return int(value)

@@ -23,7 +23,6 @@ from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.draws import Drawing, Draws
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, measure
-from leakmeter.auditors.information.mine import estimator
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.clients.cohort.cohort import Cohort
@@ -34,6 +33,7 @@ from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.papers import distribute
 from leakmeter.papers.base import Cells
+from leakmeter.papers.elkordy2023.mine_estimator import estimator
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
 IMAGE_BITS = {"mnist": 567.0, "cifar10": 1403.0}

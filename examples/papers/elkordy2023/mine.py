@@ -25,13 +25,13 @@ from scipy.stats import linregress
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.logdet import logdet_information
-from leakmeter.auditors.information.mine.estimator import estimate
-from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import Cells, Comparison, audited_run
 from leakmeter.papers.elkordy2023 import page
 from leakmeter.papers.elkordy2023.measure import FEDERATION, SEED, Found, Point, in_bits
+from leakmeter.papers.elkordy2023.mine_estimator.estimator import estimate
+from leakmeter.papers.elkordy2023.mine_estimator.training import Training
 from leakmeter.papers.elkordy2023.page import Kind, Points, Sweep
 from leakmeter.papers.plot import Line, Panel
 

@@ -9,9 +9,9 @@ from itertools import product
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from leakmeter.auditors.information import batch_entropy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.elkordy2023.corollaries import batch_entropy
 from leakmeter.papers.elkordy2023.measure import Point
 from leakmeter.papers.plot import Line, Panel
 

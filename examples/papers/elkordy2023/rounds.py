@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors._types import Floats, Vector
-from leakmeter.auditors.information import IndependentWhitened, over_rounds, run_bound
+from leakmeter.auditors.information import IndependentWhitened, over_rounds
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import load_task
 from leakmeter.papers.base import Cells, Comparison
 from leakmeter.papers.elkordy2023 import measure, page
+from leakmeter.papers.elkordy2023.corollaries import run_bound
 from leakmeter.papers.elkordy2023.measure import FEDERATION, SEED, TARGET, Found, Point
 from leakmeter.papers.elkordy2023.page import Kind, Points, Sweep
 from leakmeter.papers.plot import Panel

@@ -16,13 +16,11 @@ from leakmeter.auditors.information import (
     IndependentWhitened,
     Information,
     LogConcaveWhitened,
-    accumulated,
-    batch_entropy,
     gaussian_information,
     round_bound,
-    run_bound,
     update_entropy,
 )
+from leakmeter.papers.elkordy2023.corollaries import accumulated, batch_entropy, run_bound
 
 GAUSSIAN = [IndependentWhitened(0.0)]
 LOOSE = [IndependentWhitened(2.0)]

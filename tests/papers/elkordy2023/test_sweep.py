@@ -14,7 +14,6 @@ import pytest
 from leakmeter.auditors.finding import PerClient
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.measure import Look, measure
-from leakmeter.auditors.information.mine import estimator as mine
 from leakmeter.papers.base import audited_run
 from leakmeter.papers.elkordy2023 import page
 from leakmeter.papers.elkordy2023.measure import (
@@ -28,6 +27,7 @@ from leakmeter.papers.elkordy2023.measure import (
     noised_accuracies,
     sampler_of,
 )
+from leakmeter.papers.elkordy2023.mine_estimator import estimator as mine
 from leakmeter.papers.elkordy2023.sweep import others
 from tests.papers.small import Reproduced, scales_of
 

@@ -1,12 +1,5 @@
-"""The neural estimator of mutual information, held to samples that it has not seen.
+"""The neural estimator of mutual information as the paper uses it, held to samples it has not seen.
 
-Belghazi et al. 2018 (arXiv:1801.04062), as Elkordy et al. 2023 use it. Torch is loaded when critics
-are trained, not before.
+Belghazi et al. 2018 (arXiv:1801.04062), Elkordy et al. 2023. Torch is loaded when critics are
+trained, not before.
 """
-
-from __future__ import annotations
-
-from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Spread, estimate
-from leakmeter.auditors.information.mine.training import Training
-
-__all__ = ["NeuralEstimate", "Spread", "Training", "estimate"]

@@ -29,8 +29,9 @@ from scipy.special import stdtrit
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.information.mine.training import Outcome, Samples, Training, train
+from leakmeter.auditors.information.recombined import SeveralCritics
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.elkordy2023.mine_estimator.training import Outcome, Samples, Training, train
 
 Rows = NDArray[np.floating[Any]]
 
@@ -38,24 +39,8 @@ _COLUMNS = 4096  # of wide samples at a time
 
 
 @dataclass(frozen=True)
-class Spread:
-    """One figure in nats over several seeds, that is over weights, splits and shuffles.
-
-    Attributes:
-        values: One per seed.
-    """
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean over the seeds."""
-        return float(np.mean(self.values))
-
-    @property
-    def std_error(self) -> float:
-        """Standard error of the mean over the seeds; they share the samples, so it is not all."""
-        return float(np.std(self.values, ddof=1) / math.sqrt(len(self.values)))
+class Spread(SeveralCritics):
+    """One figure in nats over several seeds, that is over weights, splits and shuffles."""
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.information.mine.critics import (
+from leakmeter.auditors.information.critics import Adam, Best, log_mean_exp, nwj
+from leakmeter.papers.elkordy2023.mine_estimator.critics import (
     Critic,
     JointCritic,
     SeparableCritic,
     donsker_varadhan,
     info_nce,
     jensen_shannon,
-    log_mean_exp,
-    nwj,
     row_index,
     smile,
     split_table,
@@ -32,17 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Trainable(Protocol):
-    """Critics whose weights have a leading axis of models."""
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """All that is trained."""
-
-
 Objective = Literal["mine", "infonce", "smile"]
 _REACH = 300.0  # sum of |inputs| up to which Adam's rate is taken as it is
-_BETAS = 0.9, 0.999  # of Adam's two moments
 _SHIFTS = 8  # orders of strangers where all pairs would cost too much
 
 
@@ -149,34 +139,6 @@ def train(
     return Outcome(*(np.asarray(values, dtype=np.float64) for values in found))
 
 
-class Best:
-    """The weights of each model at its best look at the validation samples."""
-
-    def __init__(self, critic: Trainable) -> None:
-        import torch
-
-        self.weights = [weight.detach().clone() for weight in critic.weights]
-        models = self.weights[0].shape[0]
-        self.value = torch.full((models,), -torch.inf)
-        self.step = torch.zeros(models)
-
-    def put_back(self, critic: Trainable) -> None:
-        """Give the critic its best weights again."""
-        import torch
-
-        with torch.no_grad():
-            for weight, kept in zip(critic.weights, self.weights, strict=True):
-                weight.copy_(kept)
-
-    def look(self, critic: Trainable, value: Tensor, step: int) -> None:
-        """Keep the weights of the models that have improved."""
-        better = value > self.value  # never so for a value that is not a number
-        self.value[better] = value[better]
-        self.step[better] = step
-        for kept, weight in zip(self.weights, critic.weights, strict=True):
-            kept[better] = weight.detach()[better]
-
-
 def _ascend(
     critic: Critic,
     fitting: Samples,
@@ -205,36 +167,6 @@ def _ascend(
         optimizer.step()
     best.look(critic, _promise(critic, choosing, training), training.steps)
     return best
-
-
-class Adam:
-    """Ascent by Adam (Kingma and Ba 2015, arXiv:1412.6980, Algorithm 1).
-
-    The same numbers as torch's, which imports its compiler with the first step: three seconds.
-
-    Args:
-        rates: The weights, and how far each may move in a step.
-    """
-
-    def __init__(self, rates: Sequence[tuple[Tensor, float]]) -> None:
-        self._rates, self._steps = rates, 0
-        self._moments = [(w.detach().mul(0.0), w.detach().mul(0.0)) for w, _ in rates]
-
-    def step(self) -> None:
-        """Move the weights along their gradients, and forget these."""
-        import torch
-
-        self._steps += 1
-        # Corrections of the moments' start at 0 (Algorithm 1, last lines).
-        first, second = (1 - beta**self._steps for beta in _BETAS)
-        with torch.no_grad():
-            for (weight, rate), (mean, square) in zip(self._rates, self._moments, strict=True):
-                assert weight.grad is not None
-                mean.lerp_(weight.grad, 1 - _BETAS[0])
-                square.mul_(_BETAS[1]).addcmul_(weight.grad, weight.grad, value=1 - _BETAS[1])
-                size = (square.sqrt() / second**0.5).add_(1e-8)
-                weight.addcdiv_(mean, size, value=rate / first)
-                weight.grad = None
 
 
 @dataclass(frozen=True)

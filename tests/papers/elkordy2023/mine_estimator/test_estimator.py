@@ -10,23 +10,23 @@ import pytest
 from numpy.typing import NDArray
 
 from leakmeter.auditors.information import gaussian_information
-from leakmeter.auditors.information.mine.estimator import Spread, estimate, rotated
-from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.elkordy2023.mine_estimator.estimator import Spread, estimate, rotated
+from leakmeter.papers.elkordy2023.mine_estimator.training import Training
 
 torch = pytest.importorskip("torch")
 
-from leakmeter.auditors.information.mine.critics import (  # noqa: E402
+from leakmeter.auditors.information.critics import nwj  # noqa: E402
+from leakmeter.papers.elkordy2023.mine_estimator.critics import (  # noqa: E402
     JointCritic,
     SeparableCritic,
     donsker_varadhan,
     info_nce,
     jensen_shannon,
-    nwj,
     smile,
     split_table,
 )
-from leakmeter.auditors.information.mine.training import averaged_gain  # noqa: E402
+from leakmeter.papers.elkordy2023.mine_estimator.training import averaged_gain  # noqa: E402
 from tests.helpers.numbers import few_or_many  # noqa: E402
 
 Floats = NDArray[np.float64]
