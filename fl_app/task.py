@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.task_config import TaskConfig
+from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.dataset import Dataset
-from leakmeter.fl_app.data.dealt import dealt
+from leakmeter.fl_app.data.load import dealt
 from leakmeter.fl_app.data.partition import Sizes, sizes
 
 

@@ -26,7 +26,7 @@ from leakmeter.clients.arrays import packed
 from leakmeter.clients.layers import dense_layers
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.task_config import TaskConfig
+from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.engines.delivery import Delivery, current
 from leakmeter.fl_app.task import Task, load_task
 

@@ -23,7 +23,7 @@ from leakmeter.clients.update import LocalSteps, UpdateRule
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.fl_app.config.task_config import TaskConfig
+from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
 from leakmeter.fl_app.engines.ray_executor import RayExecutor, is_live
 from leakmeter.fl_app.rule import update_rule

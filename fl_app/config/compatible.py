@@ -8,7 +8,7 @@ from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.audits.base import AuditorSettings
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import option
-from leakmeter.fl_app.config.names import IMAGES, RECORD_NOISES
+from leakmeter.fl_app.config.names import RECORD_NOISES
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
 
 _SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
@@ -44,7 +44,6 @@ def check_together(config: Settings) -> None:
     for owner in AUDITORS.values():
         owner.check(config)
     _check_game(config)
-    _check_images(config)
     _check_bounds(config)
 
 
@@ -235,13 +234,3 @@ def _check_game(config: Settings) -> None:
     if resamples and config.partition == "natural" and config.game != "rerun":
         allowed = "auto or rerun with --partition natural, where each person's records are fixed"
         raise out_of_range("--lrt-game", allowed, config.lrt_game, fix="Try --lrt-game rerun")
-
-
-def _check_images(config: Settings) -> None:
-    """Require images where an auditor looks for them."""
-    if config.dataset in IMAGES:
-        return
-    for owner in _named(config):
-        if owner.needs_images:
-            allowed = f"an image data set ({', '.join(IMAGES)}) for the auditor {owner.auditor}"
-            raise out_of_range("--dataset", allowed, config.dataset, fix="Try --dataset digits")

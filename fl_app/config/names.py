@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-DATASETS: Final = (
-    "digits",
-    "adult",
-    "mnist",
-    "fashion-mnist",
-    "emnist-digits",
-    "cifar10",
-    "synthetic",
-)
-IMAGES: Final = ("digits", "mnist", "fashion-mnist", "emnist-digits", "cifar10")  # of DATASETS
-MODELS: Final = ("linear", "slp", "mlp", "cnn")
 PARTITIONS: Final = ("iid", "dirichlet", "dirichlet-labels", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
 SERVERS: Final = ("fedavg", "fedavgm", "fedadam", "fedyogi")

@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
+from leakmeter.fl_app.config.datasets import DATASETS, SyntheticSettings
 from leakmeter.fl_app.config.field import setting
+from leakmeter.fl_app.config.models import MODELS
 from leakmeter.fl_app.config.names import (
     ALGORITHMS,
     CLIPPINGS,
-    DATASETS,
     ENGINES,
-    MODELS,
     NOISE_LAWS,
     NOISES,
     OVER_BUDGET,
@@ -23,16 +23,15 @@ from leakmeter.fl_app.config.names import (
     SERVERS,
     USUAL_STEP,
 )
-from leakmeter.fl_app.config.task_config import TaskConfig
 
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """What is trained, by whom, and how it is protected."""
+class _Task:
+    """What is learnt."""
 
-    dataset: str = setting("digits", "data set to train on", group="task", choices=DATASETS)
+    dataset: str = setting("digits", "data set to train on", group="task", choices=tuple(DATASETS))
     data_dir: str = setting(
         "",
         "folder that contains the files of adult, cifar10 or the mnist sets; searched before the "
@@ -45,21 +44,12 @@ class TrainingSettings:
         "let torchvision download an image set into --data-dir if it is missing; not adult",
         group="task",
     )
-    synthetic_examples: int = setting(
-        6000, "training records of --dataset synthetic", group="task", low=1, most=10**7
-    )
-    synthetic_features: int = setting(
-        20, "features of --dataset synthetic", group="task", low=1, most=10**6
-    )
-    synthetic_classes: int = setting(
-        10, "classes of --dataset synthetic", group="task", low=2, most=10**5
-    )
     model: str = setting(
         "mlp",
         "linear classifier, the same with a ReLU on its logits (slp), two hidden layers of 100 "
         "(mlp), or convolutions (cnn)",
         group="task",
-        choices=MODELS,
+        choices=tuple(MODELS),
     )
     partition: str = setting(
         "iid",
@@ -75,6 +65,28 @@ class TrainingSettings:
         group="task",
         above=0,
     )
+
+
+@dataclass(frozen=True)
+class TaskSettings(SyntheticSettings, _Task):  # fields come in reverse order
+    """What is learnt, with the settings of single data sets."""
+
+
+@dataclass(frozen=True)
+class TaskConfig(TaskSettings):
+    """What is learnt, and by how many. Two runs that agree here share one loaded task.
+
+    Loading the task checks it.
+    """
+
+    clients: int = 60
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Who trains, and how it is protected."""
+
     clients: int = setting(60, "total number of clients", group="federation", low=1, most=10**6)
     sample: int = setting(30, "honest clients per round", group="federation", low=1, most=10**6)
     rounds: int = setting(30, "training rounds", group="federation", low=1, most=10**5)
@@ -321,7 +333,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Settings(  # fields come in reverse order
-    RunSettings, SettingsOfAuditors, AuditSettings, TrainingSettings
+    RunSettings, SettingsOfAuditors, AuditSettings, TrainingSettings, TaskSettings
 ):
     """Every setting with its default, its help text and its range, as `Config` checks them.
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.settings import TaskConfig
 
 FOLDER_VARIABLE = "LEAKMETER_DATA"
 
@@ -91,14 +92,20 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Request:
-    """What `fl_app.data.load.load` was asked for; each loader reads the fields it needs."""
+    """What a loader is asked for.
+
+    Attributes:
+        folders: Where to look for files, in this order.
+        task: The settings; each loader reads those it needs.
+    """
 
     folders: tuple[Path, ...]
-    download: bool
-    seed: int
-    examples: int
-    features: int
-    classes: int
+    task: TaskConfig
+
+    @property
+    def download(self) -> bool:
+        """Whether files may be downloaded into the first folder if no folder has them."""
+        return self.task.download
 
 
 def locate(

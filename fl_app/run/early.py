@@ -6,6 +6,7 @@ are refused here, with an estimate of memory and work and the settings to lower.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Iterator
@@ -17,30 +18,29 @@ from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.audits.canaries import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.fl_app.config.names import IMAGES
+from leakmeter.fl_app.config.models import MODELS
 
 _SECONDS = 5.0  # to wait for a cluster
 # The first bytes of an HTTP/2 connection with an empty frame of settings: Ray speaks gRPC, which
 # answers with a frame of settings of its own, type 4.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = 4
-_LARGE_IMAGES = tuple(name for name in IMAGES if name != "digits")
 
 
 def check_early(config: Config) -> None:
     """Raise ConfigError for what cannot work: sizes, model, cluster, data files."""
-    check_size(config)
-    if config.model == "cnn" and config.dataset not in _LARGE_IMAGES:
-        has = "digits are 8×8" if config.dataset == "digits" else f"{config.dataset} has no images"
-        raise ConfigError(
-            f"--model cnn needs images of at least 15×15; {has}. Try --model mlp or --dataset mnist"
-        )
     if config.engine == "ray":
         _check_cluster(config.ray_address)
     # After the cheap checks: these import numpy and read files.
-    from leakmeter.fl_app.data.dealt import dealt
+    check_size(config)
+    from leakmeter.fl_app.data.load import dealt
 
-    dealt(config.task)
+    dataset, _ = dealt(config.task)
+    is_image = len(dataset.input_shape) in (2, 3)
+    for name in config.auditor_names:
+        if AUDITORS[name].needs_images and not is_image:
+            allowed = f"an image data set for the auditor {name}"
+            raise out_of_range("--dataset", allowed, config.dataset, fix="Try --dataset digits")
 
 
 def _check_cluster(given: str) -> None:
@@ -76,16 +76,6 @@ def _silence(host: str, port: int) -> str | None:
     return None if is_ray else "something else answers there"
 
 
-# Features of a record and classes; those of synthetic are settings.
-_SHAPES = {
-    "digits": (64, 10),
-    "adult": (104, 2),
-    "mnist": (784, 10),
-    "fashion-mnist": (784, 10),
-    "emnist-digits": (784, 10),
-    "cifar10": (3072, 10),
-}
-_CNN = 82_554  # parameters for 32×32 images, the largest of our data sets
 _BOX = 500  # bytes that two sealed shares take at the server and their receiver, with their names
 _UNKNOWN = 64 * 2**30  # bytes, where the system does not say how many it has
 _MOST_STEPS = 10**9  # draws of the plans that are made before the first round
@@ -127,8 +117,9 @@ def check_size(config: Config) -> None:
 
 def estimate(config: Config) -> Iterator[Need]:
     """Yield the memory of the largest parts of a run, to within about a factor of two."""
-    features, classes = _shape(config)
-    dim = parameters(config.model, features, classes)
+    shape, classes = _shape(config)
+    features = math.prod(shape)
+    dim = MODELS[config.model].parameters(config.model, shape, classes)
     if config.dataset == "synthetic":
         # While they are drawn: three arrays in double precision and one in single.
         size = 28 * features * config.synthetic_examples + 8 * features * classes
@@ -144,10 +135,14 @@ def estimate(config: Config) -> Iterator[Need]:
     yield from _of_auditors(config, features, dim)
 
 
-def _shape(config: Config) -> tuple[int, int]:
-    """Return features of a record and classes."""
-    synthetic = (config.synthetic_features, config.synthetic_classes)
-    return _SHAPES.get(config.dataset, synthetic)
+def _shape(config: Config) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a record and the number of classes, as the loader gives them."""
+    if config.dataset == "synthetic":  # known from the settings, before they fill the memory
+        return (config.synthetic_features,), config.synthetic_classes
+    from leakmeter.fl_app.data.load import dataset_of  # imports numpy
+
+    dataset = dataset_of(config.task)
+    return dataset.input_shape, dataset.num_classes
 
 
 def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
@@ -155,19 +150,6 @@ def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
     for name in config.auditor_names:
         size, settings = AUDITORS[name].memory(config, dim, features)
         yield Need(size, name, settings)
-
-
-def parameters(model: str, features: int, classes: int) -> int:
-    """Return the size of a model.
-
-    >>> parameters("linear", 20, 10), parameters("mlp", 64, 10)
-    (210, 17610)
-    """
-    if model == "cnn":
-        return _CNN
-    if model == "mlp":
-        return (features + 1) * 100 + 101 * 100 + 101 * classes
-    return (features + 1) * classes
 
 
 def memory() -> int:

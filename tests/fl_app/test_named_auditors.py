@@ -23,6 +23,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import check_deployed
 from leakmeter.fl_app.engines import simulated_records
 from leakmeter.fl_app.engines.simulated_records import SimulatedRecords
+from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
@@ -194,8 +195,6 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"auditors": "inversion", "dataset": "synthetic"}, "--dataset must be an image data set"),
-        ({"auditors": "inversion", "dataset": "adult"}, r"\(digits, mnist, .* got 'adult'"),
         ({"auditors": "span", "sample": 1, "secagg": "off"}, "sample must be at least 2 .* span"),
         ({"inversion_images": 0}, "inversion-images must be at least 1 and at most 512, got 0"),
         ({"inversion_steps": 10**6}, "inversion-steps must be at least 1 and at most 100000"),
@@ -256,3 +255,8 @@ def test_a_deployment_refuses_them_with_the_reason(
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/flwr-serverapp"])
     with pytest.raises(ConfigError, match=f"in a deployment: {name} {why}.*got '{name}'"):
         check_deployed(Config(auditors=name))
+
+
+def test_a_search_for_images_needs_images() -> None:
+    with pytest.raises(ConfigError, match=r"--dataset must be an image .* got 'synthetic'. Try"):
+        check_early(Config(auditors="inversion", dataset="synthetic"))

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.task_config import TaskConfig
+from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.task import load_task
 
 
@@ -87,7 +87,7 @@ def test_natural_clients_hold_the_records_of_one_user_each(
     plain = load_task(tiny_config).dataset
     users = np.arange(120) % 8
     known = replace(plain, users=users)
-    monkeypatch.setattr("leakmeter.fl_app.data.load.load", lambda *_, **__: known)
+    monkeypatch.setattr("leakmeter.fl_app.data.load.dataset_of", lambda _: known)
     task = load_task(replace(tiny_config, partition="natural", seed=99))
     owners = [set(users[part.numpy()]) for part in task.parts]
     assert [len(owner) for owner in owners] == [1] * 6

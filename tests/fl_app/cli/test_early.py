@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.data.load import dataset_of, dealt
 from leakmeter.fl_app.engines import cluster
 from tests.helpers.processes import run_copies
 from tests.helpers.project import ROOT
@@ -151,7 +152,9 @@ def test_a_checkout_that_is_not_installed_gets_one_sentence(
 def test_a_missing_package_with_data_gets_the_same_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("leakmeter.fl_app.data.load.find_spec", lambda _: None)
+    dataset_of.cache_clear()
+    dealt.cache_clear()
+    monkeypatch.setattr("leakmeter.fl_app.data.digits.find_spec", lambda _: None)
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("error: the package sklearn is missing, so ")
 

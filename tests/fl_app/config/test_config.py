@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.datasets import DATASETS
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.config.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
-from leakmeter.fl_app.config.task_config import TaskConfig
+from leakmeter.fl_app.config.models import MODELS
+from leakmeter.fl_app.config.names import ALGORITHMS, PARTITIONS, SERVERS
+from leakmeter.fl_app.config.settings import TaskConfig
 from tests.helpers.project import ROOT
 
 PYPROJECT = ROOT / "pyproject.toml"
@@ -44,8 +46,8 @@ text = st.text().filter(str.isprintable)
 
 @given(
     data_dir=text,
-    dataset=st.sampled_from(DATASETS),
-    model=st.sampled_from(MODELS),
+    dataset=st.sampled_from(tuple(DATASETS)),
+    model=st.sampled_from(tuple(MODELS)),
     partition=st.sampled_from(PARTITIONS),
     algorithm=st.sampled_from(ALGORITHMS),
     server=st.sampled_from(SERVERS),

@@ -12,6 +12,7 @@ from leakmeter.fl_app.build import calibrate
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.models import MODELS
 from leakmeter.fl_app.run import early
 from leakmeter.fl_app.run.run import preflight
 from leakmeter.fl_app.task import load_task
@@ -84,14 +85,19 @@ def test_sizes_are_checked_before_noise_is_calibrated(
 def test_usual_runs_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "memory", lambda: 4 * 2**30)
     early.check_size(Config())
-    early.check_size(Config(dataset="cifar10", model="cnn"))
-    early.check_size(Config(dataset="mnist", clients=3400, sample=90, rounds=2000))
+    for changes in (
+        {"dataset": "cifar10", "model": "cnn"},
+        {"dataset": "mnist", "clients": 3400, "sample": 90, "rounds": 2000},
+    ):
+        shape = {"cifar10": (3, 32, 32), "mnist": (28, 28)}[changes["dataset"]]
+        monkeypatch.setattr(early, "_shape", lambda _, shape=shape: (shape, 10))
+        early.check_size(Config(**changes))
 
 
 @pytest.mark.parametrize("model", ["linear", "slp", "mlp"])
 def test_the_size_of_a_model_is_known_before_it_is_made(tiny_config: Config, model: str) -> None:
     dim = load_task(replace(tiny_config, model=model)).dim
-    assert early.parameters(model, 20, 10) == dim
+    assert MODELS[model].parameters(model, (20,), 10) == dim
 
 
 def test_a_machine_says_how_much_memory_it_has() -> None:
