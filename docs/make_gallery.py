@@ -22,6 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from markupsafe import Markup
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for `tests`, which knows how to run a foreign app
@@ -31,13 +32,15 @@ from leakmeter.auditors.gaussian import (  # noqa: E402
     epsilon_gaussian,
 )
 from leakmeter.auditors.wording import both_ends, remarked  # noqa: E402
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series  # noqa: E402
-from leakmeter.fl_app.report.draw.cosines import cosines  # noqa: E402
-from leakmeter.fl_app.report.draw.curves import tradeoffs  # noqa: E402
-from leakmeter.fl_app.report.draw.forest import AXIS, Forest, title  # noqa: E402
-from leakmeter.fl_app.report.html.style import STYLE  # noqa: E402
-from leakmeter.fl_app.report.markup import Markup, tag  # noqa: E402
-from leakmeter.fl_app.report.read.run import Run, read_run  # noqa: E402
+from leakmeter.fl_app.report.draw.attackers import Forest  # noqa: E402
+from leakmeter.fl_app.report.draw.curves import cosines, tradeoffs  # noqa: E402
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Series  # noqa: E402
+from leakmeter.fl_app.report.draw.layout import axis_strip, layout  # noqa: E402
+from leakmeter.fl_app.report.draw.layout import strip as strip_of  # noqa: E402
+from leakmeter.fl_app.report.html.assets import STYLE  # noqa: E402
+from leakmeter.fl_app.report.html.details import AXIS, title  # noqa: E402
+from leakmeter.fl_app.report.html.template import chart, render, strip, swatch  # noqa: E402
+from leakmeter.fl_app.report.read import Run, read_run  # noqa: E402
 
 FOLDER = Path(__file__).with_name("gallery")
 EXAMPLES = ROOT / "examples"
@@ -46,13 +49,20 @@ MOST_BYTES = 60_000
 _EDGE, _LINE = 20, 20
 _COLORS = ("c0", "c1", "c2", "c3", "c4", "c5", "ref")
 _SHAPES = """
-text { font: 12.5px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+svg { overflow: visible; } .plot path { vector-effect: non-scaling-stroke; }
+text { font: 12px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 .title { font-size: 15px; font-weight: 600; } .who { font-weight: 600; }
 .grid, .axis { stroke-width: 1; fill: none; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .area { fill-opacity: .16; stroke: none; } .area.ref { fill-opacity: .26; }
-.name { font-weight: 600; paint-order: stroke; stroke-width: 6px; stroke-linejoin: round; }
 .mark { stroke-width: 2; } .hit { fill: none; }
+"""
+_FILE = """
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{ width }} {{ height }}"
+ width="{{ width }}" height="{{ height }}"><title>{{ name }}</title><desc>{{ text }}</desc>
+<style>{{ style }}</style>
+<rect x="0.5" y="0.5" width="{{ width|float - 1 }}" height="{{ height|float - 1 }}" rx="8"
+ class="sheet"/>{% for one in pieces %}{{ one }}{% endfor %}</svg>
 """
 _READING = (
     "Triangle: a lower bound, 95 % confidence; the bar next to it is the most that it could show.",
@@ -104,8 +114,8 @@ def canaries(name: str, where: str, words: str) -> Callable[[], str]:
     """Return what draws the canaries' cosines in the final model or in all models."""
 
     def draw() -> str:
-        [figure] = [f for f in cosines([audited(name)]) if f.chart.title.endswith(where)]
-        return chart_file(replace(figure.chart, title=words))
+        [figure] = [f for f in cosines([audited(name)]) if f.title.endswith(where)]
+        return chart_file(replace(figure, title=words))
 
     return draw
 
@@ -115,7 +125,7 @@ def tradeoff(name: str, words: str) -> Callable[[], str]:
 
     def draw() -> str:
         [figure] = tradeoffs([audited(name)])
-        return chart_file(replace(figure.chart, title=words))
+        return chart_file(replace(figure, title=words))
 
     return draw
 
@@ -142,11 +152,12 @@ def local_dp() -> str:
     tried = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
     shown = [example["audit"](asked=e).value for e in tried]
     point: dict[str, Any] = {"marker": "circle", "is_line": False, "kind": "lower_bound"}
-    chart = Chart(
+    figure = Figure(
         "local-dp",
         "Flower's LocalDpMod: ε asked for and delivered",
         "Epsilon that the mod delivers over epsilon that it is asked for, both logarithmic. Above "
         "about 10 it delivers more than it is asked for; the audit shows that at 50 and 100.",
+        "",
         Axis(f"ε asked for, at δ = {delta:g}", "log"),
         Axis("ε", "log"),
         (
@@ -155,7 +166,7 @@ def local_dp() -> str:
             Series("shown by an audit, 95 % confidence", tried, shown, 1, **point),
         ),
     )
-    return chart_file(chart)
+    return chart_file(figure)
 
 
 def few_directions() -> str:
@@ -167,11 +178,12 @@ def few_directions() -> str:
     tried = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
     shown = [example["audit"](sigma=s).value for s in tried]
     point: dict[str, Any] = {"marker": "circle", "kind": "lower_bound"}
-    chart = Chart(
+    figure = Figure(
         "few-directions",
         "A secure sum of four clients, with noise",
         "Epsilon that sums of four updates prove, over the noise that fills every direction. Both "
         "what they prove and what they can prove at most fall as the noise grows.",
+        "",
         Axis("σ of the noise in every direction", "log"),
         Axis("ε", "shifted"),
         (
@@ -179,7 +191,7 @@ def few_directions() -> str:
             Series("shown by 300 sums, 95 % confidence", tried, shown, 1, **point),
         ),
     )
-    return chart_file(chart)
+    return chart_file(figure)
 
 
 PICTURES: dict[str, Callable[[], str]] = {
@@ -196,26 +208,29 @@ PICTURES: dict[str, Callable[[], str]] = {
 }
 
 
-def chart_file(chart: Chart) -> str:
-    """Return a chart as an SVG file, with a legend unless its lines are named where they are."""
+def chart_file(figure: Figure) -> str:
+    """Return a figure as an SVG file, with a legend if it has several lines."""
     # Points without a marker are there for the keyboard, which a picture does not have.
-    drawing = Markup(re.sub(r'<g class="pt \w+ quiet".*?</g>', "", chart.svg()))
-    top, key = _EDGE + _LINE, [] if chart.is_labelled else chart.key()
-    below = top + 300 + _LINE / 2
-    head = _words(chart.title, _EDGE, _EDGE + 10, "title")
-    pieces = [head, placed(drawing, _EDGE, top, 440, 300)]
-    for i, (swatch, words) in enumerate(key):
+    drawing = Markup(re.sub(r'<svg [^>]*class="pt \w+ quiet".*?</svg>', "", chart(figure)))
+    made, top, wide = layout(figure), _EDGE + _LINE, 440.0
+    below = top + made.height + _LINE / 2
+    plot = wide - made.left - made.right
+    head = _words(figure.title, _EDGE, _EDGE + 10, "title")
+    pieces = [head, placed(drawing, _EDGE + made.left, top, plot, made.height)]
+    key = figure.series if len(figure.series) > 1 else ()
+    for i, one in enumerate(key):
         at = below + i * _LINE
-        pieces += [placed(swatch, _EDGE, at, 30, 16), _words(words, _EDGE + 40, at + 12)]
+        pieces += [placed(swatch(one), _EDGE, at, 30, 16), _words(one.label, _EDGE + 40, at + 12)]
     height = below + len(key) * _LINE + _EDGE / 2
-    return file(2 * _EDGE + 440, height, chart.title, chart.text, pieces)
+    return file(2 * _EDGE + wide, height, figure.title, figure.text, pieces)
 
 
 def forest_file(forest: Forest, words: str) -> str:
     """Return all ε of a run as an SVG file: attackers in words, numbers, and where they are."""
     left, wide, high, at = 420, 300, 26, _EDGE + 44.0
     pieces = [_words(words, _EDGE, _EDGE + 10, "title")]
-    pieces.append(placed(forest.axis(), left, at - high, wide, high))
+    axis = strip(axis_strip(forest.scale))
+    pieces.append(placed(axis, left, at - high, wide, high))
     pieces.append(_words(AXIS, left - 84, at - 12, "soft"))
     for group in forest.groups:
         for line in textwrap.wrap(title(group), 84):
@@ -224,7 +239,7 @@ def forest_file(forest: Forest, words: str) -> str:
         for finding, upper in group.rows:
             at += high
             said = remarked(finding) if upper is None else both_ends(finding, upper)
-            bar = forest.bar(finding, upper)
+            bar = strip(strip_of(forest.series(finding, upper), forest.scale))
             pieces += [_words(said, _EDGE, at), placed(bar, left, at - high / 2 - 4, wide, high)]
         at += _LINE / 1.5
     for line in _READING:
@@ -237,31 +252,19 @@ def forest_file(forest: Forest, words: str) -> str:
 def file(width: float, height: float, name: str, text: str, pieces: Sequence[Markup]) -> str:
     """Return an SVG file with a sheet of its own, so that it is legible on any page."""
     light, dark = palettes()
-    sheet = {"width": width - 1, "height": height - 1, "rx": 8, "class_": "sheet"}
     style = f"{_SHAPES}{rules(light)}@media (prefers-color-scheme: dark) {{\n{rules(dark)}}}\n"
-    drawing = tag(
-        "svg",
-        tag("title", name),
-        tag("desc", text),
-        tag("style", Markup(style)),
-        tag("rect", x=0.5, y=0.5, **sheet),
-        *pieces,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width:g} {height:g}",
-        width=width,
-        height=height,
-    )
-    return f"{drawing}\n"
+    values = {"width": f"{width:g}", "height": f"{height:g}", "name": name, "text": text}
+    return f"{render(_FILE, style=Markup(style), pieces=pieces, **values)}\n"
 
 
 def placed(drawing: Markup, x: float, y: float, width: float, height: float) -> Markup:
     """Return a drawing at a place inside another."""
-    where = f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
-    return Markup(drawing.replace("<svg ", where, 1))
+    where = f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}">'
+    return Markup(where + str(drawing).partition(">")[2])
 
 
 def _words(text: str, x: float, y: float, kind: str = "label") -> Markup:
-    return tag("text", text, x=x, y=y, class_=kind)
+    return Markup('<text x="{:g}" y="{:g}" class="{}">{}</text>').format(x, y, kind, text)
 
 
 def palettes() -> Iterator[dict[str, str]]:
@@ -278,7 +281,7 @@ def rules(color: Mapping[str, str]) -> str:
     """Return what has which colour."""
     own = (
         f".line.{c} {{ stroke: {color[c]}; }} .area.{c} {{ fill: {color[c]}; }} "
-        f".{c} .mark {{ stroke: {color[c]}; }} .name.{c} {{ fill: {color[c]}; }}\n"
+        f".{c} .mark {{ stroke: {color[c]}; }}\n"
         for c in _COLORS
     )
     return (
@@ -286,7 +289,7 @@ def rules(color: Mapping[str, str]) -> str:
         f"text {{ fill: {color['soft']}; }} "
         f".title, .who, .label {{ fill: {color['ink']}; }}\n"
         f".grid {{ stroke: {color['rule']}; }} .axis {{ stroke: {color['soft']}; }} "
-        f".mark {{ fill: {color['sheet']}; }} .name {{ stroke: {color['sheet']}; }}\n"
+        f".mark {{ fill: {color['sheet']}; }}\n"
         f"{''.join(own)}"
     )
 

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from leakmeter.fl_app.report.read.report import json_schema
+from leakmeter.fl_app.report.read import json_schema
 
 FILE = Path(__file__).with_name("report.schema.json")
 

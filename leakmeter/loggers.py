@@ -6,8 +6,6 @@ To write another, subclass `leakmeter.Callback`.
 
 from __future__ import annotations
 
-from leakmeter.fl_app.loggers.mlflow import MLflow
-from leakmeter.fl_app.loggers.tensorboard import TensorBoard
-from leakmeter.fl_app.loggers.wandb import WandB
+from leakmeter.fl_app.loggers import MLflow, TensorBoard, WandB
 
 __all__ = ["MLflow", "TensorBoard", "WandB"]

@@ -25,7 +25,7 @@ _COMMANDS = {
     "completion": completion,
 }
 # Packages that a checkout lacks until it is installed.
-_NEEDED = {"numpy", "scipy", "torch", "flwr", "ray", "sklearn", "rich", "dp_accounting"}
+_NEEDED = {"numpy", "scipy", "torch", "flwr", "ray", "sklearn", "rich", "dp_accounting", "jinja2"}
 _NEEDED |= {"cryptography", "threadpoolctl"}
 
 

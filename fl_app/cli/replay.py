@@ -52,7 +52,7 @@ def replay(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(arguments).items() if name in known}
     recorded = open_recorded(Path(arguments.run))
     config = recorded.settings(given)
-    from leakmeter.fl_app.report.read.run import REPLAY_OF
+    from leakmeter.fl_app.report.read import REPLAY_OF
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
     from leakmeter.fl_app.run.replay import audit_again, new_folder
     from leakmeter.fl_app.run.run import end

@@ -47,7 +47,7 @@ def report(arguments: argparse.Namespace) -> int:
         return _print(arguments)
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report import NAME
-    from leakmeter.fl_app.report.read.run import read_runs
+    from leakmeter.fl_app.report.read import read_runs
 
     runs = read_runs([Path(run) for run in arguments.runs])
     # After a wrong folder has been refused: the page takes a second to import.
@@ -75,8 +75,8 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _print(arguments: argparse.Namespace) -> int:
     """Print what each run says in full."""
-    from leakmeter.fl_app.report.read.run import read_runs
-    from leakmeter.fl_app.report.text import text
+    from leakmeter.fl_app.report.export import text
+    from leakmeter.fl_app.report.read import read_runs
 
     if unused := [name for name in ("out", "csv") if getattr(arguments, name)]:
         raise ConfigError(f"--text writes no file; leave out --{unused[0]}")

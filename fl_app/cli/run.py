@@ -19,7 +19,7 @@ from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
-from leakmeter.fl_app.live.address import HOST
+from leakmeter.fl_app.live import HOST
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.live.server import LiveServer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import number_or_text
-from leakmeter.fl_app.live.address import HOST, PORT
+from leakmeter.fl_app.live import HOST, PORT
 
 _DESCRIPTION = """\
 Serves the page of a run folder on this machine and keeps it up to date during

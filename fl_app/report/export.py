@@ -1,6 +1,7 @@
-"""The same numbers as CSV: findings, rounds, and the points of all figures.
+"""A run as lines of text for `leakmeter report --text`, and its numbers as CSV.
 
-Numbers have all their digits; the column `claim` has the words that page and terminal print.
+In CSV, numbers have all their digits; the column `claim` has the words that page and terminal
+print.
 """
 
 from __future__ import annotations
@@ -14,14 +15,41 @@ from typing import Any
 
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.judge.summary import Ending, details, summary
 from leakmeter.auditors.wording import claim, plain_spaces, terms
-from leakmeter.fl_app.report.draw.figures import figures
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report import NAME
+from leakmeter.fl_app.report.draw import figures
+from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.judge.of_run import contradictions
+from leakmeter.fl_app.report.read import Run
 
 _ATTACKER = [spec.name for spec in fields(ThreatModel)]
 _APART = ("details", "null_band", "threat_model")
 _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in _APART]
 _HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null_high"]
+
+
+def text(run: Run, *, is_named: bool = False) -> list[str]:
+    """Return the verdict and, below it, all that is known about each attacker.
+
+    Args:
+        run: The run.
+        is_named: Whether to begin with its name, where several are printed.
+    """
+    noise = run.settings.get("noise")
+    page = run.folder / NAME
+    ending = Ending(
+        next_steps(run),
+        adds_noise=None if noise is None else noise != "none",
+        places=[f"page: {page}"] if page.exists() else [],
+    )
+    findings = run.of_the_run if run.is_finished else run.findings
+    return [
+        *([f"=== {run.name}"] if is_named else []),
+        *summary(findings, run.failures, run.warnings, ending),
+        *(f"Warning: {words}" for words in contradictions(run)),
+        *details(findings, run.failures, run.limitations, run.warnings),
+    ]
 
 
 def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
@@ -68,9 +96,9 @@ def _findings(runs: Sequence[Run]) -> list[list[Any]]:
 
 def _curves(runs: Sequence[Run]) -> list[list[Any]]:
     return [
-        [figure.chart.title, line, figure.chart.x.label, figure.chart.y.label, *rest]
+        [figure.title, line.label, figure.x.label, figure.y.label, *rest]
         for figure in figures(runs)
-        for line, *rest in figure.rows()
+        for line, *rest in figure.values()
     ]
 
 

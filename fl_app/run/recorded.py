@@ -12,7 +12,7 @@ from leakmeter.auditors.run_log import read_rounds
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.report.read.run import Run, read_run
+from leakmeter.fl_app.report.read import Run, read_run
 from leakmeter.fl_app.run.folder import MAY_CHANGE
 
 _RECORDER = "recorder"

@@ -21,7 +21,7 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.read.run import REPLAY_OF
+from leakmeter.fl_app.report.read import REPLAY_OF
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.recorded import Recorded
 from leakmeter.fl_app.run.run import Outcome

@@ -29,7 +29,7 @@ from leakmeter.fl_app.deployment import is_deployed
 from leakmeter.fl_app.report import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import check_budget, reserve
 from leakmeter.fl_app.run.charges import Charges

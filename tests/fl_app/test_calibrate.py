@@ -18,7 +18,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.judge import command
-from leakmeter.fl_app.report.read.run import read_run
+from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from tests.helpers.project import ROOT
 

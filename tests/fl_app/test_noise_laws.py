@@ -14,7 +14,7 @@ from leakmeter.fl_app.build.strategy import server_strategy
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.read.run import read_run
+from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run import budget
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch

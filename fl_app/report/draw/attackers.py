@@ -1,107 +1,95 @@
-"""The attackers of a run on one axis of ε: what is shown, and what is guaranteed above it."""
+"""The ε of attackers: rows on one axis for one run, against accuracy for several.
+
+What is shown and what is guaranteed are two ends; the truth may be anywhere between.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.judge import terse
+from leakmeter.auditors.judge.adversary import Adversary, Group, by_adversary, is_promise
 from leakmeter.auditors.judge.standing import Standing, standings
 from leakmeter.auditors.wording import is_epsilon
-from leakmeter.fl_app.report.draw.chart import Axis, Chart, Figure, Series
-from leakmeter.fl_app.report.draw.scale import Scale, label
+from leakmeter.fl_app.report.draw.figure import (
+    MARKERS,
+    REFERENCE,
+    Axis,
+    Figure,
+    Marker,
+    Row,
+    Series,
+)
+from leakmeter.fl_app.report.draw.scale import Scale
 from leakmeter.fl_app.report.judge.of_run import verdicts
-from leakmeter.fl_app.report.markup import Markup, tag
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 
-_WIDTH, _LEFT, _RIGHT, _STEP, _TOP, _BOTTOM = 440, 14, 22, 66, 6, 56
+# Of each kind of number: its colour, and a marker that points to where the truth may be.
+_KINDS: Mapping[str, tuple[int, Marker]] = {
+    "lower_bound": (1, "right"),
+    "guarantee": (2, "left"),
+    "estimate": (0, "diamond"),
+    "approximation": (4, "diamond"),
+}
+_DOTTED = 2
 
 
-@dataclass(frozen=True)
-class _Rows(Chart):
-    """Attackers below each other, each on its own line with its name above it."""
+def _mark(finding: Finding, label: str = "") -> Series:
+    """Return the marker of a number."""
+    color, marker = _KINDS[finding.kind]
+    return Series(label, (finding.value,), (0.5,), color, marker=marker, is_line=False)
 
-    lines: tuple[Standing, ...] = ()
 
-    def svg(self) -> Markup:
-        """Return the drawing."""
-        scale = self.x.scale([v for one in self.series for v in one.x])
-        height = _TOP + _STEP * len(self.lines) + _BOTTOM
-        rows = [_row(one, i, scale) for i, one in enumerate(self.lines)]
-        drawing = tag(
-            "g",
-            tag("title", self.title, id=f"{self.name}-title"),
-            tag("desc", self.text, id=f"{self.name}-desc"),
-            _axis(scale, height, self.x.full_label),
-            *rows,
-            role="img",
-            aria_labelledby=f"{self.name}-title {self.name}-desc",
-        )
-        box = f"0 0 {_WIDTH} {height}"
-        return tag("svg", drawing, viewBox=box, class_="chart", id=self.name)
-
-    def legend(self) -> Markup:
-        """Return nothing: names are next to the lines."""
-        return Markup("")
+def _ray(start: float, end: float, color: int) -> Series:
+    """Return the line towards where the truth may be."""
+    return Series("", (start, end), (0.5, 0.5), color, _DOTTED)
 
 
 def attackers(run: Run) -> list[Figure]:
-    """Return the figure, if the run has any ε that is shown or guaranteed."""
-    lines = [one for one in standings(verdicts(run)) if _values(one)]
+    """Return the attackers of a run on one axis, if any ε is shown or guaranteed."""
+    lines = [one for one in standings(verdicts(run)) if _drawn(one)]
     if not lines:
         return []
-    series = tuple(
-        Series(f"{one.who}: {one.tells}", _values(one), (0.0,) * len(_values(one)), kind=None)
-        for one in lines
-    )
+    scale = Scale.over([f.value for one in lines for f in _drawn(one)], "shifted")
     words = "; ".join(f"{one.who}: shown {one.shown}, at most {one.at_most}" for one in lines)
-    chart = _Rows(
-        "attackers",
-        "Attackers on one axis",
-        f"{words}.",
-        Axis("ε", "shifted"),
-        Axis(""),
-        series,
-        tuple(lines),
-    )
-    caption = (
-        "Filled: shown. The truth may be anywhere along the dotted line. A triangle that points "
-        "left is a guarantee, an open diamond an estimate. Different questions are not comparable."
-    )
-    return [Figure(chart, caption, is_first=True)]
-
-
-def _values(one: Standing) -> tuple[float, ...]:
-    """Return the ε of a line that can be drawn."""
-    low = [] if one.lead.is_conditional else [one.lead]
-    ends = [*low, *([one.upper] if one.upper is not None else [])]
-    return tuple(dict.fromkeys(f.value for f in ends if is_epsilon(f) and math.isfinite(f.value)))
-
-
-def _x(scale: Scale, value: float) -> float:
-    return round(_LEFT + scale.at(value) * (_WIDTH - _LEFT - _RIGHT), 1)
-
-
-def _row(one: Standing, index: int, scale: Scale) -> Markup:
-    y = _TOP + _STEP * index + 52
-    right, upper = _WIDTH - _RIGHT, one.upper
-    end = right if upper is None or math.isinf(upper.value) else _x(scale, upper.value)
-    pieces: list[Markup] = [
-        # Two lines, so that on a phone the names leave room for the number.
-        tag("text", one.who, x=_LEFT, y=y - 32, class_="label head"),
-        tag("text", _range(one), x=right, y=y - 32, text_anchor="end", class_="label head"),
-        tag("text", one.tells, x=_LEFT, y=y - 13),
+    rows = [Row(one.who, _range(one), one.tells, tuple(_row(one, scale))) for one in lines]
+    return [
+        Figure(
+            "attackers",
+            "Attackers on one axis",
+            f"{words}.",
+            "Filled: shown. The truth may be anywhere along the dotted line. A triangle that "
+            "points left is a guarantee, an open diamond an estimate. Different questions are not "
+            "comparable.",
+            Axis("ε", "shifted", limits=(scale.low, scale.high)),
+            rows=tuple(rows),
+            is_first=True,
+        )
     ]
-    if one.lead.kind == "lower_bound" and is_epsilon(one.lead) and not one.lead.is_conditional:
-        at = _x(scale, one.lead.value)
-        pieces.append(tag("path", d=f"M{_LEFT} {y}H{at:g}", class_="line thick c1"))
-        pieces.append(_ray(at, end, y))
-        pieces.append(_mark(f"M{at:g} {y - 6}l8 6l-8 6z", "c1"))
-    elif is_epsilon(one.lead) and one.lead.kind in ("estimate", "approximation"):
-        at = _x(scale, one.lead.value)
-        pieces.append(_mark(f"M{at - 6:g} {y}l6 -6l6 6l-6 6z", "c0"))
-    if end < right:
-        pieces.append(_mark(f"M{end:g} {y - 6}l-8 6l8 6z", "c2"))
-    return tag("g", *pieces)
+
+
+def _drawn(one: Standing) -> list[Finding]:
+    """Return the numbers of a line that have a place on the axis."""
+    low = [] if one.lead.is_conditional else [one.lead]
+    ends = [*low, *([one.upper] if one.upper is not None and one.upper != one.lead else [])]
+    return [f for f in ends if is_epsilon(f) and math.isfinite(f.value)]
+
+
+def _row(one: Standing, scale: Scale) -> Iterator[Series]:
+    words = f"{one.who}: {one.tells}; {_range(one)}"
+    drawn = _drawn(one)
+    upper = next((f.value for f in drawn if f is one.upper), scale.high)
+    for f in drawn:
+        if f.kind == "lower_bound":
+            yield Series("", (0.0, f.value), (0.5, 0.5), 1, is_thick=True)
+            yield _ray(f.value, upper, 1)
+        if f.kind in _KINDS:
+            yield _mark(f, words)
 
 
 def _range(one: Standing) -> str:
@@ -111,23 +99,107 @@ def _range(one: Standing) -> str:
     return " … ".join([*shown, *([one.at_most] if is_bounded else [])]) or one.shown
 
 
-def _ray(start: float, end: float, y: float) -> Markup:
-    return tag("path", d=f"M{start:g} {y}H{end:g}", class_="line c1", stroke_dasharray="2 4")
+@dataclass(frozen=True)
+class Forest:
+    """All ε of a run, by attacker, and the scale on which they are drawn."""
+
+    groups: Sequence[Group]
+    scale: Scale
+
+    @classmethod
+    def of(cls, run: Run) -> Self | None:
+        """Return the ε of a run, or nothing if it has none."""
+        groups = by_adversary([f for f in run.of_the_run if is_epsilon(f)])
+        groups = [g for g in groups if g.leads]
+        if not groups:
+            return None
+        shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
+        values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
+        return cls(groups, Scale.over(filter(math.isfinite, values), "shifted"))
+
+    def series(self, finding: Finding, upper: Finding | None) -> list[Series]:
+        """Return what is drawn for a number and the guarantee that it may be compared with."""
+        ends = [finding] if upper is None else [finding, upper]
+        return [one for f in ends for one in self._of(f)]
+
+    def _of(self, finding: Finding) -> Iterator[Series]:
+        """Yield a number, the side on which the truth may be, its cap and its null band."""
+        if (band := finding.null_band) is not None:
+            yield Series("", band, (0.5, 0.5), REFERENCE, low=(0, 0), high=(1, 1), is_line=False)
+        if not math.isfinite(finding.value):
+            return
+        towards = {"lower_bound": self.scale.high, "guarantee": self.scale.low}
+        if (end := towards.get(finding.kind)) is not None:
+            yield _ray(finding.value, end, _KINDS[finding.kind][0])
+        if finding.cap is not None and math.isfinite(finding.cap):
+            yield Series("", (finding.cap, finding.cap), (0.0, 1.0), REFERENCE)
+        yield _mark(finding)
 
 
-def _mark(shape: str, color: str) -> Markup:
-    return tag("g", tag("path", d=shape, class_="mark"), class_=f"pt {color}")
+def aliases(runs: Sequence[Run]) -> list[str]:
+    """Return a short name for each run: A to Z, then numbers."""
+    if len(runs) <= 26:
+        return [chr(ord("A") + i) for i in range(len(runs))]
+    return [str(i) for i in range(1, len(runs) + 1)]
 
 
-def _axis(scale: Scale, height: float, words: str) -> Markup:
-    """Return the axis below the rows, with lines up through them."""
-    bottom = height - _BOTTOM + 6
-    pieces: list[Markup] = []
-    for tick in scale.ticks(7):
-        at = _x(scale, tick)
-        pieces.append(tag("path", d=f"M{at:g} {_TOP}V{bottom:g}", class_="grid"))
-        pieces.append(tag("text", label(tick), x=at, y=bottom + 19, text_anchor="middle"))
-    pieces.append(tag("path", d=f"M{_LEFT} {bottom:g}H{_WIDTH - _RIGHT}", class_="axis"))
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    pieces.append(tag("text", words, x=middle, y=height - 8, text_anchor="middle", class_="label"))
-    return tag("g", *pieces)
+def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+    """Return accuracy against the ε of the attacker that most runs have in common.
+
+    Nothing if no run has an accuracy and an ε that is shown or guaranteed.
+
+    Args:
+        runs: The runs.
+        names: The short name of each.
+    """
+    lines = [_by_attacker(run) for run in runs]
+    key = _common(lines)
+    drawn = [
+        Series(name, ends, (run.accuracy,) * len(ends), i, i // 4, MARKERS[i % 4])
+        for i, (run, name, own) in enumerate(zip(runs, names, lines, strict=True))
+        if key in own and run.accuracy is not None and (ends := _ends(own[key]))
+    ]
+    if key is None or not drawn:
+        return []
+    example = next(own[key] for own in lines if key in own)
+    return [
+        Figure(
+            "tradeoff",
+            "Accuracy against ε",
+            f"Accuracy of {len(drawn)} runs over the ε of one attacker: {example.who}.",
+            f"{terse.subject(example.lead.threat_model)}: {terse.tells(example.lead)}? From what "
+            "is shown to what is guaranteed; a single point has no upper bound, and more may leak.",
+            Axis("ε", "shifted"),
+            Axis("accuracy", limits=(0.0, 1.0)),
+            tuple(drawn),
+        )
+    ]
+
+
+def _by_attacker(run: Run) -> Mapping[Adversary | None, Standing]:
+    """Return the lines of a run that have an ε, by attacker and question."""
+    made = standings(verdicts(run))
+    return {_key(one): one for one in reversed(made) if _ends(one)}
+
+
+def _key(one: Standing) -> Adversary:
+    found = one.verdict.group.adversary
+    return Adversary(found.model, found.adjacency, found.unit, is_measured=True)
+
+
+def _common(lines: Sequence[Mapping[Adversary | None, Standing]]) -> Adversary | None:
+    """Return the attacker that most runs have; of several the one that shows the most."""
+    counts = Counter(key for own in lines for key in own)
+    most = {key: max(_ends(own[key])[0] for own in lines if key in own) for key in counts}
+    return max(counts, key=lambda key: (counts[key], most[key]), default=None)
+
+
+def _ends(one: Standing) -> tuple[float, ...]:
+    """Return the shown and the guaranteed ε of a line; a single one has no guarantee above it."""
+    lead, upper = one.lead, one.upper
+    is_shown = is_epsilon(lead) and lead.kind == "lower_bound" and not lead.is_conditional
+    low = [lead.value] if is_shown else []
+    high = [upper.value] if upper is not None and is_promise(upper) else []
+    finite = [value for value in high if math.isfinite(value)]
+    # Where nothing is shown, the truth may be anywhere from 0 to the guarantee.
+    return tuple(dict.fromkeys([*(low or ([0.0] if finite else [])), *finite]))

@@ -1,22 +1,24 @@
-"""Trade-off curves of tests, and the ε that they prove over δ."""
+"""Curves of a whole run: errors of tests, the ε that they prove, cosines, spectra."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors.finding import ErrorCurve, Finding
+from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Sees, Spectrum
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.wording import condition, number, percent, slug
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Series
+from leakmeter.fl_app.report.draw.scale import HUGE
+from leakmeter.fl_app.report.read import Run
 
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
@@ -109,18 +111,16 @@ def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
     has_model = any(line.dash == 2 for line in lines)
     model = " The dotted reference is a Gaussian model, no bound." if has_model else ""
     return Figure(
-        Chart(
-            f"tradeoff-{slug(auditor)}",
-            f"Trade-off of errors, {auditor}",
-            "False negative rate over false positive rate. The further below the diagonal, the "
-            "better the attacker distinguishes the two worlds.",
-            Axis("false positive rate", limits=(0.0, 1.0)),
-            Axis("false negative rate", limits=(0.0, 1.0)),
-            tuple(lines),
-        ),
+        f"tradeoff-{slug(auditor)}",
+        f"Trade-off of errors, {auditor}",
+        "False negative rate over false positive rate. The further below the diagonal, the "
+        "better the attacker distinguishes the two worlds.",
         f"{_which(games)} The solid line is an upper limit on both error rates at once; between "
         "the points it is straight, as trade-off curves are convex. The shaded band reaches down "
         "to what was counted." + model,
+        Axis("false positive rate", limits=(0.0, 1.0)),
+        Axis("false negative rate", limits=(0.0, 1.0)),
+        tuple(lines),
     )
 
 
@@ -141,16 +141,14 @@ def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
     most = max(float(v) for _, game in games for v in game.curve.caps)
     wide = max(values, default=0.0) > 5 * most
     return Figure(
-        Chart(
-            f"epsilon-{slug(auditor)}",
-            f"ε over δ, {auditor}",
-            "Epsilon that the trials prove at each delta, below the most they could have shown.",
-            Axis("δ", "log"),
-            Axis("ε", "shifted" if wide else "linear", has_zero=True),
-            tuple(lines),
-        ),
+        f"epsilon-{slug(auditor)}",
+        f"ε over δ, {auditor}",
+        "Epsilon that the trials prove at each delta, below the most they could have shown.",
         f"{_which(games)} Where the lower bound meets the dashed line it is saturated: more trials "
         "could show more. A guarantee is drawn only if it covers this attacker and its two worlds.",
+        Axis("δ", "log"),
+        Axis("ε", "shifted" if wide else "linear", has_zero=True),
+        tuple(lines),
         sentence=_at_the_cap(auditor, games),
     )
 
@@ -224,3 +222,97 @@ def _which(games: Sequence[tuple[int, _Tested]]) -> str:
         )
     server_round = finding.server_round or curve.server_round
     return "" if server_round is None else f"Round {server_round}."
+
+
+_WHERE: Final[Mapping[Sees | None, str]] = {
+    "final model": "in the final model",
+    "all models": "in the models of all rounds",
+}
+
+
+def cosines(runs: Sequence[Run]) -> list[Figure]:
+    """Return histograms of canary cosines: one for each run and model that was searched."""
+    figures = []
+    for i, run in enumerate(runs):
+        drawn: dict[Sees | None, Histogram] = {}
+        for f in run.of_the_run:
+            for detail in f.details:
+                if isinstance(detail, Histogram) and detail.edges[1:]:
+                    drawn.setdefault(f.threat_model.sees, detail)
+        name = f", {run.name}" if len(runs) > 1 else ""
+        figures += [
+            _cosines(i, _WHERE.get(sees, "in the model"), bins, name)
+            for sees, bins in drawn.items()
+        ]
+    return figures
+
+
+def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
+    middles = [(a + b) / 2 for a, b in pairwise(bins.edges)]
+    known = "the normal distribution" if bins.is_exact else "draws of the exact distribution"
+    took, not_ = f"took part ({sum(bins.included)})", f"did not ({sum(bins.excluded)})"
+    return Figure(
+        f"cosines-{slug(where)}",
+        f"Canaries {where}{name}",
+        "Shares of canaries over their cosine with the change of the model: those that took "
+        "part, those that did not, and the distribution without a leak.",
+        "The further the canaries that took part are to the right of the others, the more "
+        f"confident the attacker is. Without a leak: {known}. Bins of equal width; one standard "
+        "deviation is 1/√d.",
+        Axis("cosine in standard deviations of the null"),
+        Axis("share of canaries", has_zero=True),
+        (
+            Series(took, bins.edges, _shares(bins.included), color, is_filled=True),
+            Series(not_, bins.edges, _shares(bins.excluded), color + 1, dash=1),
+            Series("without a leak", middles, bins.null, REFERENCE, dash=2),
+        ),
+        is_first=where == _WHERE["all models"],
+    )
+
+
+def _shares(counts: Sequence[float]) -> list[float]:
+    total = math.fsum(counts) or 1.0
+    return [count / total for count in counts]
+
+
+def spectra(runs: Sequence[Run]) -> list[Figure]:
+    """Return a figure for each run that has left a spectrum, of the last round that did."""
+    figures = []
+    for i, run in enumerate(runs):
+        drawn = [
+            (f.server_round, detail)
+            for f in sorted(run.findings, key=lambda f: f.server_round or 0)
+            for detail in f.details
+            if isinstance(detail, Spectrum) and detail.index
+        ]
+        if drawn:
+            name = f", {run.name}" if len(runs) > 1 else ""
+            figures.append(_spectrum(i, drawn[-1][1], drawn[-1][0], name))
+    return figures
+
+
+def _spectrum(color: int, drawn: Spectrum, server_round: int | None, name: str) -> Figure:
+    floor, index, alone = drawn.floor, drawn.index, drawn.variance
+    filled = [max(a + b, 0.0) for a, b in zip(alone, drawn.added, strict=True)]
+    least = min((v for v in [*alone, floor] if v > 1 / HUGE), default=1.0) / 3
+    shown = [max(v, least) for v in alone]
+    lines = [
+        Series("after filling", index, filled, color + 1, 1, "square", low=shown, high=filled),
+        Series("sampling alone", index, shown, color, 0, "circle"),
+    ]
+    if floor:
+        lines.insert(0, Series("floor σ²", (index[0], index[-1]), (floor, floor), REFERENCE, 2))
+    saved = f" {percent(round(drawn.share_saved, 6))} of isotropic noise is saved." if floor else ""
+    where = "" if server_round is None else f"One client in round {server_round}. "
+    zero = f" Values at {number(least, 2)} stand for zero." if shown != list(alone) else ""
+    return Figure(
+        "spectrum",
+        f"Spectrum of a client's randomness{name}",
+        "Variance along each direction, largest first: by sampling alone, and after the noise "
+        "that water filling adds up to its floor.",
+        f"{where}The shaded part is what water filling added.{saved}{zero} It describes these "
+        "data and is no guarantee.",
+        Axis("direction, largest first", "log"),
+        Axis("variance", "log", limits=(least, min(max(filled), HUGE) * 1.3)),
+        tuple(lines),
+    )

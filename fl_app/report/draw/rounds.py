@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.judge.terse import short_name
-from leakmeter.auditors.wording import (
-    KINDS,
-    claim,
-    condition,
-    is_epsilon,
-    number,
-    share,
-    slug,
-)
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
-from leakmeter.fl_app.report.draw.scale import Form
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.auditors.wording import KINDS, claim, condition, is_epsilon, number, share, slug
+from leakmeter.fl_app.report.draw.figure import MARKERS, REFERENCE, Axis, Figure, Series
+from leakmeter.fl_app.report.read import Run
 
-_ROUND = "round"
+_ROUND: Final = Axis("round", is_whole=True)
 _NEXT = 1.0  # a line joins a round with the next one only: what is between was not audited
 _MUCH = 30  # times as large: such a line would press all others flat
 _FLAT = 0.9  # share of the cap from which on a line says no more than a sentence
-_MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
+
+
+def prefix(run: Run, runs: Sequence[Run]) -> str:
+    """Return the name of a run for its lines, where there are several."""
+    return f"{run.name}: " if len(runs) > 1 else ""
 
 
 def accuracy(runs: Sequence[Run]) -> list[Figure]:
@@ -39,22 +35,19 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
         if points:
             label = run.name if len(runs) > 1 else "accuracy"
             x, y = zip(*points, strict=True)
-            lines.append(Series(label, x, y, i, i // 4, marker=_MARKERS[i % 4]))
+            lines.append(Series(label, x, y, i, i // 4, MARKERS[i % 4]))
     if not lines:
         return []
-    chart = Chart(
-        "accuracy",
-        "Accuracy",
-        f"Accuracy after each round, from {share(lines[0].y[0])} to "
-        f"{share(lines[0].y[-1])} in {lines[0].label}.",
-        Axis(_ROUND, is_whole=True),
-        Axis("accuracy", limits=(0.0, 1.0)),
-        tuple(lines),
-    )
     return [
         Figure(
-            chart,
+            "accuracy",
+            "Accuracy",
+            f"Accuracy after each round, from {share(lines[0].y[0])} to "
+            f"{share(lines[0].y[-1])} in {lines[0].label}.",
             "Share of test records that the model gets right after each round.",
+            _ROUND,
+            Axis("accuracy", limits=(0.0, 1.0)),
+            tuple(lines),
             is_first=True,
         )
     ]
@@ -62,30 +55,40 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
 
 def growth(runs: Sequence[Run]) -> list[Figure]:
     """Return how bounds that hold at all rounds together have grown, if there are any."""
-    lines = [line for run in runs for line in _grown(run, f"{run.name}: " * (len(runs) > 1))]
+    lines = [line for run in runs for line in _grown(run, prefix(run, runs))]
     if not lines:
         return []
     # A color for each line; a limit that several runs share is drawn once.
-    lines = [replace(one, color=i, marker=_MARKERS[i % 4]) for i, one in enumerate(lines)]
+    lines = [replace(one, color=i, marker=MARKERS[i % 4]) for i, one in enumerate(lines)]
     last = max(one.y[-1] for one in lines)
     rounds = [r for one in lines for r in one.x]
     limits = {run.settings.get("stop-above") for run in runs}
     for limit in sorted(one for one in limits if isinstance(one, float) and one > 0):
         ends = (min(rounds), max(rounds))
         lines.append(Series("limit of --stop-above", ends, (limit, limit), REFERENCE, 1))
-    chart = Chart(
-        "growth",
-        "Proven ε so far",
-        f"The lower bound of epsilon after each round; the largest ends at {number(last)}.",
-        Axis(_ROUND, is_whole=True),
-        Axis("ε", "shifted" if last > 30 else "linear", has_zero=True),
-        tuple(lines),
-    )
-    caption = (
-        "The bound after each round, from bets on everything seen so far. It never falls, and all "
-        "its values hold together at the stated confidence: you may stop at any round."
-    )
-    return [Figure(chart, caption, is_first=True)]
+    return [
+        Figure(
+            "growth",
+            "Proven ε so far",
+            f"The lower bound of epsilon after each round; the largest ends at {number(last)}.",
+            "The bound after each round, from bets on everything seen so far. It never falls, and "
+            "all its values hold together at the stated confidence: you may stop at any round.",
+            _ROUND,
+            _epsilon_axis(last),
+            tuple(lines),
+            is_first=True,
+        )
+    ]
+
+
+def _epsilon_axis(largest: float) -> Axis:
+    return Axis("ε", "shifted" if largest > 30 else "linear", has_zero=True)
+
+
+def _over_rounds(label: str, found: Sequence[Finding], color: int, **look: Any) -> Series:
+    """Return the values of findings over their rounds."""
+    rounds = [float(f.server_round or 0) for f in found]
+    return Series(label, rounds, [f.value for f in found], color, **look)
 
 
 def _grown(run: Run, name: str) -> Iterator[Series]:
@@ -94,19 +97,13 @@ def _grown(run: Run, name: str) -> Iterator[Series]:
     found = [f for f in found if is_epsilon(f)]
     for auditor in dict.fromkeys(f.auditor for f in found):
         own = [f for f in found if f.auditor == auditor]
-        rounds, values = [float(f.server_round or 0) for f in own], [f.value for f in own]
-        yield Series(f"{name}{short_name(auditor)}", rounds, values, kind="lower_bound")
+        yield _over_rounds(f"{name}{short_name(auditor)}", own, 0, kind="lower_bound")
 
 
 def single_rounds(runs: Sequence[Run]) -> list[Figure]:
     """Return a figure for each auditor that gives an ε of single rounds."""
-    names = dict.fromkeys(
-        (f.auditor, f.kind, f.is_conditional)
-        for run in runs
-        for f in run.findings
-        if _is_of_round(f)
-    )
-    return [_epsilons(*name, runs) for name in names]
+    found = [f for run in runs for f in run.findings if _is_of_round(f)]
+    return [_single(*wanted, runs) for wanted in dict.fromkeys(map(_sort, found))]
 
 
 def _is_of_round(f: Finding) -> bool:
@@ -114,14 +111,19 @@ def _is_of_round(f: Finding) -> bool:
     return f.server_round is not None and is_epsilon(f) and shown and not f.is_anytime
 
 
-def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run]) -> Figure:
+def _sort(f: Finding) -> tuple[str, Kind, bool]:
+    return f.auditor, f.kind, f.is_conditional
+
+
+def _single(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run]) -> Figure:
     lines: list[Series] = []
-    wanted = (auditor, kind, is_conditional)
+    every: list[Finding] = []
     for i, run in enumerate(runs):
-        if found := [f for f in _of_rounds(run, wanted) if math.isfinite(f.value)]:
-            lines += _of_run(found, i, f"{run.name}: " if len(runs) > 1 else "")
-    values = [v for one in lines for v in one.y]
-    form: Form = "shifted" if max(values, default=0) > 30 else "linear"
+        of_rounds = (f for f in run.findings if _is_of_round(f))
+        found = [f for f in of_rounds if _sort(f) == (auditor, kind, is_conditional)]
+        every += found
+        if drawn := [f for f in found if math.isfinite(f.value)]:
+            lines += _of_run(drawn, i, prefix(run, runs))
     what = "An estimate" if kind == "estimate" else "A lower bound"
     what += " under a condition" if is_conditional else ""
     beside = (
@@ -130,23 +132,15 @@ def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run
         else "the dashed line is the most that could have been shown"
     )
     return Figure(
-        Chart(
-            f"rounds-{slug(auditor)}-{kind}",
-            f"ε of single rounds, {auditor}",
-            f"{what} of epsilon for each audited round alone.",
-            Axis(_ROUND, is_whole=True),
-            Axis("ε", form, has_zero=True),
-            tuple(lines),
-        ),
+        f"rounds-{slug(auditor)}-{kind}",
+        f"ε of single rounds, {auditor}",
+        f"{what} of epsilon for each audited round alone.",
         f"{what} for each round alone; {beside}. Rounds do not add up to the run.",
-        sentence=_at_the_cap([f for run in runs for f in _of_rounds(run, wanted)]),
+        _ROUND,
+        _epsilon_axis(max((v for one in lines for v in one.y), default=0.0)),
+        tuple(lines),
+        sentence=_at_the_cap(every),
     )
-
-
-def _of_rounds(run: Run, wanted: tuple[str, Kind, bool]) -> list[Finding]:
-    """Return the ε of single rounds by auditor, kind, and whether under a condition."""
-    found = [f for f in run.findings if _is_of_round(f)]
-    return [f for f in found if (f.auditor, f.kind, f.is_conditional) == wanted]
 
 
 def _at_the_cap(found: Sequence[Finding]) -> str:
@@ -162,15 +156,15 @@ def _at_the_cap(found: Sequence[Finding]) -> str:
 
 
 def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]:
+    """Yield the null band, the caps and the values of one auditor."""
     rounds = [float(f.server_round or 0) for f in found]
-    bands = [f.null_band for f in found]
-    if all(band is not None for band in bands):
-        low, high = ([band[i] for band in bands if band is not None] for i in (0, 1))
+    bands = [f.null_band for f in found if f.null_band is not None]
+    if len(bands) == len(found):
+        low, high = zip(*bands, strict=True)
         null = f"{name}without a leak, 90 % of audits"
-        middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+        middle = [(a + b) / 2 for a, b in bands]
         yield Series(null, rounds, middle, REFERENCE, 2, low=low, high=high, gap=_NEXT)
-    capped = [(r, f.cap) for r, f in zip(rounds, found, strict=True) if f.cap is not None]
-    if capped:
+    if capped := [(r, f.cap) for r, f in zip(rounds, found, strict=True) if f.cap is not None]:
         x, y = zip(*capped, strict=True)
         yield Series(f"{name}most that could be shown", x, y, REFERENCE, 1, gap=_NEXT)
     label = KINDS[found[0].kind][0]
@@ -178,71 +172,52 @@ def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]
         label = f"{if_}: {label}"
     if found[0].confidence is not None:
         label += f", {100 * found[0].confidence:g} % for each round"
-    marker = _MARKERS[color % 4]
-    values = [f.value for f in found]
-    kind = found[0].kind
-    yield Series(name + label, rounds, values, color, marker=marker, kind=kind, gap=_NEXT)
+    look: dict[str, Any] = {"marker": MARKERS[color % 4], "kind": found[0].kind, "gap": _NEXT}
+    yield _over_rounds(name + label, found, color, **look)
 
 
 def information(runs: Sequence[Run]) -> list[Figure]:
     """Return mutual information over rounds with its references, if it was measured."""
-    lines = [line for i, run in enumerate(runs) for line in _information(run, i, len(runs) > 1)]
-    if not lines:
-        return []
-    return _over_rounds(
+    lines = [line for i, run in enumerate(runs) for line in _information(run, i, prefix(run, runs))]
+    return _bits(
         "information",
         "Mutual information of single rounds",
         "Bits about one client's update in the sum of each round, with references.",
-        lines,
         "What a Gaussian model of the sum says about one client's update, with two standard "
         "errors; no bound. A reference is what clients of one Gaussian distribution would give.",
+        lines,
     )
 
 
 def critics(runs: Sequence[Run]) -> list[Figure]:
     """Return what held-out critics find in each round, next to shuffled pairs, if any looked."""
-    lines = []
+    lines: list[Series] = []
     for i, run in enumerate(runs):
         found = [f for f in run.findings if f.quantity == NEURAL and f.kind == "estimate"]
         found = [f for f in found if f.server_round is not None and math.isfinite(f.value)]
         if found:
-            name = f"{run.name}: " if len(runs) > 1 else ""
+            name = prefix(run, runs)
             lines += [*_same_directions(found, name, 3), *_of_run(found, i, name)]
-    if not lines:
-        return []
-    return _over_rounds(
+    return _bits(
         "critics",
         "Mutual information of single rounds, by critics (MINE)",
         "Bits that critics find on held-out draws of each round, and in shuffled pairs.",
-        lines,
         "What critics find about one client's update in the sum, on draws that they were not "
         "trained on; the band is what they find in shuffled pairs. An estimate, no bound. From K "
         "pairs no method shows much more than log₂ K bits.",
+        lines,
     )
 
 
-def _over_rounds(
-    name: str, title: str, summary: str, lines: Sequence[Series], caption: str
-) -> list[Figure]:
-    """Return one figure of bits over rounds."""
-    lines, note = _on_one_scale(lines)
-    axes = Axis(_ROUND, is_whole=True), Axis("bits (log₂)", has_zero=True)
-    return [Figure(Chart(name, title, summary, *axes, tuple(lines)), f"{caption}{note}")]
-
-
-def _fact(finding: Finding, name: str) -> float | None:
-    """Return a further number of the finding, if there is one."""
-    found = finding.facts.get(name)
-    is_number = isinstance(found, int | float) and math.isfinite(found)
-    return float(found) if is_number and found is not None else None
-
-
-def _on_one_scale(lines: Sequence[Series]) -> tuple[list[Series], str]:
-    """Return the lines without those that would flatten all others, and a sentence about these."""
+def _bits(name: str, title: str, text: str, caption: str, lines: Sequence[Series]) -> list[Figure]:
+    """Return one figure of bits over rounds, without lines that would flatten all others."""
+    if not lines:
+        return []
     least = max((v for one in lines if one.color != REFERENCE for v in one.y), default=math.inf)
     kept = [one for one in lines if max(one.y) <= _MUCH * abs(least)]
     said = [f" Not drawn, {one.label}: {_span(one.y)} bits." for one in lines if one not in kept]
-    return kept, "".join(said)
+    axis = Axis("bits (log₂)", has_zero=True)
+    return [Figure(name, title, text, caption + "".join(said), _ROUND, axis, tuple(kept))]
 
 
 def _span(values: Sequence[float]) -> str:
@@ -250,37 +225,33 @@ def _span(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(number(v, 3) for v in (min(values), max(values))))
 
 
-def _information(run: Run, color: int, many: bool) -> Iterator[Series]:
-    name = f"{run.name}: " if many else ""
+def _information(run: Run, color: int, name: str) -> Iterator[Series]:
     found = [f for f in run.findings if f.server_round is not None and math.isfinite(f.value)]
     main = [f for f in found if f.quantity == "mutual information" and f.kind == "approximation"]
     whole = [f for f in found if f.quantity == "mutual information of all coordinates"]
     kinds = {"approximation": "all coordinates, alike", "guarantee": "upper bound by theorem"}
-    for i, (kind, words) in enumerate(kinds.items()):
-        some = [f for f in whole if f.kind == kind]
-        if some:
-            rounds = [float(f.server_round or 0) for f in some]
-            values = [f.value for f in some]
-            yield Series(
-                name + words, rounds, values, REFERENCE, 2 + i, kind=some[0].kind, gap=_NEXT
-            )
+    for dash, (kind, words) in enumerate(kinds.items(), start=2):
+        if some := [f for f in whole if f.kind == kind]:
+            look: dict[str, Any] = {"dash": dash, "kind": kind, "gap": _NEXT}
+            yield _over_rounds(name + words, some, REFERENCE, **look)
     yield from _same_directions(main, name, 1)
     if main:
-        rounds = [float(f.server_round or 0) for f in main]
         errors = [2 * (_fact(f, "std_error_bits") or 0.0) for f in main]
-        value = [f.value for f in main]
-        low = [v - e for v, e in zip(value, errors, strict=True)]
-        high = [v + e for v, e in zip(value, errors, strict=True)]
-        yield Series(f"{name}measured", rounds, value, color, 0, "circle", low, high, gap=_NEXT)
+        low = [f.value - e for f, e in zip(main, errors, strict=True)]
+        high = [f.value + e for f, e in zip(main, errors, strict=True)]
+        look = {"marker": "circle", "low": low, "high": high, "gap": _NEXT}
+        yield _over_rounds(f"{name}measured", main, color, **look)
 
 
 def _same_directions(found: Sequence[Finding], name: str, dash: int) -> Iterator[Series]:
     """Yield what clients of one Gaussian distribution would give along the same directions."""
-    alike = [
-        (float(f.server_round or 0), nats / NATS_PER_BIT)
-        for f in found
-        if (nats := _fact(f, "gaussian_nats")) is not None
-    ]
-    if alike:
+    nats = [(float(f.server_round or 0), _fact(f, "gaussian_nats")) for f in found]
+    if alike := [(at, value / NATS_PER_BIT) for at, value in nats if value is not None]:
         x, y = zip(*alike, strict=True)
         yield Series(f"{name}same directions, alike", x, y, REFERENCE, dash, gap=_NEXT)
+
+
+def _fact(finding: Finding, name: str) -> float | None:
+    """Return a further number of the finding, if there is one."""
+    found = finding.facts.get(name)
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None

@@ -1,1 +1,1 @@
-"""The page itself: `page.py` puts the sections together, the other modules write one each."""
+"""The page itself: `page` puts the sections together, the other modules write one each."""

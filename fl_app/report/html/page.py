@@ -2,29 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leakmeter.auditors.wording import CERTAIN, KINDS, counted
+from markupsafe import Markup
+
+from leakmeter.auditors.inversion import FOLDER
+from leakmeter.auditors.picture import SIGNATURE, caption_of
+from leakmeter.auditors.wording import KINDS, counted
+from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.attackers import attackers
-from leakmeter.fl_app.report.draw.chart import Figure
-from leakmeter.fl_app.report.draw.figures import figures
-from leakmeter.fl_app.report.draw.forest import forest
-from leakmeter.fl_app.report.html.cards import cards
+from leakmeter.fl_app.report.draw.figure import Figure
+from leakmeter.fl_app.report.html.assets import SCRIPT, STYLE
 from leakmeter.fl_app.report.html.compare import comparison
-from leakmeter.fl_app.report.html.first import first_screen
-from leakmeter.fl_app.report.html.pictures import galleries_of, pictures
-from leakmeter.fl_app.report.html.repeat import repeat
-from leakmeter.fl_app.report.html.script import SCRIPT
-from leakmeter.fl_app.report.html.style import STYLE
-from leakmeter.fl_app.report.html.table import tables
-from leakmeter.fl_app.report.markup import Markup, joined, tag
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.html.details import cards, forest, repeat, tables
+from leakmeter.fl_app.report.html.first_screen import EPSILON, first_screen
+from leakmeter.fl_app.report.html.template import figure, render
+from leakmeter.fl_app.report.read import Run
 
 GENERATOR = "leakmeter report"
 # The browser itself refuses to fetch anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+_MAX_BYTES, _MAX_PICTURES = 400_000, 12  # of a picture, of a folder
+_READING = (
+    f"ε {EPSILON[0].lower()}{EPSILON[1:]} Numbers of different attackers, units (client, record) "
+    "or adjacencies are not comparable. A null band contains 90 % of what the method says without "
+    "a leak."
+)
+_DOCUMENT = """
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{{ policy }}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="{{ generator }}">
+<title>{{ title }}</title><style>{{ style }}</style></head>
+<body><a href="#main" class="skip">Skip to the verdict</a>
+<header><p class="brand"><strong>Leakmeter</strong> report
+{% if name %} <span class="run">{{ name }}</span>{% endif %}</p></header>
+{{ bar }}<main id="main">{{ main }}</main>
+<footer><p>Made by Leakmeter from report.json, which has the exact numbers. This page
+ {{ "asks only the machine that serves it" if is_live else "fetches nothing" }}.</p></footer>
+<div id="tip" role="tooltip" hidden></div><script>{{ script }}</script></body></html>
+"""
+_FIGURES = """
+<div class="figures">{% for one in figures %}{{ figure(one) }}{% endfor %}</div>
+"""
+_MAIN = """
+<section id="figures" aria-labelledby="figures-head"><h2 id="figures-head">The main figures</h2>
+{{ content }}</section>
+"""
+_FOLD = """
+<details id="{{ fold.name }}" class="fold" data-print><summary><h2>{{ fold.head }}</h2>
+<span class="about">{{ fold.about }}</span></summary>{{ fold.content }}</details>
+"""
+_PICTURES = """
+<div class="figures">{% for source, words, caption in pictures %}
+{% if source %}<figure class="picture"><img src="{{ source }}" alt="{{ words }}">
+<figcaption>{{ caption }}</figcaption></figure>
+{% else %}<p>{{ caption }}</p>{% endif %}
+{% endfor %}</div>
+"""
+_KINDS = """
+<p class="note">{{ words }}</p>
+<table><caption>What each kind of number may be read as</caption><tbody>
+{% for name, meaning in kinds %}<tr><th scope="row">{{ name }}</th><td>{{ meaning }}</td></tr>
+{% endfor %}</tbody></table>
+"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +82,7 @@ class Live:
         script: Keeps the page up to date.
     """
 
-    bar: str
+    bar: Markup
     style: str
     script: str
 
@@ -58,10 +103,6 @@ class _Fold:
     about: str
     content: Markup
 
-    def html(self) -> Markup:
-        summary = tag("summary", tag("h2", self.head), tag("span", self.about, class_="about"))
-        return tag("details", summary, self.content, id=self.name, class_="fold", data_print=True)
-
 
 def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None = None) -> str:
     """Return the page about one run or several.
@@ -71,122 +112,84 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None 
         galleries: Folders with further pictures.
         live: What a page that is served has on top.
     """
-    many = len(runs) > 1
-    title = f"{len(runs)} runs compared" if many else f"What {runs[0].name} leaks"
-    main = _several(runs, galleries) if many else _single(runs[0], galleries)
-    return document(title, "" if many else runs[0].name, main, live)
-
-
-def document(title: str, name: str, main: Sequence[Markup], live: Live | None = None) -> str:
-    """Return a whole file around the content of a page."""
-    run = tag("span", name, class_="run") if name else ""
-    body = tag(
-        "body",
-        tag("a", "Skip to the verdict", href="#main", class_="skip"),
-        tag("header", tag("p", tag("strong", "Leakmeter"), " report ", run, class_="brand")),
-        Markup(live.bar) if live else joined(),
-        tag("main", *main, id="main"),
-        tag("footer", _footer(live)),
-        tag("div", id="tip", role="tooltip", hidden=True),
-        tag("script", Markup(SCRIPT + (live.script if live else ""))),
-    )
-    text = f"<!doctype html>\n{tag('html', _head(title, live), body, lang='en')}\n"
-    # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.
-    return text.encode(errors="replace").decode()
-
-
-def _head(title: str, live: Live | None) -> Markup:
-    policy = f"{_POLICY}; connect-src 'self'" if live else _POLICY
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="generator", content=GENERATOR),
-        tag("title", title),
-        tag("style", Markup(STYLE + (live.style if live else ""))),
-    )
-
-
-def _single(run: Run, galleries: Sequence[Path]) -> list[Markup]:
-    """Return the first screen, the main figures, and everything else folded."""
-    main, more = _split([run])
-    return [
-        first_screen(run),
-        _section("figures", "The main figures", _grid(main)) if main else joined(),
-        *(fold.html() for fold in _folds([run], more, galleries)),
-    ]
-
-
-def _several(runs: Sequence[Run], galleries: Sequence[Path]) -> list[Markup]:
-    """Return the comparison first; figures and single runs are folded."""
-    main, more = _split(runs)
-    return [
-        comparison(runs),
-        *(fold.html() for fold in _folds(runs, [*main, *more], galleries)),
-    ]
-
-
-def _split(runs: Sequence[Run]) -> tuple[list[Figure], list[Figure]]:
-    """Return the figures that everybody should see, and the others."""
     found = figures(runs)
-    axis = attackers(runs[0]) if len(runs) == 1 else []
-    first = [one for one in found if one.is_first]
-    return [*axis, *first], [one for one in found if one not in first]
+    if len(runs) > 1:
+        title, name, first = f"{len(runs)} runs compared", "", comparison(runs)
+        found = sorted(found, key=lambda one: not one.is_first)
+    else:
+        title, name, first = f"What {runs[0].name} leaks", runs[0].name, first_screen(runs[0])
+        main = [*attackers(runs[0]), *(one for one in found if one.is_first)]
+        found = [one for one in found if not one.is_first]
+        if main:
+            first += render(_MAIN, content=_figures(main))
+    folds = (render(_FOLD, fold=one) for one in _folds(runs, found, galleries))
+    return document(title, name, Markup("").join((first, *folds)), live)
 
 
-def _grid(found: Sequence[Figure]) -> Markup:
-    return tag("div", *(one.html() for one in found), class_="figures")
+def document(title: str, name: str, main: Markup, live: Live | None = None) -> str:
+    """Return a whole file around the content of a page."""
+    text = render(
+        _DOCUMENT,
+        policy=f"{_POLICY}; connect-src 'self'" if live else _POLICY,
+        generator=GENERATOR,
+        title=title,
+        name=name,
+        main=main,
+        style=Markup(STYLE + (live.style if live else "")),
+        script=Markup(SCRIPT + (live.script if live else "")),
+        bar=live.bar if live else "",
+        is_live=live is not None,
+    )
+    # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.
+    return f"{text}\n".encode(errors="replace").decode()
 
 
-def _section(name: str, head: str, content: Markup) -> Markup:
-    title = tag("h2", head, id=f"{name}-head")
-    return tag("section", title, content, id=name, aria_labelledby=f"{name}-head")
+def _figures(found: Sequence[Figure]) -> Markup:
+    return render(_FIGURES, figures=found, figure=figure)
 
 
-def _folds(runs: Sequence[Run], more: Sequence[Figure], galleries: Sequence[Path]) -> list[_Fold]:
-    """Return each folded part that has any content."""
-    many = len(runs) > 1
-    folds: list[_Fold] = []
+def _folds(
+    runs: Sequence[Run], more: Sequence[Figure], galleries: Sequence[Path]
+) -> Iterator[_Fold]:
+    """Yield each folded part that has any content; several runs have one of each."""
 
-    def each(name: str, head: str, about: str, made: Sequence[Markup | None]) -> None:
+    def each(name: str, head: str, about: str, made: Sequence[Markup | None]) -> Iterator[_Fold]:
         for i, (run, content) in enumerate(zip(runs, made, strict=True), start=1):
             if content is not None:
-                own, title = (f"{name}-{i}", f"{head}: {run.name}") if many else (name, head)
-                folds.append(_Fold(own, title, about, content))
+                is_one = len(runs) == 1
+                own, title = (name, head) if is_one else (f"{name}-{i}", f"{head}: {run.name}")
+                yield _Fold(own, title, about, content)
 
-    each("verdicts", "Each attacker in detail", "what, how sure, what to do", [*map(cards, runs)])
+    about = "what, how sure, what to do"
+    yield from each("verdicts", "Each attacker in detail", about, [*map(cards, runs)])
     if more:
-        folds.append(_Fold("more-figures", "More figures", f"{len(more)}", _grid(more)))
-    shots = pictures([*(place for run in runs for place in galleries_of(run.folder)), *galleries])
-    if shots:
-        grid = tag("div", *shots, class_="figures")
-        folds.append(_Fold("pictures", "Reconstructions", counted(len(shots), "picture"), grid))
-    each("epsilon", "All ε on one axis", "guaranteed, shown, estimated", [*map(forest, runs)])
-    each("findings", "All findings", "with assumptions", [*map(tables, runs)])
-    each("repeat", "Settings and how to repeat", "command, releases", [*map(repeat, runs)])
-    folds.append(_Fold("reading", "How to read the numbers", "kinds, ε, null bands", _kinds()))
-    return folds
+        yield _Fold("more-figures", "More figures", f"{len(more)}", _figures(more))
+    own = [place for run in runs for place in (run.folder, run.folder / FOLDER)]
+    if shots := [one for folder in (*own, *galleries) for one in _pictures(folder)]:
+        grid = render(_PICTURES, pictures=shots)
+        yield _Fold("pictures", "Reconstructions", counted(len(shots), "picture"), grid)
+    about = "guaranteed, shown, estimated"
+    yield from each("epsilon", "All ε on one axis", about, [*map(forest, runs)])
+    yield from each("findings", "All findings", "with assumptions", [*map(tables, runs)])
+    about = "command, releases"
+    yield from each("repeat", "Settings and how to repeat", about, [*map(repeat, runs)])
+    kinds = render(_KINDS, words=_READING, kinds=KINDS.values())
+    yield _Fold("reading", "How to read the numbers", "kinds, ε, null bands", kinds)
 
 
-def _kinds() -> Markup:
-    rows = [
-        tag("tr", tag("th", name, scope="row"), tag("td", words)) for name, words in KINDS.values()
-    ]
-    words = (
-        "ε compares two worlds: an event with probability q in one has probability at most "
-        "e^ε·q + δ in the other. 0 is perfect privacy; above "
-        f"{CERTAIN:g} an attacker can be practically certain. Numbers of different attackers, "
-        "units (client, record) or adjacencies are not comparable. A null band contains 90 % of "
-        "what the method says without a leak."
-    )
-    table = tag(
-        "table", tag("caption", "What each kind of number may be read as"), tag("tbody", *rows)
-    )
-    return joined(tag("p", words, class_="note"), table)
-
-
-def _footer(live: Live | None) -> Markup:
-    asks = "asks only the machine that serves it" if live else "fetches nothing"
-    words = "Made by Leakmeter from report.json, which has the exact numbers."
-    return tag("p", f"{words} This page {asks}.")
+def _pictures(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield source, name and caption of the PNG files in a folder; large ones are only named."""
+    paths = sorted(folder.glob("*.png"))
+    where = folder.parent.name if folder.name == FOLDER else folder.name
+    for path in paths[:_MAX_PICTURES]:
+        content, words = path.read_bytes(), f"{path.stem} ({where})"
+        if not content.startswith(SIGNATURE):
+            continue
+        if len(content) > _MAX_BYTES:
+            yield "", words, f"{words} is too large for this page: {path.name}"
+            continue
+        told = caption_of(content)
+        source = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+        yield source, words, f"{where}: {told}" if told else words
+    if (left := len(paths) - _MAX_PICTURES) > 0:
+        yield "", "", f"{counted(left, 'further picture')} in {folder.name}/"

@@ -10,7 +10,7 @@ from leakmeter.auditors.judge.verdict import Verdict
 from leakmeter.auditors.wording import OBSERVED, claim, is_certain, is_epsilon, signed, terms
 from leakmeter.fl_app.config.names import RECORD_NOISES
 from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM, TARGET
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice
 _MUCH = 10.0  # an upper bound beyond which little is promised

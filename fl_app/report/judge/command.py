@@ -12,7 +12,7 @@ from typing import Any
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
+from leakmeter.fl_app.report.read import REPLAY_OF, Run
 
 DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
 _OF_AUDITS = {kebab(spec.name) for spec in fields(Config) if spec.metadata["group"] == "audit"}

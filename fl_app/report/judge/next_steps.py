@@ -18,7 +18,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.names import RECORD_NOISES
 from leakmeter.fl_app.report.judge.command import again, program
 from leakmeter.fl_app.report.judge.of_run import verdicts
-from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
+from leakmeter.fl_app.report.read import REPLAY_OF, Run
 
 # A guarantee that is often asked for, and a clip norm to start from: both are where a search for
 # better values begins, and the command says so by naming them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.judge.verdict import Verdict, judged
 from leakmeter.auditors.wording import capital, claim, percent, terms
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 
 
 def verdicts(run: Run) -> list[Verdict]:

@@ -40,7 +40,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.hook import remarks
 from leakmeter.auditors.hook.remarks import NO_ANSWER
-from leakmeter.fl_app.report.read.run import read_runs
+from leakmeter.fl_app.report.read import read_runs
 from leakmeter.strategies import Chosen, FixedSize
 from tests.helpers import strategies
 from tests.helpers.findings import finding

@@ -14,7 +14,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.judge.standing import headline, standings
 from leakmeter.auditors.judge.verdict import judged
 from leakmeter.fl_app.report.judge.of_run import verdicts
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, one
 
 

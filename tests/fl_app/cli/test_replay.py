@@ -15,7 +15,7 @@ from leakmeter.auditors.auditor import Auditor
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits.information import MutualInformationSettings
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.report.read.run import read_run
+from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress

@@ -52,13 +52,13 @@ from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import claim, condition, quantity, value
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
-from leakmeter.fl_app.report.draw.figures import figures
+from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.html.page import page
 from leakmeter.fl_app.report.judge.advice import _sentences as advised
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
@@ -347,7 +347,7 @@ def _decisions(runs: Sequence[Run]) -> dict[str, Any]:
         "surprises": [[len(list(surprises(v.group))) for v in of_run] for of_run in made],
         "contradictions": [len(contradictions(run)) for run in runs],
         "damage": [is_distorted(run.warnings) for run in runs],
-        "figures": [(f.chart.name, len(f.chart.series)) for f in figures(runs)],
+        "figures": [(f.name, len(f.series)) for f in figures(runs)],
         "page": [(name, len(Page(page([run])).ids)) for run in runs for name in (run.name,)],
     }
 

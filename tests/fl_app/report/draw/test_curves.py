@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors.finding import ErrorCurve
 from leakmeter.fl_app.report.draw.curves import _closed, epsilons, tradeoffs
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.html.template import figure
+from leakmeter.fl_app.report.read import Run
 from tests.helpers.findings import finding
 
 
@@ -41,9 +42,9 @@ def test_values_of_a_chart_are_rounded_by_their_kind() -> None:
     bound = finding(value=0.6146, kind="lower_bound", confidence=0.95, details=(curve,))
     run = Run("run", Path("/run"), findings=(bound,))
     [proven], [limits] = epsilons([run]), tradeoffs([run])
-    assert ">0.614<" in proven.html()
-    assert "ε 0.614;" in proven.html()
-    assert ">0.568<" in limits.html()  # an upper limit of an error rate
+    assert ">0.614<" in figure(proven)
+    assert "ε 0.614;" in figure(proven)
+    assert ">0.568<" in figure(limits)  # an upper limit of an error rate
 
 
 def test_a_gaussian_reference_is_drawn_only_where_the_auditor_offers_it() -> None:
@@ -52,5 +53,5 @@ def test_a_gaussian_reference_is_drawn_only_where_the_auditor_offers_it() -> Non
     apart = finding(kind="diagnostic", quantity="separation", facts={"separation": 2.0})
     model = finding(kind="approximation", facts={"separation": 2.0})
     for offered, found in ((False, (bound, apart)), (True, (bound, apart, model))):
-        [figure] = tradeoffs([Run("run", Path("/run"), findings=found)])
-        assert ("Gaussians 2 sd apart" in figure.html()) is offered
+        [drawn] = tradeoffs([Run("run", Path("/run"), findings=found)])
+        assert ("Gaussians 2 sd apart" in figure(drawn)) is offered

@@ -9,7 +9,7 @@ import pytest
 
 from leakmeter.auditors import Finding, RoundLine
 from leakmeter.auditors.judge.adversary import Adversary
-from leakmeter.fl_app.report.draw.compared import aliases, tradeoff
+from leakmeter.fl_app.report.draw.attackers import aliases, tradeoff
 from leakmeter.fl_app.report.html.compare import comparison
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 
@@ -32,7 +32,7 @@ def test_a_guarantee_without_a_lower_bound_is_no_single_point() -> None:
         for found in ((bound(9.0),), (bound(0.0), estimate, guarantee(8.0)))
     ]
     [figure] = tradeoff(runs, aliases(runs))
-    assert {one.label: one.x for one in figure.chart.series} == {"A": (9.0,), "B": (0.0, 8.0)}
+    assert {one.label: one.x for one in figure.series} == {"A": (9.0,), "B": (0.0, 8.0)}
 
 
 def test_the_upper_bound_of_a_run_is_shown_whoever_its_worst_attacker_is() -> None:

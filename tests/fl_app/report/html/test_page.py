@@ -22,9 +22,9 @@ from leakmeter.auditors.auditor import Due, Schedule
 from leakmeter.auditors.judge.adversary import by_adversary
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.report.draw.figures import figures
+from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.html.page import page
-from leakmeter.fl_app.report.read.run import read_run
+from leakmeter.fl_app.report.read import read_run
 from tests.helpers import findings
 
 PIXEL = base64.b64decode(
@@ -204,7 +204,7 @@ def test_every_figure_that_there_are_data_for_is_there(
     folder = request.getfixturevalue(kind)
     names = [f"figure-{i}-{name}" for i, name in enumerate(charts, start=1)]
     # A line that is flat at its cap is a sentence.
-    flat = [figure.chart.name for figure in figures([read_run(folder)]) if figure.sentence]
+    flat = [figure.name for figure in figures([read_run(folder)]) if figure.sentence]
     assert read(folder).charts()[0] == "attackers"
     assert sorted(read(folder).charts()[1:]) == sorted(set(names) - set(flat))
 

@@ -11,7 +11,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.judge.verdict import Verdict
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.of_run import verdicts
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 from tests.helpers import findings
 
 CANARY = ThreatModel(

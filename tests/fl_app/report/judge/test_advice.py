@@ -11,7 +11,7 @@ import pytest
 from leakmeter.auditors import ThreatModel
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.of_run import verdicts
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import CANARY, bound, finding, guarantee, one, run
 
 SUM = ThreatModel(observer="server", sees="round sum", holds="two updates", knows_cohort=True)

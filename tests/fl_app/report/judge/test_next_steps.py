@@ -11,7 +11,7 @@ import pytest
 from leakmeter.auditors import Finding, RunWarning, ThreatModel
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import bound, finding, guarantee
 
 

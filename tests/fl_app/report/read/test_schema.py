@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from leakmeter.auditors.codec import CodecError
-from leakmeter.fl_app.report.read.report import Report, json_schema, read
+from leakmeter.fl_app.report.read import Report, json_schema, read
 from tests.helpers.project import ROOT
 from tests.helpers.reports import write_report
 

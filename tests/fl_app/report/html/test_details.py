@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from leakmeter.fl_app.report.draw.forest import forest
+from leakmeter.fl_app.report.html.details import forest
 from tests.fl_app.report.judge.makers import bound, guarantee, run
 
 
@@ -17,7 +17,12 @@ def test_the_axis_says_that_it_is_logarithmic() -> None:
 def test_no_line_ends_beyond_the_axis() -> None:
     table = forest(run(bound(2.0), guarantee(8.0)))
     assert table is not None
-    [axis] = re.findall(r'd="M(\d+) 25H(\d+)" class="axis"', table)
-    first, last = map(float, axis)
-    ends = [float(x) for x in re.findall(r'd="M[\d.]+ 13H([\d.]+)" class="line', table)]
-    assert sorted(ends) == [first, last]
+    assert 'd="M0 25L1000 25' in table
+    ends = re.findall(r'd="M[\d.]+ 13L([\d.]+) 13" class="line', table)
+    assert sorted(map(float, ends)) == [0.0, 1000.0]
+
+
+def test_a_number_without_a_place_on_the_axis_is_said_in_words() -> None:
+    table = forest(run(bound(2.0), guarantee(float("inf"))))
+    assert table is not None
+    assert "<small>no upper bound</small>" in table

@@ -19,7 +19,7 @@ from leakmeter import loggers
 from leakmeter.auditors import Audited, Finding, OneShotCanaries, RoundLine, RunEnd, ThreatModel
 from leakmeter.auditors.callback import Callback, RunStart
 from leakmeter.auditors.finding import RunWarning
-from leakmeter.fl_app.loggers import series
+from leakmeter.fl_app.loggers import _files, of_round, of_run
 from leakmeter.strategies import Chosen, FixedSize
 
 EPSILON = "one-shot.epsilon.lower_bound.outsider.all models"
@@ -83,7 +83,7 @@ def audit(federation: Any, tmp_path: Path) -> Any:
         )
         assert told.drew == []
         found = [f for f in audited.findings() if f.server_round is None]
-        return series.of_run(RunEnd(found, warnings=audited.warnings))
+        return of_run(RunEnd(found, warnings=audited.warnings))
 
     return run
 
@@ -104,7 +104,7 @@ def test_names_say_kind_and_attacker_and_none_is_lost() -> None:
     )
     values = [finding(3.0, null_band=(0.1, 0.4)), finding(4.0), bound, conditional, together]
     line = RoundLine(1, 5, {"accuracy": 0.5, "loss": float("inf")}, tuple(values))
-    said = series.of_round(line, [RunWarning.of("dropouts", 1, 4)])
+    said = of_round(line, [RunWarning.of("dropouts", 1, 4)])
     assert said == {
         "leakmeter/accuracy": 0.5,
         "leakmeter/clients": 5.0,
@@ -267,7 +267,5 @@ def test_a_missing_tool_is_named_with_its_installation(
 
 
 def test_without_a_run_folder_there_is_no_page() -> None:
-    def keep(page: Path) -> None:
-        raise AssertionError(page)
-
-    series.with_page(RunEnd([]), keep)
+    with _files(RunEnd([])) as files:
+        assert files == []

@@ -1,7 +1,8 @@
-"""The look of the page: one sheet, light and dark, screen and paper, wide and narrow.
+"""The look of the page, light and dark, screen and paper; and its few lines of script.
 
 Series colours are Okabe and Ito's (2008), which colour-blind people can distinguish, darkened or
-lightened for contrast with the page.
+lightened for contrast with the page. Without the script the page loses only tips and arrow keys:
+values are also in tables, and nothing is fetched.
 """
 
 STYLE = """
@@ -149,13 +150,12 @@ figure { margin: 0; background: var(--sheet); border: 1px solid var(--rule); bor
 figure > p { font-size: .9rem; margin: .5rem 0 0; }
 figcaption { font-size: .82rem; line-height: 1.45; margin-top: .5rem; }
 figure img { max-width: 100%; height: auto; image-rendering: pixelated; background: #fff; }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg text { font-size: 12.5px; fill: var(--soft); }
+svg { display: block; overflow: visible; }
+svg text { font-size: 12px; fill: var(--soft); }  /* drawings are not scaled: see draw/layout.py */
 svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
-svg .name { fill: var(--ink-of); font-weight: 600; paint-order: stroke; stroke: var(--sheet);
-  stroke-width: 6px; stroke-linejoin: round; }
-.chart { margin-top: .5rem; max-width: 36rem; }
-.figures .chart text { font-size: 15px; }  /* a third of the page: about 11 px on the screen */
+.chart, .strip { margin-left: var(--left); width: calc(100% - var(--left) - var(--right)); }
+.chart { margin-top: .6rem; max-width: 32rem; }
+.plot path { vector-effect: non-scaling-stroke; }
 .grid { stroke: var(--rule); stroke-width: 1; }
 .axis { stroke: var(--soft); stroke-width: 1; fill: none; }
 .row.axis { stroke: none; }
@@ -175,7 +175,7 @@ svg .name { fill: var(--ink-of); font-weight: 600; paint-order: stroke; stroke: 
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .15rem 1.1rem; padding: 0;
   margin: .5rem 0 0; font-size: .82rem; }
 .legend li { display: flex; align-items: center; gap: .45rem; }
-.legend svg { width: 30px; height: 16px; flex: none; }
+.legend svg { width: 30px; flex: none; }
 #tip { position: fixed; pointer-events: none; z-index: 2; background: var(--ink);
   color: var(--paper); font-size: .82rem; line-height: 1.4; padding: .4rem .65rem;
   border-radius: 6px; max-width: 20rem; }
@@ -198,7 +198,6 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
 .findings .value { font-weight: 640; } .none { color: var(--soft); }
 .tag { display: block; font-size: .76rem; color: var(--warn); font-weight: 600; }
 .forest td { border-bottom: 0; padding-block: .28rem; } .forest tbody th { padding-top: 1.1rem; }
-.forest svg text { font-size: 9px; }
 .forest .wide { width: 44%; } .forest .how { font-size: .82rem; } .number { font-weight: 640; }
 .compared { background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px;
   padding: 1rem 1.2rem; }
@@ -240,10 +239,9 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .row .bar, .row .scale { grid-column: 1 / -1; grid-row: 2; }
   .row.axis { grid-template-columns: minmax(0, 1fr); padding-bottom: .1rem; }
   .row.axis .what { display: none; } .row .what { text-align: right; }
-  .chart text, .figures .chart text { font-size: 16.5px; }
   figure { padding: .8rem .7rem; } .card { padding-inline: .8rem; }
   .forest thead { display: block; } .forest thead th { display: none; }
-  .forest thead th.wide { display: block; } .forest svg text { font-size: 11px; }
+  .forest thead th.wide { display: block; }
   .forest tr { display: block; padding: .35rem 0; border-bottom: 1px solid var(--rule); }
   .forest thead tr { border: 0; }
   .forest td, .forest th { display: block; border: 0; padding: .1rem 0; }
@@ -275,4 +273,65 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .findings .how { min-width: 0; width: 42%; } .findings :is(thead th, .tag) { font-size: 6.4pt; }
   tr:has([scope="rowgroup"]) { break-after: avoid; }
 }
+"""
+SCRIPT = """
+(() => {
+  const tip = document.getElementById("tip");
+  const words = (one) => one.dataset.tip || one.getAttribute("aria-label");
+  const show = (one) => {
+    if (!one) return;
+    tip.textContent = words(one);
+    tip.hidden = false;
+    const box = one.getBoundingClientRect(), own = tip.getBoundingClientRect();
+    const left = Math.min(Math.max(box.left + box.width / 2 - own.width / 2, 8),
+      document.documentElement.clientWidth - own.width - 8);
+    const above = box.top - own.height - 6;
+    tip.style.left = left + "px";
+    tip.style.top = (above > 4 ? above : box.bottom + 6) + "px";
+    if (one.dataset.tip) one.setAttribute("aria-describedby", "tip");
+  };
+  const hide = () => { tip.hidden = true; };
+  const move = (group, from, step) => {
+    const points = [...group.querySelectorAll(".pt")];
+    const next = points[Math.min(Math.max(points.indexOf(from) + step, 0), points.length - 1)];
+    if (!from || !next) return;
+    from.setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+  };
+  const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -1e9, End: 1e9 };
+  // On the document: a browser makes a drawing that listens to keys itself a stop without a name,
+  // and a live page exchanges its content.
+  const at = (e) => e.target instanceof Element ? e.target.closest(".pt, [data-tip]") : null;
+  const told = (e) => { const one = at(e); return one && words(one) ? one : null; };
+  document.addEventListener("pointerover", (e) => { if (told(e)) show(told(e)); });
+  document.addEventListener("pointerout", (e) => { if (told(e)) hide(); });
+  document.addEventListener("focusin", (e) => show(told(e)));
+  document.addEventListener("focusout", hide);
+  document.addEventListener("keydown", (e) => {
+    if (e.key === "Escape") hide();
+    const from = at(e), group = from && from.closest(".points");
+    if (!group || !(e.key in steps)) return;
+    e.preventDefault();
+    move(group, from, steps[e.key]);
+  });
+  // The tab key scrolls to what it reaches: the words of that stay, next to it.
+  addEventListener("scroll", () => {
+    const one = document.activeElement;
+    if (!tip.hidden && one && one.matches(".pt, [data-tip]")) show(one); else hide();
+  }, { passive: true });
+  const reveal = () => {
+    const one = document.getElementById(location.hash.slice(1));
+    if (one instanceof HTMLDetailsElement) one.open = true;
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details[data-print]:not([open])")];
+    for (const one of opened) one.open = true;
+  });
+  addEventListener("afterprint", () => { for (const one of opened) one.open = false; });
+  document.documentElement.classList.add("ready");
+})();
 """

@@ -1,0 +1,349 @@
+"""Where everything of a figure is: one renderer for all of them, with one size of text.
+
+A drawing is as wide as its card. So that text and markers keep their size, they are not scaled:
+places from left to right are thousandths of the width, heights are pixels. Lines and areas alone
+are stretched. Names of lines are in a legend outside the drawing, so no word can cover a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from leakmeter.auditors.wording import number
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Marker, Row, Series
+from leakmeter.fl_app.report.draw.scale import Scale, label
+
+TEXT: Final = 12.0  # pixels: the size of all text in drawings
+WIDE: Final = 1000.0  # what the width of the plot counts as
+NARROWEST: Final = 232  # pixels of a plot in a phone's card: here words must not meet
+_LINE = 16.0  # pixels from one line of words to the next
+_TOP, _BOTTOM, _HIGH, _RIGHT = 12.0, 42.0, 188.0, 14.0
+_LANE = 18.0  # height of a row's drawing
+_ALONE = 12.0  # width of a single place, to either side
+_DASHES = ("", "7 4", "2 3", "9 3 2 3")
+_NUM_COLORS = 6
+_NARROW, _BROAD = frozenset("iljtfr.,:;'|!()[] -"), frozenset("mwMW%ε≥≤≈…→")
+
+Place = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words at a place.
+
+    Attributes:
+        words: What they say.
+        x: Thousandths of the width.
+        y: Pixels of the line on which they are written.
+        by: Pixels to the right of `x`.
+        anchor: Which part of the words is there: start, middle or end.
+        look: How they look: label, head or nothing.
+        is_upright: Whether they are written from bottom to top.
+    """
+
+    words: str
+    x: float
+    y: float
+    by: float = 0.0
+    anchor: str = "start"
+    look: str = ""
+    is_upright: bool = False
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """Lines or areas, in pieces.
+
+    Attributes:
+        pieces: The corners of each.
+        look: How it looks.
+        dash: Of a line; empty for a solid one.
+    """
+
+    pieces: tuple[tuple[Place, ...], ...]
+    look: str
+    dash: str = ""
+
+    @property
+    def path(self) -> str:
+        """As SVG has it."""
+        end = "Z" if self.look.startswith("area") else ""
+        drawn = ("L".join(f"{x:g} {y:g}" for x, y in piece) for piece in self.pieces)
+        return "".join(f"M{one}{end}" for one in drawn)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point that answers to pointer and keyboard.
+
+    Attributes:
+        x: Thousandths of the width.
+        y: Pixels.
+        marker: Its shape.
+        look: Its colour; quiet ones are seen only when they answer.
+        words: What it says.
+    """
+
+    x: float
+    y: float
+    marker: Marker
+    look: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with everything in its place.
+
+    Attributes:
+        height: Pixels.
+        left: Pixels to the left of the plot.
+        right: Pixels to the right of it.
+        strokes: Lines and areas, the lowest first.
+        marks: Points.
+        texts: Words.
+    """
+
+    height: float
+    left: float
+    right: float
+    strokes: tuple[Stroke, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    texts: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """From values to places."""
+
+    x: Scale
+    y: Scale
+    top: float
+    bottom: float
+
+    def at(self, x: float, y: float) -> Place:
+        high = self.bottom - self.y.at(y) * (self.bottom - self.top)
+        return round(self.x.at(x) * WIDE, 1), round(high, 1)
+
+
+def width_of(words: str) -> float:
+    """Return about how wide words are, in pixels; rather too wide."""
+    return TEXT * sum(0.4 if c in _NARROW else 0.9 if c in _BROAD else 0.62 for c in words)
+
+
+def layout(figure: Figure) -> Drawing:
+    """Return the drawing of a figure."""
+    return _rows(figure) if figure.rows else _plot(figure)
+
+
+def strip(series: Sequence[Series], scale: Scale) -> Drawing:
+    """Return a row of a table: a drawing without axes and words."""
+    frame = _Frame(scale, Scale(0.0, 1.0), 4.0, 4.0 + _LANE)
+    marks = tuple(m for one in series if one.marker for m in _marks(one, frame, Axis(""), Axis("")))
+    return Drawing(26.0, 12.0, 12.0, tuple(_strokes(series, frame)), marks)
+
+
+def axis_strip(scale: Scale) -> Drawing:
+    """Return the axis above such rows."""
+    frame = _Frame(scale, Scale(0.0, 1.0), 0.0, 25.0)
+    ticks = [frame.at(tick, 0.0)[0] for tick in scale.ticks(7)]
+    lines = [((0.0, 25.0), (WIDE, 25.0)), *(((x, 20.0), (x, 25.0)) for x in ticks)]
+    return Drawing(26.0, 12.0, 12.0, (Stroke(tuple(lines), "axis"),), texts=_named(frame, 7, 14.0))
+
+
+def key(series: Series) -> Drawing:
+    """Return a sample of a line for a legend."""
+    lane = Scale(0.0, 1.0)
+    low, high = ((0.0, 0.0), (1.0, 1.0)) if series.is_filled or series.low else ((), ())
+    sample = Series("", (0.0, 1.0), (0.5, 0.5), series.color, series.dash, "", low, high)
+    frame = _Frame(lane, lane, 2.0, 14.0)
+    strokes = _strokes([sample], frame)
+    kept = [s for s in strokes if series.is_line or s.look.startswith("area")]
+    middle = Mark(WIDE / 2, 8.0, series.marker, color_of(series), "")
+    return Drawing(16.0, 0.0, 0.0, tuple(kept), (middle,) if series.marker else ())
+
+
+def color_of(series: Series) -> str:
+    """Return the name of a colour."""
+    return "ref" if series.color == REFERENCE else f"c{series.color % _NUM_COLORS}"
+
+
+def _plot(figure: Figure) -> Drawing:
+    """Return lines between two axes."""
+    bottom = _TOP + _HIGH
+    frame = _Frame(*figure.scales, _TOP, bottom)
+    ticks = frame.y.ticks(5)
+    heights = [frame.at(frame.x.low, tick)[1] for tick in ticks]
+    words = [label(tick) for tick in ticks]
+    is_upright = len(figure.y.full_label) > 1
+    beside = _LINE + 5 if is_upright else width_of("ε") + 4
+    left = round(max(map(width_of, words)) + 7 + beside, 1)
+    name_at = _LINE - 4 - left if is_upright else -left
+    texts = [
+        *(Text(w, 0.0, y + 4, -7.0, "end") for w, y in zip(words, heights, strict=True)),
+        Text(
+            figure.y.full_label,
+            0.0,
+            _TOP + _HIGH / 2,
+            name_at,
+            "middle" if is_upright else "start",
+            "label",
+            is_upright,
+        ),
+    ]
+    grid = Stroke(tuple(((0.0, y), (WIDE, y)) for y in heights), "grid")
+    below, named = _axis_below(figure.x, frame, bottom)
+    marks = [m for one in figure.series for m in _marks(one, frame, figure.x, figure.y)]
+    return Drawing(
+        bottom + _BOTTOM,
+        left,
+        _RIGHT,
+        (grid, below, *_strokes(figure.series, frame)),
+        tuple(marks),
+        (*texts, *named),
+    )
+
+
+def _rows(figure: Figure) -> Drawing:
+    """Return rows below each other, the words of each above its line."""
+    x, _ = figure.scales
+    strokes: list[Stroke] = []
+    marks: list[Mark] = []
+    texts: list[Text] = []
+    at = 0.0
+    for row in figure.rows:
+        words = list(_row_words(row, at))
+        lane = max(text.y for text in words) + 5
+        frame = _Frame(x, Scale(0.0, 1.0), lane, lane + _LANE)
+        strokes += _strokes(row.series, frame)
+        drawn = [one for one in row.series if one.marker]
+        marks += [m for one in drawn for m in _marks(one, frame, figure.x, figure.y)]
+        texts += words
+        at = lane + _LANE + 8
+    frame = _Frame(x, Scale(0.0, 1.0), 0.0, at)
+    ticks = [frame.at(tick, 0.0)[0] for tick in x.ticks(7)]
+    grid = Stroke(tuple(((tick, 0.0), (tick, at)) for tick in ticks), "grid")
+    below, named = _axis_below(figure.x, frame, at)
+    every = (grid, below, *strokes)
+    return Drawing(at + _BOTTOM, 12.0, 16.0, every, tuple(marks), (*texts, *named))
+
+
+def _row_words(row: Row, top: float) -> Iterator[Text]:
+    """Yield the words of a row, in as many lines as they need in the narrowest card."""
+    at = top + _LINE - 2
+    yield Text(row.head, 0.0, at, look="label head")
+    if width_of(row.head) + width_of(row.number) + 12 > NARROWEST:
+        at += _LINE
+    yield Text(row.number, WIDE, at, anchor="end", look="label head")
+    for words in _wrapped(row.about):
+        at += _LINE
+        yield Text(words, 0.0, at)
+
+
+def _wrapped(words: str) -> Iterator[str]:
+    """Yield lines that fit into the narrowest card."""
+    line = ""
+    for word in words.split(" "):
+        longer = f"{line} {word}".strip()
+        if line and width_of(longer) > NARROWEST:
+            yield line
+            longer = word
+        line = longer
+    yield line
+
+
+def _axis_below(axis: Axis, frame: _Frame, y: float) -> tuple[Stroke, list[Text]]:
+    """Return the line of an axis with its ticks, their numbers, and what they are."""
+    most = next((m for m in (7, 6, 5, 4, 3) if _has_room(frame, axis, m)), 2)
+    named = list(_named(frame, most, y + _LINE + 3, is_whole=axis.is_whole))
+    ticks = [((text.x, y), (text.x, y + 5)) for text in named]
+    below = Stroke((((0.0, y), (WIDE, y)), *ticks), "axis")
+    middle = Text(axis.full_label, WIDE / 2, y + _BOTTOM - 6, anchor="middle", look="label")
+    return below, [*named, middle]
+
+
+def _has_room(frame: _Frame, axis: Axis, most: int) -> bool:
+    """Whether the numbers of the ticks keep apart in the narrowest card."""
+    named = _named(frame, most, 0.0, is_whole=axis.is_whole)
+    return all(
+        (b.x - a.x) / WIDE * NARROWEST > (width_of(a.words) + width_of(b.words)) / 2 + 4
+        for a, b in pairwise(named)
+    )
+
+
+def _named(frame: _Frame, most: int, y: float, *, is_whole: bool = False) -> tuple[Text, ...]:
+    """Return the numbers of the ticks of the axis below."""
+    ticks = [t for t in frame.x.ticks(most) if not is_whole or t == round(t)]
+    return tuple(Text(label(t), frame.at(t, 0.0)[0], y, anchor="middle") for t in ticks)
+
+
+def _strokes(every: Sequence[Series], frame: _Frame) -> Iterator[Stroke]:
+    """Yield areas, then lines."""
+    for one in every:
+        if pieces := tuple(_area(one, frame)):
+            yield Stroke(pieces, f"area {color_of(one)}")
+    for one in every:
+        pieces = tuple(_outline(one, frame))
+        if one.is_line and pieces:
+            look = f"line {color_of(one)}" + " thick" * one.is_thick
+            yield Stroke(pieces, look, _DASHES[one.dash % len(_DASHES)])
+
+
+def _outline(series: Series, frame: _Frame) -> Iterator[tuple[Place, ...]]:
+    """Yield the corners of a line; bins make steps."""
+    if series.is_histogram:
+        steps = [(series.x[0], 0.0)]
+        for i, value in enumerate(series.y):
+            steps += [(series.x[i], value), (series.x[i + 1], value)]
+        yield tuple(frame.at(x, y) for x, y in [*steps, (series.x[-1], 0.0)])
+        return
+    for piece in _pieces([(x, y) for _, x, y in series.points()], series.gap):
+        yield tuple(_spread([frame.at(x, y) for x, y in piece]))
+
+
+def _area(series: Series, frame: _Frame) -> Iterator[tuple[Place, ...]]:
+    """Yield the corners of a band, or of what is below a line."""
+    if series.is_filled:
+        yield from _outline(series, frame)
+    known = zip(series.x[: len(series.low)], series.low, series.high, strict=True)
+    kept = [ends for ends in known if all(abs(end) < float("inf") for end in ends)]
+    for piece in _pieces(kept, series.gap):
+        there = _spread([frame.at(x, high) for x, _, high in piece])
+        back = _spread([frame.at(x, low) for x, low, _ in piece])
+        yield (*there, *reversed(back))
+
+
+def _pieces(
+    places: Sequence[tuple[float, ...]], gap: float
+) -> Iterator[Sequence[tuple[float, ...]]]:
+    """Yield the places that a line joins, in one piece each."""
+    start = 0
+    for i in range(1, len(places) + 1):
+        if i == len(places) or places[i][0] - places[i - 1][0] > gap:
+            yield places[start:i]
+            start = i
+
+
+def _spread(places: Sequence[Place]) -> list[Place]:
+    """Return the places; a single one is made wide enough to be seen."""
+    if len(places) > 1:
+        return list(places)
+    return [(x + by, y) for x, y in places for by in (-_ALONE, _ALONE)]
+
+
+def _marks(series: Series, frame: _Frame, x: Axis, y: Axis) -> Iterator[Mark]:
+    """Yield a target for pointer and keyboard at each value, drawn if the line has markers."""
+    look = color_of(series) + ("" if series.marker else " quiet")
+    for i, place, value in series.points():
+        where = number(place)
+        if series.is_histogram:
+            where = f"{number(series.x[i], 3)} to {number(series.x[i + 1], 3)}"
+        words = f"{series.label}: {y.label} {number(value, kind=series.kind)}; {x.label} {where}"
+        if not y.label:  # a row: its words have the number
+            words = series.label
+        if series.low:
+            words += f"; band {number(series.low[i])} to {number(series.high[i])}"
+        yield Mark(*frame.at(place, value), series.marker or "circle", look, words)

@@ -1,0 +1,315 @@
+"""What is folded on the page of a run: attackers in detail, all ε, all findings, settings."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from leakmeter.auditors.assumptions import sentence_of
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.judge.adversary import Group
+from leakmeter.auditors.judge.meaning import stake
+from leakmeter.auditors.judge.standing import standings
+from leakmeter.auditors.wording import (
+    KINDS,
+    condition,
+    counted,
+    quantity,
+    remark,
+    sentence,
+    size,
+    skipped,
+)
+from leakmeter.fl_app.report.draw.attackers import Forest
+from leakmeter.fl_app.report.draw.layout import axis_strip
+from leakmeter.fl_app.report.draw.layout import strip as strip_of
+from leakmeter.fl_app.report.html.template import exact, render, strip
+from leakmeter.fl_app.report.judge.advice import advice
+from leakmeter.fl_app.report.judge.command import DEFAULTS, again
+from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts
+from leakmeter.fl_app.report.read import Run
+
+# Which setting of our command line says when an auditor looks; another project has its own.
+_SETTINGS = {
+    "likelihood-ratio": "--lrt-every",
+    "record-likelihood-ratio": "--lrt-every",
+    "mutual-information": "--mi-every",
+    "mine": "--mine-every",
+}
+_NOTE = (
+    "Each card is one attacker and what it tries to find out. “No leak shown” is not "
+    "“private”. A lower bound says at least, a guarantee at most. An estimate comes with what "
+    "it would be without a leak."
+)
+_CARDS = """
+{% if not cards %}<p>The auditors produced no findings; this is not evidence of privacy.</p>
+{% else %}<p class="note">{{ note }}</p><div class="cards">
+{% for one, todo in cards %}{% set verdict = one.verdict %}
+<article class="card {{ one|tone }}">
+<p class="eyebrow">{{ one.who }} · unit {{ verdict.lead.unit }}</p>
+{{ one|badge }}<h3>{{ verdict.headline }}</h3><dl>
+<dt>Who</dt><dd><p>{{ verdict.group.adversary.sentence() }}</p></dd>
+{% if stake(verdict.lead) %}<dt>At stake</dt><dd><p>{{ sentence(stake(verdict.lead)) }}</p></dd>
+{% endif %}
+<dt>Found</dt><dd>{% for words in verdict.found %}<p>{{ words }}</p>{% endfor %}</dd>
+{% if verdict.sure %}<dt>How sure</dt>
+<dd>{% for words in verdict.sure %}<p>{{ words }}</p>{% endfor %}</dd>{% endif %}
+{% if todo %}<dt>What to do</dt><dd><ul>
+{% for words in todo %}<li>{{ words|with_code }}</li>{% endfor %}</ul></dd>{% endif %}
+</dl></article>
+{% endfor %}</div>{% endif %}
+{% if limitations %}<h3>Limits of this audit</h3><ul>
+{% for one in limitations %}<li><strong>{{ one.auditor }}</strong>: {{ one.text }}</li>
+{% endfor %}</ul>{% endif %}
+{% if skips %}<h3>Rounds that were skipped</h3><ul>
+{% for auditor, words in skips %}<li><strong>{{ auditor }}</strong>: {{ words|with_code }}.</li>
+{% endfor %}</ul>{% endif %}
+"""
+
+
+def cards(run: Run) -> Markup:
+    """Return a card for each attacker, the worst first, and the limits of the audit."""
+    made = verdicts(run)
+    return render(
+        _CARDS,
+        cards=[(one, advice(one.verdict, run, made)) for one in standings(made)],
+        note=_NOTE,
+        stake=stake,
+        sentence=sentence,
+        limitations=run.limitations,
+        skips=list(_skips(run)),
+    )
+
+
+def _skips(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield which rounds an auditor skipped, and by which setting."""
+    for one in run.schedules:
+        if one.skips:
+            setting = _SETTINGS.get(one.auditor) if run.settings else None
+            asked = f"every={one.every}" if setting is None else f"{setting} {one.every}"
+            yield one.auditor, skipped(one, asked)
+
+
+AXIS = "ε (log scale)"
+_FOREST = """
+<table class="forest">
+<caption>ε of the run: what is guaranteed, what is shown, what is estimated</caption>
+<thead><tr><th scope="col">number</th><th scope="col" class="wide">{{ name }}{{ axis }}</th>
+<th scope="col">how</th></tr></thead>
+<tbody>{% for group in groups %}
+<tr><th colspan="3" scope="rowgroup">{{ title(group) }}</th></tr>
+{% for f, upper in group.rows %}
+<tr><td><span class="number">{{ f|exact_claim(upper) }}</span></td>
+<td class="wide">{{ bar(f, upper) }}
+{% for words in endless(f, upper) %}<small>{{ words }}</small>{% endfor %}</td>
+<td class="how">{{ how(f) }}{% if upper %} {{ how(upper) }}{% endif %}</td></tr>
+{% endfor %}{% endfor %}</tbody></table>
+{% for words in contradictions %}<p class="warn">{{ words }}</p>{% endfor %}
+"""
+
+
+def forest(run: Run) -> Markup | None:
+    """Return all ε of a run on one axis, or nothing if it has none."""
+    drawn = Forest.of(run)
+    if drawn is None:
+        return None
+    return render(
+        _FOREST,
+        name=AXIS,
+        axis=strip(axis_strip(drawn.scale)),
+        groups=drawn.groups,
+        title=title,
+        bar=lambda f, upper: strip(strip_of(drawn.series(f, upper), drawn.scale)),
+        endless=_endless,
+        how=_how,
+        contradictions=contradictions(run),
+    )
+
+
+def title(group: Group) -> str:
+    """Return who attacks, and what is at stake."""
+    what = stake(group.findings[0])
+    return group.adversary.sentence() + (f" At stake: {what}." if what else "")
+
+
+def _endless(*ends: Finding | None) -> Iterator[str]:
+    """Yield what to say about numbers that have no place on an axis."""
+    for f in ends:
+        if f is not None and not math.isfinite(f.value):
+            yield "no upper bound" if f.kind == "guarantee" else "infinite"
+
+
+def _how(f: Finding) -> str:
+    sized = f", {words}" if (words := size(f)) else ""
+    return sentence(f"{KINDS[f.kind][0]}, {f.auditor}{sized}: {f.rule}")
+
+
+_HEADS = (
+    "finding",
+    "kind",
+    "value",
+    "δ",
+    "confidence",
+    "cap",
+    "90 % null band",
+    "attacker",
+    "how and on what samples",
+    "assumptions",
+)
+_TABLES = """
+{% for summary, table in tables %}
+{% if summary %}<details><summary>{{ summary }}</summary>{{ table }}</details>
+{% else %}{{ table }}{% endif %}
+{% else %}<p>There are no findings.</p>{% endfor %}
+"""
+# Attackers and assumptions repeat: each text is once below the table.
+_TABLE = """
+<div class="scroll" tabindex="0" role="group" aria-label="{{ caption }}">
+<table class="findings"><caption>{{ caption }}</caption>
+<thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
+<tbody>{% for f in findings %}<tr>
+{% if has_rounds %}<td>{{ (f.server_round or 0)|exact }}</td>{% endif %}
+<th scope="row">{{ quantity(f.quantity) }}<small>{{ f.auditor }}</small></th>
+<td>{{ kinds[f.kind][0] }}{% if condition(f) %}<small>{{ condition(f) }}</small>{% endif %}</td>
+<td class="value">{{ f|exact_value }}
+{% if remark(f) %}<small>{{ remark(f) }}</small>{% endif %}</td>
+<td>{{ dash if f.delta is none else f.delta|exact }}</td>
+<td>{{ dash if f.confidence is none else f.confidence|percent_exact }}</td>
+<td>{{ dash if f.cap is none else f.cap|exact }}
+{% if f.saturated %}<span class="tag">saturated</span>{% endif %}</td>
+<td>{% if f.null_band %}{{ f.null_band[0]|exact }} to {{ f.null_band[1]|exact }}
+{% else %}{{ dash }}{% endif %}</td>
+<td>{{ attackers[attacker(f)] }}</td>
+<td class="how">{{ f.rule }}
+{% for list in (samples(f), facts(f)) if list %}<small>{{ list|join("; ") }}</small>{% endfor %}
+</td>
+<td>{% for name in f.assumptions %}{{ ", " if not loop.first }}{{ assumptions[name] }}
+{% else %}{{ dash }}{% endfor %}</td>
+</tr>{% endfor %}</tbody></table></div>
+{% for title, keys in legends if keys %}
+<div class="keys"><h3>{{ title }}</h3><dl>
+{% for key, words in keys %}<dt>{{ key }}</dt><dd>{{ words }}</dd>{% endfor %}</dl></div>
+{% endfor %}
+"""
+
+
+def tables(run: Run) -> Markup:
+    """Return the findings of the run, then those of its rounds, folded one auditor at a time."""
+    of_rounds: dict[str, list[Finding]] = {}
+    for f in run.findings:
+        if f.server_round is not None:
+            of_rounds.setdefault(f.auditor, []).append(f)
+    parts = []
+    if run.of_the_run:
+        parts.append(("", _table(run.of_the_run, "Findings about the run as a whole")))
+    for auditor, found in of_rounds.items():
+        rounds = counted(len({f.server_round for f in found}), "round")
+        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each alone"
+        parts.append((summary, _table(found, f"{auditor}, round by round")))
+    return render(_TABLES, tables=parts)
+
+
+def _table(findings: Sequence[Finding], caption: str) -> Markup:
+    has_rounds = any(f.server_round is not None for f in findings)
+    who = {words: f"A{i}" for i, words in enumerate(dict.fromkeys(map(_attacker, findings)), 1)}
+    named = dict.fromkeys(name for f in findings for name in f.assumptions)
+    assumptions = {name: str(i) for i, name in enumerate(named, start=1)}
+    return render(
+        _TABLE,
+        caption=caption,
+        findings=findings,
+        has_rounds=has_rounds,
+        heads=(("round",) if has_rounds else ()) + _HEADS,
+        kinds=KINDS,
+        attackers=who,
+        assumptions=assumptions,
+        legends=(
+            ("Attackers", [(key, words) for words, key in who.items()]),
+            ("Assumptions", [(key, sentence_of(name)) for name, key in assumptions.items()]),
+        ),
+        attacker=_attacker,
+        condition=condition,
+        facts=_facts,
+        quantity=quantity,
+        remark=remark,
+        samples=_samples,
+    )
+
+
+def _attacker(f: Finding) -> str:
+    adjacency = f", {f.adjacency}" if f.adjacency else ""
+    return f"{f.threat_model.sentence()} [{f.unit}{adjacency}]"
+
+
+def _samples(f: Finding) -> list[Markup]:
+    seed = [] if f.seed is None else [Markup("seed ") + exact(f.seed)]
+    return [*(Markup("{} {}").format(exact(n), name) for name, n in f.sample_sizes.items()), *seed]
+
+
+def _facts(f: Finding) -> list[Markup]:
+    """Return single numbers and words; what figures draw is in report.json."""
+    return [
+        Markup("{}: {}").format(name.replace("_", " "), _fact(value))
+        for name, value in f.facts.items()
+        if value is not None
+    ]
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return exact(value) if isinstance(value, int | float) else str(value)
+
+
+_REPEAT = """
+{% if resume %}<p>The run is not finished. To resume it:</p><pre><code>{{ resume }}</code></pre>
+{% endif %}
+{% if command %}<p>The same seed gives the same findings on the same machine:</p>
+<pre>{{ command|command_line }}</pre>
+{% else %}<p>This run is of another project: start it again as before, with the same seeds.</p>
+{% endif %}
+{% for title, caption, rows in pairs %}
+{% if rows %}<details data-print><summary>{{ title }} ({{ rows|length }})</summary>
+<table class="pairs"><caption>{{ caption }}</caption><tbody>
+{% for name, words, is_changed in rows %}<tr><th scope="row">{{ name }}</th>
+<td>{% if is_changed %}<strong>{{ words }}</strong>{% else %}{{ words }}{% endif %}</td></tr>
+{% endfor %}</tbody></table></details>
+{% elif title == "Settings" %}<p>No settings were noted.</p>{% endif %}
+{% endfor %}
+<p>Folder: <code>{{ folder }}</code></p>
+"""
+
+
+def repeat(run: Run) -> Markup:
+    """Return how a run was made and how to make it again: command, settings, releases."""
+    command = again(run)
+    is_cut = not (run.is_finished or run.is_running) and command is not None
+    name = shlex.quote(run.folder.name)
+    return render(
+        _REPEAT,
+        command=command,
+        resume=f"python run_sim.py --resume {name}" if is_cut else "",
+        pairs=(
+            ("Settings", "Settings; bold is not the default", _pairs(run.config)),
+            ("Releases", "Releases", _pairs(run.versions)),
+        ),
+        folder=run.folder.name,
+    )
+
+
+def _pairs(values: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """Return name, value in words, and whether it is not the default."""
+    return [
+        (name, _words(value), name in DEFAULTS and value != DEFAULTS[name])
+        for name, value in values.items()
+    ]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if value != "" else "–"

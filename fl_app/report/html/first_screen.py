@@ -1,0 +1,278 @@
+"""The first screen: verdict, attackers on one scale, what ran, and what to do next."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from leakmeter.auditors.judge.standing import (
+    SEVERITIES,
+    Standing,
+    headline,
+    smallest_promise,
+    standings,
+    sure_words,
+)
+from leakmeter.auditors.judge.terse import amount, who
+from leakmeter.auditors.judge.verdict import is_distorted
+from leakmeter.auditors.wording import CERTAIN, counted, is_epsilon, plain_spaces, share
+from leakmeter.fl_app.report.html.template import render, tone
+from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.judge.of_run import verdicts
+from leakmeter.fl_app.report.read import REPLAY_OF, Run
+
+EPSILON: Final = (
+    "Compares two worlds: an event with probability q in one has probability at most "
+    f"e^ε·q + δ in the other. 0 is perfect privacy; above {CERTAIN:g} an attacker can be "
+    "practically certain."
+)
+# The page's words with one meaning.
+_WORDS: Final = {
+    "ε": EPSILON,
+    "% sure": "An attacker that starts at 50:50 and sees some outcome is at least this sure: "
+    "e^ε / (1 + e^ε). 50 % is a guess.",
+    "proven": "A lower bound: at least this much leaks, with the stated confidence. More may leak.",
+    "conditional": "A lower bound only under a condition that nobody has checked.",
+    "estimate": "A point estimate without confidence; compare it with its null band.",
+    "model only": "What a model of the sum says. It bounds the leak from neither side.",
+    "not shown": "The audit looked and proved nothing. This is not evidence of privacy.",
+    "cannot show": "With these settings the audit can prove nothing, whatever leaks.",
+    "theorem": "A guarantee: proven from above, if its assumptions hold.",
+    "observed": "Seen in this run; it bounds nothing.",
+    "Upper bound": "What noise guarantees: no attacker of this kind can learn more, if the "
+    "assumptions hold. Without noise there is none.",
+    "Protection": "Secure aggregation hides single updates from the server. Only noise bounds what "
+    "their sum gives away.",
+    "Accuracy": "Share of test records that the last model gets right.",
+}
+# Where the scale from guess to certain is named: how sure, as an ε.
+_TICKS: Final = (
+    (0.0, "guess"),
+    (math.log(9), "90 %"),
+    (math.log(99), "99 %"),
+    (CERTAIN, "certain"),
+)
+_MAX_ROWS = 5
+_TEMPLATE = """
+<section class="first" aria-label="Verdict">
+<div class="hero {{ tone }}">{{ severity|icon }}
+<div><p class="level">{{ level }}</p><h1>{{ said }}</h1></div></div>
+{% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
+<dl class="facts">
+{% for name, value in facts %}<div><dt>{{ term(name) }}</dt><dd>{{ value }}</dd></div>{% endfor %}
+</dl>
+<div class="columns">
+<section class="attackers">
+{% if not rows %}<h2>Who can tell what</h2><p>
+The auditors produced no findings about an attacker; this is not evidence of privacy.</p>
+{% else %}<h2>Who can tell what, worst first</h2>
+<div class="row axis"><span class="who"></span>
+<span class="scale" aria-hidden="true">
+{% for at, name in ticks %}<span style="left:{{ at }}%">{{ name }}</span>{% endfor %}</span>
+<span class="what">{{ term("sure at least", "% sure") }}</span></div>
+<ul class="plain">
+{% for row in rows %}{% set one = row.standing %}
+<li class="row {{ one|tone }}"><span class="who"><span>{{ one.severity|icon }}
+<strong>{{ one.who }}</strong><small>{{ one.tells }}</small></span></span>
+{% if row.is_on_scale %}<span class="bar" aria-hidden="true">
+<span class="open" style="left:{{ row.start }}%;right:{{ row.rest }}%"></span>
+{% if row.start %}<span class="shown" style="width:{{ row.start }}%"></span>{% endif %}
+{% if row.guess is not none %}<span class="guess" style="left:{{ row.guess }}%"></span>{% endif %}
+{% if row.rest %}<span class="limit" style="left:{{ (100 - row.rest)|round(1) }}%"></span>
+{% endif %}
+</span>{% else %}<span class="bar off">in bits, so not on this scale</span>{% endif %}
+<span class="what"><strong>{{ row.sure }}</strong><small>
+{% if row.has_size %}{{ term("ε") }}{{ one.shown[1:] }} · {% endif %}
+{{ term(*row.strength) }}{{ row.level }}</small>
+{% if row.is_bounded %}<small>guaranteed {{ one.at_most }}</small>{% endif %}</span></li>
+{% endfor %}</ul>
+{% if left %}<p class="note">And {{ left }} below.</p>{% endif %}
+{% endif %}</section>
+<section class="actions"><h2>What to do next</h2><ol>
+{% for text, command in steps %}<li><p>{{ text }}</p>
+{% if command %}<pre tabindex="0" role="group" aria-label="Command of step {{ loop.index }}">
+{{ command|command_line }}</pre>{% endif %}</li>{% endfor %}</ol></section>
+</div></section>
+"""
+_TERM = """<button type="button" class="term" data-tip="{{ tip }}">{{ text }}</button>"""
+
+
+class Glossary:
+    """Explains each word at its first use, so that the tab key stops there once."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def term(self, text: str, word: str | None = None) -> str:
+        """Return text with the explanation of a word, of the text itself by default."""
+        word = text if word is None else word
+        if word not in _WORDS or word in self._used:
+            return text
+        self._used.add(word)
+        return render(_TERM, text=text, tip=_WORDS[word])
+
+
+@dataclass(frozen=True)
+class AttackerRow:
+    """One attacker on the scale from guess to certain, with how sure it can be."""
+
+    standing: Standing
+
+    @property
+    def is_on_scale(self) -> bool:
+        """Whether its number is an ε."""
+        return is_epsilon(self.standing.lead)
+
+    @property
+    def start(self) -> float:
+        """Percent of the scale up to which it is shown."""
+        lead = self.standing.lead
+        is_shown = lead.kind == "lower_bound" and not lead.is_conditional
+        return place(lead.value) if is_shown else 0.0
+
+    @property
+    def guess(self) -> float | None:
+        """Percent of the scale at which an estimate is."""
+        lead = self.standing.lead
+        return place(lead.value) if lead.kind == "estimate" else None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a finite ε is guaranteed."""
+        upper = self.standing.upper
+        return upper is not None and math.isfinite(upper.value)
+
+    @property
+    def rest(self) -> float:
+        """Percent of the scale that the guarantee excludes."""
+        upper = self.standing.upper
+        return round(100 - place(math.inf if upper is None else upper.value), 1)
+
+    @property
+    def sure(self) -> str:
+        """How sure the attacker is, in words."""
+        shown = self.standing.shown
+        return sure_words(self.standing.lead) or ("nothing shown" if shown == "nothing" else shown)
+
+    @property
+    def has_size(self) -> bool:
+        """Whether its ε is to be printed next to how sure it is."""
+        shown = self.standing.shown
+        return shown.startswith("ε") and self.sure != shown
+
+    @property
+    def level(self) -> str:
+        """The confidence, if the evidence has one."""
+        level = self.standing.evidence.partition(" ")[2]
+        return f", {level}" if level.endswith("%") else ""
+
+    @property
+    def strength(self) -> tuple[str, str]:
+        """How strong the evidence is, and the word that explains it."""
+        evidence = self.standing.evidence
+        if self.standing.severity in ("none", "unable"):
+            return "not evidence of privacy", evidence
+        if evidence == "–":
+            return "no guarantee", ""
+        name = evidence.partition(" ")[0] if self.level else evidence
+        return name, name
+
+
+def first_screen(run: Run) -> Markup:
+    """Return the part of the page that answers within five seconds."""
+    lines = standings(verdicts(run))
+    attackers = [one for one in lines if not one.is_statement]
+    severity = attackers[0].severity if attackers else "observed"
+    is_bad = is_distorted(run.warnings)
+    left = len(attackers) - _MAX_ROWS
+    # The colour of a run is that of its worst attacker; a damaged run has none.
+    look = tone(attackers[0]) if attackers else "grey"
+    return render(
+        _TEMPLATE,
+        tone="warn" if is_bad else look,
+        severity=severity,
+        level="distorted run" if is_bad else SEVERITIES[severity],
+        said=_unbroken(headline(lines, run.warnings)),
+        notes=_notes(run),
+        facts=_facts(run),
+        term=Glossary().term,
+        rows=[AttackerRow(one) for one in attackers[:_MAX_ROWS]],
+        left=counted(left, "more attacker") if left > 0 else "",
+        ticks=[(place(epsilon), name) for epsilon, name in _TICKS],
+        steps=[
+            (_unbroken(step.text.rstrip(":")), step.command)
+            for step in next_steps(run, is_public=True)
+        ],
+    )
+
+
+def place(epsilon: float) -> float:
+    """Return where an ε is between guess (0) and certain (100): even near 0, then logarithmic."""
+    return round(min(100 * math.log1p(max(epsilon, 0.0)) / math.log1p(CERTAIN), 100.0), 1)
+
+
+def upper_bound(run: Run) -> tuple[str, str] | None:
+    """Return the smallest guarantee of a run and against whom; the terminal names it too."""
+    best = smallest_promise(run.findings)
+    if best is None:
+        return None
+    return amount(best), who(best.threat_model) + (", a record" if best.unit == "record" else "")
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """Yield reasons to read the numbers with care."""
+    for warning in run.warnings:
+        yield warning.text
+    if not run.is_finished:
+        planned = run.config.get("rounds")
+        of = f" of {planned}" if isinstance(planned, int) else ""
+        done = counted(len(run.rounds), "whole round")
+        now = "is in progress" if run.is_running else "is not finished"
+        yield f"This run {now}: {done}{of}. The numbers are those of its last round."
+    for failure in run.failures:
+        yield f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."
+    if (source := run.config.get(REPLAY_OF)) is not None:
+        name = str(source).rstrip("/").rpartition("/")[2]
+        yield f"A replay: these auditors looked at the recorded rounds of {name}."
+
+
+def _unbroken(text: str) -> str:
+    """Return text whose lines may end anywhere but between a sign and its number, or its ε."""
+    return re.sub(r"(?<=ε) (?=[≥≤≈])|(?<=[≥≤≈]) ", "\N{NO-BREAK SPACE}", plain_spaces(text))
+
+
+def _facts(run: Run) -> Sequence[tuple[str, str]]:
+    """Return what ran, in five numbers."""
+    upper = upper_bound(run)
+    return (
+        ("Accuracy", "not measured" if run.accuracy is None else share(run.accuracy)),
+        ("Clients per round", _clients(run)),
+        ("Rounds", str(len(run.rounds))),
+        ("Protection", _protection(run)),
+        ("Upper bound", "none" if upper is None else "{} ({})".format(*upper)),
+    )
+
+
+def _clients(run: Run) -> str:
+    sample, clients = run.settings.get("sample"), run.settings.get("clients")
+    if sample is not None and clients is not None:
+        return f"{sample} of {clients}"
+    seen = sorted({one.num_clients for one in run.rounds})
+    if not seen:
+        return "–"
+    return str(seen[0]) if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
+
+
+def _protection(run: Run) -> str:
+    noise = run.settings.get("noise")
+    if noise is None:
+        return "not stated"
+    sums = "secure sum" if run.settings.get("secagg") in ("on", "active") else "no secure sum"
+    named = run.settings.get("noise-law", "gaussian")
+    distribution = "" if named == "gaussian" else f" ({named})"
+    return f"{sums}, {'no' if noise == 'none' else noise} noise{distribution}"

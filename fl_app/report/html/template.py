@@ -1,0 +1,226 @@
+"""Templates of the page, and the small parts that all of them use: numbers, icons, figures.
+
+Templates are Python strings for Jinja2, each next to what fills it in: Flower's bundle carries no
+other files. Text is escaped unless it is `Markup`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from typing import Any, Final, Literal
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from leakmeter.auditors.finding import Finding, Kind
+from leakmeter.auditors.judge.standing import SEVERITIES, Severity, Standing
+from leakmeter.auditors.wording import claim, is_epsilon, is_nothing, number, percent, share, value
+from leakmeter.fl_app.report.draw.figure import Figure, Marker
+from leakmeter.fl_app.report.draw.layout import Drawing, key, layout
+
+Tone = Literal["alarm", "warn", "mild", "calm", "good", "grey"]
+
+_OCTAGON = "M5.300 1.500h5.400l3.800 3.800v5.400l-3.800 3.800h-5.400l-3.800-3.800v-5.400z"
+_WARNING = "M8 1.500L15 14H1zM8 6v4M8 11.800v.3"
+_DIAMOND = "M8 1.500L14.500 8L8 14.500L1.500 8zM8 5v3.500M8 10.800v.3"
+_LENS = "M7 2a5 5 0 1 1 0 10A5 5 0 0 1 7 2zM10.500 10.500L15 15"
+_EYE = "M1 8s2.500-5 7-5s7 5 7 5s-2.500 5-7 5s-7-5-7-5zM8 6a2 2 0 1 1 0 4a2 2 0 0 1 0-4z"
+# How severity looks: a colour and an icon, always next to the words that say the same.
+_LOOKS: Final[dict[Severity, tuple[Tone, str]]] = {
+    "certain": ("alarm", f"{_OCTAGON}M8 4.500v4.200M8 11v.3"),
+    "severe": ("alarm", _WARNING),
+    "clear": ("warn", _WARNING),
+    "slight": ("mild", _DIAMOND),
+    "suspected": ("mild", _DIAMOND),
+    "unbounded": ("warn", _WARNING),
+    "model": ("calm", "M1 13C5 13 5 3 8 3s3 10 7 10"),
+    "unable": ("calm", _LENS),
+    "none": ("calm", _LENS),
+    "bounded": ("calm", "M8 1.500l6 2.500v4c0 3.500-2.500 5.500-6 7c-3.500-1.500-6-3.500-6-7v-4z"),
+    "observed": ("grey", _EYE),
+    "protocol": ("grey", "M3 5h10M3 8h10M3 11h10"),
+}
+_STRONG: Final = 1.0  # a guaranteed ε up to which an attacker is at most 73 % sure
+_SHAPES: Final[dict[Marker, str]] = {
+    "circle": "M-3.400 0a3.400 3.400 0 1 1 6.800 0a3.400 3.400 0 1 1 -6.800 0z",
+    "square": "M-3.200 -3.200h6.400v6.400h-6.400z",
+    "triangle": "M0 -4.400l4.200 7.400h-8.400z",
+    "diamond": "M0 -4.600l4.600 4.600l-4.600 4.600l-4.600 -4.600z",
+    "right": "M0 -6l8 6l-8 6z",
+    "left": "M0 -6l-8 6l8 6z",
+}
+DASH: Final = Markup('<span class="none">–</span>')
+_DATA: Final = Markup('<data value="{!r}">{}</data>')
+
+# Only what is in `plot` is stretched to the width of the card: see `draw.layout`.
+_DRAWN = """
+<svg class="plot" viewBox="0 0 1000 {{ d.height }}" preserveAspectRatio="none"
+ width="100%" height="{{ d.height }}">
+{% for one in d.strokes %}
+<path d="{{ one.path }}" class="{{ one.look }}"
+{% if one.dash %} stroke-dasharray="{{ one.dash }}"{% endif %}/>
+{% endfor %}</svg>
+{% for one in d.texts %}
+<text {% if one.is_upright %}transform="translate({{ one.by }} {{ one.y }}) rotate(-90)"
+{% else %}x="{{ one.x / 10 }}%" dx="{{ one.by }}" y="{{ one.y }}"{% endif %}
+ text-anchor="{{ one.anchor }}"{% if one.look %} class="{{ one.look }}"{% endif %}>
+{{ one.words }}</text>
+{% endfor %}
+"""
+_MARKS = """
+{% for one in d.marks %}
+<svg x="{{ (one.x / 10)|round(2) }}%" y="{{ one.y }}" class="pt {{ one.look }}"
+{% if has_words %} tabindex="{{ 0 if loop.first else -1 }}" role="img"
+ aria-label="{{ one.words }}"><circle r="9" class="hit"/>{% else %}>{% endif %}
+<path class="mark" d="{{ shapes[one.marker] }}"/></svg>
+{% endfor %}
+"""
+_CHART = """
+<svg class="chart" id="{{ f.name }}" height="{{ d.height }}"
+ style="--left:{{ d.left }}px;--right:{{ d.right }}px">
+<g role="img" aria-labelledby="{{ f.name }}-title {{ f.name }}-desc">
+<title id="{{ f.name }}-title">{{ f.title }}</title><desc id="{{ f.name }}-desc">{{ f.text }}</desc>
+{{ drawn }}</g><g class="points">{{ marks }}</g></svg>
+"""
+_STRIP = """
+<svg class="strip" height="{{ d.height }}" aria-hidden="true"
+ style="--left:{{ d.left }}px;--right:{{ d.right }}px">{{ drawn }}{{ marks }}</svg>
+"""
+_FIGURE = """
+<figure><{{ heading }}>{{ f.title }}</{{ heading }}>
+{% if f.sentence %}<p>{{ f.sentence }}</p>{% else %}
+{% if f.series|length > 1 %}<ul class="legend">
+{% for one in f.series %}<li>{{ one|swatch }}<span>{{ one.label }}</span></li>{% endfor %}</ul>
+{% endif %}
+{{ f|chart }}<figcaption>{{ f.caption }}</figcaption>
+{% if f.series %}<details><summary>Values</summary>
+<div class="scroll" tabindex="0" role="group" aria-label="Values of: {{ f.title }}">
+<table><caption>Values of: {{ f.title }}</caption>
+<thead><tr><th scope="col">line</th><th scope="col">{{ f.x.label }}</th>
+<th scope="col">{{ f.y.label }}</th>
+{% if has_band %}<th scope="col">band from</th><th scope="col">to</th>{% endif %}</tr></thead>
+<tbody>{% for one in f.values() %}<tr><th scope="row">{{ one.series.label }}</th>
+<td>{{ one.x|exact }}</td><td>{{ one.y|exact(one.series.kind) }}</td>
+{% if has_band %}
+<td>{% if one.low is not none %}{{ one.low|exact }}{% endif %}</td>
+<td>{% if one.high is not none %}{{ one.high|exact }}{% endif %}</td>
+{% endif %}</tr>{% endfor %}</tbody></table></div></details>{% endif %}
+{% endif %}</figure>
+"""
+
+
+def render(template: str, /, **values: Any) -> Markup:
+    """Return a template, filled in."""
+    return Markup(_compiled(template).render(values))
+
+
+@cache
+def _compiled(template: str) -> Template:
+    # A new line in a template is there for its reader; a space on the page is written as one.
+    return _environment().from_string(template.replace("\n", ""))
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(autoescape=True, undefined=StrictUndefined)
+    parts = (exact, percent_exact, exact_share, exact_value, exact_claim, command_line, with_code)
+    made.filters.update({one.__name__: one for one in (*parts, icon, badge, tone, chart, swatch)})
+    made.globals["dash"] = DASH
+    return made
+
+
+def figure(one: Figure, heading: str = "h3") -> Markup:
+    """Return a figure with its legend, caption and values, under a heading that fits its place."""
+    has_band = any(bool(line.low) for line in one.series)
+    return render(_FIGURE, f=one, heading=heading, has_band=has_band)
+
+
+def chart(one: Figure) -> Markup:
+    """Return the drawing of a figure."""
+    drawing = layout(one)
+    return render(_CHART, f=one, d=drawing, **_parts(drawing, has_words=True))
+
+
+def strip(drawing: Drawing) -> Markup:
+    """Return a drawing in a row of a table, which says the same in words."""
+    return render(_STRIP, d=drawing, **_parts(drawing))
+
+
+def swatch(series: Any) -> Markup:
+    """Return a sample of a line."""
+    return strip(key(series))
+
+
+def _parts(drawing: Drawing, *, has_words: bool = False) -> dict[str, Markup]:
+    marks = render(_MARKS, d=drawing, shapes=_SHAPES, has_words=has_words)
+    return {"drawn": render(_DRAWN, d=drawing), "marks": marks}
+
+
+def tone(one: Standing) -> Tone:
+    """Return the colour of a line: by what the bound implies, grey for a statement."""
+    is_strong = is_epsilon(one.lead) and one.lead.value <= _STRONG
+    return "good" if one.severity == "bounded" and is_strong else _LOOKS[one.severity][0]
+
+
+def icon(severity: Severity) -> Markup:
+    """Return the icon; the words next to it say the same, so it has no name."""
+    shape = _LOOKS[severity][1]
+    return Markup(
+        '<svg viewBox="0 0 16 16" class="icon" aria-hidden="true"><path d="{}"/></svg>'
+    ).format(shape)
+
+
+def badge(one: Standing) -> Markup:
+    """Return icon and words of a severity."""
+    words = SEVERITIES[one.severity]
+    return Markup('<span class="badge {}">{}{}</span>').format(tone(one), icon(one.severity), words)
+
+
+def exact(count: float | int, kind: Kind | None = None) -> Markup:
+    """Return a number to read, which carries the exact one for programs."""
+    words = f"{count:,}" if isinstance(count, int) else number(count, kind=kind)
+    return _DATA.format(count, words)
+
+
+def percent_exact(level: float) -> Markup:
+    """Return a confidence, which carries the exact one."""
+    return _DATA.format(level, percent(level))
+
+
+def exact_share(of_all: float) -> Markup:
+    """Return a share such as an accuracy, which carries the exact one."""
+    return _DATA.format(of_all, share(of_all))
+
+
+def exact_value(finding: Finding) -> Markup:
+    """Return the value of a finding as it is printed everywhere, which carries the exact one."""
+    return _DATA.format(finding.value, value(finding))
+
+
+def exact_claim(bound: Finding, upper: Finding | None = None) -> Markup:
+    """Return a claim that carries its exact number; with a guarantee, both ends in one row."""
+    if upper is None:
+        return _DATA.format(bound.value, claim(bound))
+    shown = _DATA.format(bound.value, "nothing" if is_nothing(bound) else claim(bound))
+    done = " guaranteed" if math.isfinite(upper.value) else ""
+    return Markup("{} shown … {}{}").format(shown, exact_claim(upper), done)
+
+
+def command_line(text: str) -> Markup:
+    """Return a command whose lines break only before an option, never within one.
+
+    >>> command_line("leakmeter --lr 1")
+    Markup('<code><span>leakmeter</span> <span>--lr 1</span></code>')
+    """
+    head, *options = text.split(" --")
+    spans = [Markup("<span>{}</span>").format(one) for one in (head, *(f"--{o}" for o in options))]
+    return Markup("<code>{}</code>").format(Markup(" ").join(spans))
+
+
+def with_code(words: str) -> Markup:
+    """Return a sentence with its options and their values set as code, which does not break."""
+    pieces = re.split(r"(--noise [a-z]+|--[a-z0-9-]+(?: \d[\d.e-]*\b)?)", words)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(p) if p.startswith("--") else p for p in pieces)

@@ -1,0 +1,190 @@
+"""Drawings: values are where they belong, words off the data, every point in the table."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from leakmeter.auditors import RoundLine
+from leakmeter.auditors.finding import ErrorCurve, Histogram, Spectrum
+from leakmeter.fl_app.report.draw import figures
+from leakmeter.fl_app.report.draw.attackers import aliases, attackers, tradeoff
+from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series, Value
+from leakmeter.fl_app.report.draw.layout import TEXT, Drawing, Text, layout
+from leakmeter.fl_app.report.html.assets import STYLE
+from leakmeter.fl_app.report.html.template import chart, figure
+from leakmeter.fl_app.report.read import Run
+from tests.fl_app.report.judge.makers import bound, conditional, finding, guarantee, run
+from tests.helpers.drawings import WIDTHS, covered, outside
+
+
+def of(*series: Series) -> Figure:
+    return Figure("c", "A <title>", "text", "A caption", Axis("x"), Axis("y"), series)
+
+
+def marked(*series: Series) -> list[tuple[float, float]]:
+    return [(one.x, one.y) for one in layout(of(*series)).marks]
+
+
+def test_a_chart_is_well_formed_and_named_for_those_who_cannot_see_it() -> None:
+    svg = chart(of(Series("a & b", (1.0, 2.0), (3.0, 4.0), marker="square")))
+    root = ElementTree.fromstring(svg)
+    [drawing] = [e for e in root if e.get("role") == "img"]
+    assert drawing.get("aria-labelledby") == "c-title c-desc"
+    assert [e.text for e in drawing if e.tag in ("title", "desc")] == ["A <title>", "text"]
+    stops = [e.get("tabindex") for e in root.iter() if e.get("tabindex")]
+    assert stops == ["0", "-1"]  # one stop of the tab key, arrows lead on
+    labels = [e.get("aria-label") for e in root.iter() if e.get("aria-label")]
+    assert labels == ["a & b: y 3; x 1", "a & b: y 4; x 2"]
+
+
+def test_larger_values_stand_higher_and_further_right() -> None:
+    (x1, y1), (x2, y2) = marked(Series("a", (1.0, 2.0), (3.0, 4.0)))
+    assert x1 < x2
+    assert y1 > y2
+
+
+def test_what_is_not_finite_is_left_out_of_the_drawing() -> None:
+    one = Series("a", (1.0, 2.0, 3.0), (1.0, math.inf, math.nan))
+    assert len(marked(one)) == 1
+    svg = chart(of(one))
+    assert "nan" not in svg
+    assert "inf" not in svg
+    assert marked(Series("a", (1.0,), (math.inf,))) == []
+
+
+def test_a_histogram_has_a_step_for_each_bin() -> None:
+    one = Series("a", (0.0, 1.0, 2.0), (0.25, 0.75), is_filled=True)
+    assert len(marked(one)) == 2
+    assert "0 to 1" in chart(of(one))
+    assert of(one).values() == [Value(one, 0.5, 0.25), Value(one, 1.5, 0.75)]
+
+
+def test_the_table_beside_a_chart_holds_every_point_exactly() -> None:
+    html = figure(of(Series("a", (1.0,), (1 / 3,), low=(0.1,), high=(0.9,))))
+    assert f'<data value="{1 / 3!r}">' in html
+    assert '<data value="0.1">' in html
+    assert "<figcaption>A caption</figcaption>" in html
+
+
+def test_a_line_does_not_bridge_what_was_not_measured() -> None:
+    x, y = (1.0, 2.0, 4.0, 8.0), (1.0, 2.0, 3.0, 4.0)
+    band: dict[str, Any] = {"low": (0.0,) * 4, "high": (5.0,) * 4}
+    joined, parted = (
+        layout(of(Series("a", x, y, gap=gap, **band))).strokes for gap in (math.inf, 1.0)
+    )
+    for look in ("area c0", "line c0"):
+        counts = [[len(s.pieces) for s in made if s.look == look] for made in (joined, parted)]
+        assert counts == [[1], [3]]
+    # Rounds 1 and 2 are joined; a round by itself is a short stroke.
+    [line] = [one for one in parted if one.look == "line c0"]
+    first, *alone = line.pieces
+    assert len(first) == 2
+    for (left, y1), (right, y2) in alone:
+        assert right - left == pytest.approx(24.0)
+        assert y1 == y2
+
+
+def rich(name: str, scale: float = 1.0) -> Run:
+    """Return a run with every kind of figure."""
+    curve = ErrorCurve(
+        *((1e-6, 1e-5, 0.1), (0.6 * scale, 1.2, 2.0), (2.0 * scale, 2.5, 3.0)),
+        *((0.05, 0.2, 0.6), (0.7, 0.4, 0.1), (0.01, 0.1, 0.5), (0.6, 0.3, 0.05)),
+        balanced_error=0.3,
+    )
+    bins = Histogram(
+        (-3.0, -1.0, 0.0, 2.0, 40.0), (1, 2, 3, 9), (4, 5, 2, 0), (0.2, 0.3, 0.3, 0.2), True
+    )
+    spectrum = Spectrum((1, 2, 3, 9), (3.0, 1.0, 1e-3, 0.0), (0.0, 0.0, 0.1, 0.1), 9, 0.1, 0.4)
+    model = finding(kind="approximation", facts={"separation": 2.0})
+    rounds = [
+        finding(server_round=i, value=scale * i, kind=kind, **more)
+        for i in (1, 2, 4)
+        for kind, more in (
+            ("estimate", {"null_band": (0.1, 0.4)}),
+            ("lower_bound", {"confidence": 0.95, "cap": 50.0 * scale}),
+        )
+    ]
+    bits = [
+        finding(
+            server_round=i,
+            quantity="mutual information",
+            kind="approximation",
+            value=0.3 * i,
+            facts={"std_error_bits": 0.1, "gaussian_nats": 0.2},
+        )
+        for i in (1, 2, 4)
+    ]
+    whole = [
+        bound(4.2 * scale, details=(curve, bins)),
+        guarantee(12.0 * scale),
+        conditional(70.0 * scale),
+        finding(kind="estimate", value=3.0, null_band=(0.0, 1.0), details=(spectrum,)),
+        model,
+    ]
+    made = run(*rounds, *bits, *whole)
+    lines = tuple(RoundLine(i, 9, {"accuracy": i / 10}) for i in (1, 2, 4))
+    return replace(made, name=name, rounds=lines)
+
+
+RUNS = [rich("small"), rich("large", 1e4), rich("tiny", 1e-4)]
+DRAWN = {
+    **{f"{one.name} {f.name}": f for one in RUNS for f in (*attackers(one), *figures([one]))},
+    **{f"all {f.name}": f for f in (*figures(RUNS), *tradeoff(RUNS, aliases(RUNS)))},
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_words_of_a_figure_cover_data_or_other_words(name: str, width: int) -> None:
+    drawing = layout(DRAWN[name])
+    assert covered(drawing, width) == []
+    assert outside(drawing, width) == []
+
+
+def test_every_kind_of_figure_is_looked_at() -> None:
+    kinds = {re.sub(r"figure-\d+-", "", one.name) for one in DRAWN.values()}
+    assert {"attackers", "tradeoff", "accuracy", "information", "spectrum"} < kinds
+    assert any(name.startswith("cosines") for name in kinds)
+    assert any(name.startswith("tradeoff-") for name in kinds)
+    assert any(name.startswith("epsilon-") for name in kinds)
+    assert any(name.endswith("estimate") for name in kinds)
+
+
+def test_words_on_a_line_would_be_found() -> None:
+    drawing = layout(of(Series("a", (1.0, 2.0), (3.0, 4.0))))
+    across = Text("in the way", 500.0, drawing.height / 2 - 10, anchor="middle")
+    assert covered(drawing, 330) == []
+    assert covered(replace(drawing, texts=(*drawing.texts, across)), 330)
+    aside = replace(across, x=1000.0, anchor="start")
+    assert outside(replace(drawing, texts=(aside,)), 330)
+    assert covered(Drawing(100.0, 0.0, 0.0, texts=(across, across)), 330)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_all_text_has_one_size_and_nothing_scales_it(name: str) -> None:
+    """A drawing with a view box grows with its card, and its text with it."""
+    root = ElementTree.fromstring(chart(DRAWN[name]))
+    assert root.get("viewBox") is None
+    for inner in root.iter("svg"):
+        if inner.get("viewBox") is not None:
+            assert not list(inner.iter("text"))
+    assert not [one for one in root.iter() if one.get("font-size")]
+    assert re.findall(r"text \{[^}]*font-size: ([^;]+);", STYLE) == [f"{TEXT:g}px"]
+
+
+def test_a_figure_of_a_run_without_a_name_has_a_legend_only_for_several_lines() -> None:
+    one, two = Series("one", (1.0,), (1.0,)), Series("two", (1.0,), (2.0,))
+    assert "legend" not in figure(of(one))
+    assert figure(of(one, two)).count("<li>") == 2
+
+
+def test_a_condition_is_no_place_on_the_axis_of_attackers() -> None:
+    [drawn] = attackers(run(bound(2.0), conditional(9.0)))
+    values = [v for row in drawn.rows for one in row.series for v in one.x]
+    assert 9.0 not in values
