@@ -12,10 +12,11 @@ import math
 import time
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 
@@ -181,7 +182,7 @@ class ProgressFile(Callback):
     def _write(self, now: RunProgress) -> None:
         self._now = now
         if self._path is not None:
-            write_atomically(self._path, json.dumps(asdict(now)) + "\n")
+            write_atomically(self._path, json.dumps(plain(now)) + "\n")
 
 
 class Listeners:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import shutil
-import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundFacts, RoundView, UnableError
-from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.codec import CodecError, Kept, codec, pack, plain, unpack
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.wording import counted
 
 FOLDER: Final = "recording"  # inside a run's folder
 _PLAN: Final = "plan.json"
-_VECTORS = ("aggregate", "noised")  # fields of RoundFacts that are vectors
 _KEPT = frozenset(
     {"server_round", "sent", "released", "facts", "instructed", "sends", "sign", "replies"}
 )
@@ -76,8 +73,8 @@ class AggregateRecorder(Auditor):
         if (folder := self._where) is None:  # the hook begins again once there is one
             return
         folder.mkdir(parents=True, exist_ok=True)
-        plan = {"dim": dim, "num_rounds": num_rounds, "first_round": self.first_round}
-        write_atomically(folder / _PLAN, json.dumps({**plan, "about": self._about}))
+        plan = RecordedPlan(dim, num_rounds, self.first_round, self._about)
+        write_atomically(folder / _PLAN, json.dumps(plain(plan)))
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say how much disk a large recording takes.
@@ -104,20 +101,9 @@ class AggregateRecorder(Auditor):
             for old in folder.glob(_FILES):
                 old.unlink()
             self._rounds = 0
-        vectors = {"sent": view.sent, "released": view.released}
-        vectors |= {k: v for k in _VECTORS if (v := vars(view.facts)[k]) is not None}
-        about = {
-            "server_round": view.server_round,
-            "facts": {k: v for k, v in vars(view.facts).items() if k not in _VECTORS},
-            "instructed": {str(c): asdict(order) for c, order in view.instructed.items()},
-            "replies": sorted(view.replies),
-            "sends": view.sends,
-            "sign": view.sign,
-        }
-        buffer = io.BytesIO()
-        packed: dict[str, Any] = {k: _short(v) for k, v in vectors.items()}
-        np.savez(buffer, about=np.array(json.dumps(about, default=_number)), **packed)
-        write_atomically(_path(folder, view.server_round), buffer.getvalue())
+        kept = {name: getattr(view, name) for name in _KEPT - {"replies"}}
+        found = RecordedRound(**kept, replies=tuple(sorted(view.replies)))
+        write_atomically(_path(folder, view.server_round), pack(plain(found, _short)))
         self._rounds += 1
         return ()
 
@@ -144,55 +130,111 @@ class AggregateRecorder(Auditor):
 
 
 @dataclass(frozen=True)
-class Recording:
-    """The rounds that a recorder has left in a folder.
+class RecordedPlan:
+    """What the auditors of a run were told before it.
 
     Attributes:
-        folder: Where.
         dim: Float parameters of the model.
         num_rounds: Rounds that were planned.
         first_round: First round in which canaries may have played.
         about: What was noted about the run.
-        rounds: What each recorded round says besides its vectors, from round 1 on without a gap.
+    """
+
+    dim: int
+    num_rounds: int
+    first_round: int
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRound:
+    """What is kept of a round; the fields are those of `RoundView`.
+
+    Attributes:
+        replies: Clients that have replied; what they sent is not kept.
+    """
+
+    server_round: int
+    sent: Vector
+    released: Vector
+    facts: RoundFacts
+    instructed: Mapping[int, Canary]
+    replies: tuple[int, ...]
+    sends: Literal["models", "differences"]
+    sign: int
+
+    @classmethod
+    def read(cls, path: Path, server_round: int, dim: int) -> RecordedRound:
+        """Return the round in a file.
+
+        Raises:
+            ValueError: It is damaged, or of another round or model. The text names the file.
+        """
+        try:
+            found: RecordedRound = codec(cls).read(unpack(path.read_bytes()))
+        except (OSError, CodecError) as error:
+            raise ValueError(
+                f"{path} must be a round of a recorder, got {error}: copy it again from where the "
+                "run was recorded, or run again"
+            ) from error
+        if found.server_round != server_round:
+            raise ValueError(f"{path} must be of round {server_round}, got {found.server_round}")
+        for name, vector in {**vars(found), **vars(found.facts)}.items():
+            if isinstance(vector, np.ndarray) and vector.shape != (dim,):
+                raise ValueError(f"{name} in {path} must have {dim} numbers, got {vector.shape}")
+        return found
+
+    def without_vectors(self) -> RecordedRound:
+        """Return what is small enough to be kept of all rounds at once."""
+        none = np.empty(0)
+        facts = replace(self.facts, aggregate=None, noised=None)
+        return replace(self, sent=none, released=none, facts=facts)
+
+    def view(self) -> RoundView:
+        """Return the round as it was seen, without what was not kept."""
+        return RoundView(**{**vars(self), "replies": _Repliers(self.replies)})
+
+
+@dataclass(frozen=True)
+class Recording(RecordedPlan):
+    """The rounds that a recorder has left in a folder.
+
+    Attributes:
+        folder: Where.
+        rounds: What was recorded of each round besides its vectors, from round 1 on without a gap.
     """
 
     folder: Path
-    dim: int
-    num_rounds: int
-    first_round: int = 1
-    about: Mapping[str, Any] = field(default_factory=dict)
-    rounds: tuple[Mapping[str, Any], ...] = ()
+    rounds: tuple[RecordedRound, ...]
 
     @classmethod
     def open(cls, folder: str | Path) -> Recording:
-        """Return the recording in a folder.
+        """Return the recording in a folder, after reading every file in it.
 
         Raises:
             ValueError: It is none, a round is missing, or a file is damaged. The text names it.
         """
         folder = Path(folder)
         try:
-            plan = json.loads((folder / _PLAN).read_text())
-            known = {name: int(plan[name]) for name in ("dim", "num_rounds")}
-            known["first_round"] = int(plan.get("first_round", 1))
-            about = dict(plan.get("about", {}))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            plan = codec(RecordedPlan).read(json.loads((folder / _PLAN).read_text()))
+        except (OSError, ValueError) as error:
             raise ValueError(
                 f"folder must contain {_PLAN} of a recorder with dim and num_rounds, got {folder}: "
-                f"{_reason(error)}"
+                f"{error}"
             ) from error
         # A strategy's own loop may have gone on for longer than planned.
-        count = len(paths := sorted(folder.glob(_FILES)))
+        paths = sorted(folder.glob(_FILES))
         for server_round, path in enumerate(paths, 1):
             if path != _path(folder, server_round):
                 raise ValueError(
                     f"{folder} must contain every round up to its last, {paths[-1].name}, lacks "
                     f"{_path(folder, server_round).name}: copy it from where the run was recorded"
                 )
-        if not count:
+        if not paths:
             raise ValueError(f"{folder} must contain at least one round, got no {_FILES}")
-        rounds = tuple(_about(path, r) for r, path in enumerate(paths, 1))
-        return cls(folder, **known, about=about, rounds=rounds)
+        found = (RecordedRound.read(path, r, plan.dim) for r, path in enumerate(paths, 1))
+        rounds = tuple(one.without_vectors() for one in found)
+        return cls(**vars(plan), folder=folder, rounds=rounds)
 
     @property
     def is_whole(self) -> bool:
@@ -211,11 +253,6 @@ class Recording:
                 f"{auditor.name} reads {', '.join(needed)}, which a recording does not have: "
                 f"single updates are not kept. Use {auditor.name} during the run"
             )
-        if "replies" in auditor.reads and "replies" not in self.rounds[0]:
-            raise ValueError(
-                f"{auditor.name} reads replies, which {_path(self.folder, 1)} does not have: an "
-                "earlier release wrote it. Record the run again"
-            )
         if auditor.canaries_played is not None:
             self._check_canaries(auditor)
         return [
@@ -225,12 +262,12 @@ class Recording:
 
     def views(self) -> Iterator[RoundView]:
         """Yield each round as it was seen, without what was not kept."""
-        for server_round, about in enumerate(self.rounds, 1):
-            yield _read(_path(self.folder, server_round), about, self.dim)
+        for r in range(1, len(self.rounds) + 1):
+            yield RecordedRound.read(_path(self.folder, r), r, self.dim).view()
 
     def _check_canaries(self, auditor: Auditor) -> None:
         """Raise unless the canaries of the recording are those that the auditor looks for."""
-        orders = [[Canary(**o) for o in about["instructed"].values()] for about in self.rounds]
+        orders = [list(one.instructed.values()) for one in self.rounds]
         if not any(orders):
             raise ValueError(
                 f"{auditor.name} looks for canaries, and the recording has none: they cannot be "
@@ -318,69 +355,6 @@ class _Repliers(Mapping[int, Vector]):
 
     def __len__(self) -> int:
         return len(self._clients)
-
-
-def _about(path: Path, server_round: int) -> Mapping[str, Any]:
-    """Return what a file says about its round besides the vectors."""
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about: dict[str, Any] = json.loads(str(file["about"]))
-        for name in ("server_round", "facts", "instructed"):
-            about[name]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, error) from error
-    if about["server_round"] != server_round:
-        raise ValueError(f"{path} must be of round {server_round}, got {about['server_round']}")
-    return about
-
-
-def _read(path: Path, about: Mapping[str, Any], dim: int) -> RoundView:
-    """Return a round as it was seen, without what was not kept."""
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays: dict[str, Vector] = {
-                name: file[name].astype(np.float64) for name in file.files if name != "about"
-            }
-        sent, released = arrays["sent"], arrays["released"]
-        facts: dict[str, Any] = about["facts"] | {k: arrays[k] for k in _VECTORS if k in arrays}
-        known = RoundFacts(**facts)
-        orders = {int(c): Canary(**order) for c, order in about["instructed"].items()}
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, error) from error
-    for name, vector in arrays.items():
-        if vector.shape != (dim,):
-            raise ValueError(f"{name} in {path} must have {dim} numbers, got {vector.shape}")
-    return RoundView(
-        server_round=about["server_round"],
-        sent=sent,
-        replies=_Repliers(about.get("replies", ())),
-        released=released,
-        facts=known,
-        instructed=orders,
-        sends=about.get("sends", "models"),
-        sign=int(about.get("sign", 1)),
-    )
-
-
-def _damaged(path: Path, error: Exception) -> ValueError:
-    return ValueError(
-        f"{path} must be a round of a recorder, got {_reason(error)}: copy it again from where the "
-        "run was recorded, or run again"
-    )
-
-
-def _reason(error: Exception) -> str:
-    """Return why a file cannot be read, in one line."""
-    if isinstance(error, KeyError):
-        return f"no field {error.args[0]}"
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _number(value: Any) -> Any:
-    """Return a number of numpy's as one that JSON knows."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"facts must be numbers, text or known vectors, got {type(value).__name__}")
 
 
 def _short(vector: Vector) -> NDArray[np.floating]:

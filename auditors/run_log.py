@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
@@ -137,9 +137,9 @@ class RunLog:
             "rounds": [{k: v for k, v in line.items() if k != "schema"} for line in rounds],
             "findings": listed,
             "failures": list(failures),
-            "limitations": [asdict(one) for one in limitations],
-            "warnings": [asdict(one) for one in warnings],
-            "schedules": [plain(asdict(one)) for one in schedules],
+            "limitations": plain(limitations),
+            "warnings": plain(warnings),
+            "schedules": plain(schedules),
             "glossary": glossary(listed),
         }
         # Piece by piece: the text of a long run takes several times the memory of its findings.

@@ -94,26 +94,24 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
 
 
 def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitation]:
-    """Yield what the recording lacks for auditors, after reading every file."""
+    """Yield what the recording lacks for auditors."""
     try:
         for auditor in auditors:
             for words in recording.check(auditor):
                 yield Limitation(auditor.name, words)
-        for _ in recording.views():  # a damaged file is an error now, not after hours
-            pass
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
 
 def _projects(recording: Recording, config: Config) -> list[Project]:
     """Return what the run knew before it began, and once its first round had chosen clients."""
-    first, facts = recording.rounds[0], recording.rounds[0]["facts"]
+    first, facts = recording.rounds[0], recording.rounds[0].facts
     known = survey(build.server_strategy(config), recording.dim, recording.num_rounds)
     chosen = replace(
         known,
-        clients=facts.get("asked") or len(first.get("replies", ())) or facts.get("num_clients"),
-        seats=len(first["instructed"]),
-        has_client_noise=(facts.get("share_std") or 0.0) > 0,
+        clients=facts.asked or len(first.replies) or facts.num_clients,
+        seats=len(first.instructed),
+        has_client_noise=(facts.share_std or 0.0) > 0,
     )
     return [known, chosen]
 

@@ -24,6 +24,7 @@ from leakmeter.auditors import (
     replay,
 )
 from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.replay_log import Recording
 
 if TYPE_CHECKING:
@@ -159,23 +160,6 @@ def test_who_replied_is_kept_but_not_what_they_sent(tmp_path: Path) -> None:
     assert replies.get(3) is None
 
 
-def test_a_recording_of_an_earlier_release_is_named(tmp_path: Path) -> None:
-    class Counting(Collector):
-        name = "counting"
-        reads = frozenset({"replies"})
-
-    record(tmp_path)
-    path = tmp_path / "round-000001.npz"
-    with np.load(path) as file:
-        arrays = dict(file)
-    about = json.loads(str(arrays.pop("about")))
-    del about["replies"]
-    np.savez(path, about=np.array(json.dumps(about)), **arrays)
-    replay(tmp_path, [Collector()])
-    with pytest.raises(ValueError, match=r"counting reads replies, which .*round-000001\.npz"):
-        replay(tmp_path, [Counting()])
-
-
 def test_a_recording_without_canaries_cannot_be_searched_for_them(tmp_path: Path) -> None:
     record(tmp_path)
     with pytest.raises(ValueError, match="one-shot looks for canaries, and the recording has none"):
@@ -229,9 +213,7 @@ def test_a_run_that_was_broken_off_is_named(tmp_path: Path) -> None:
 def test_a_vector_of_another_dimension_is_named(tmp_path: Path) -> None:
     record(tmp_path)
     path = tmp_path / "round-000003.npz"
-    with np.load(path) as file:
-        arrays = dict(file)
-    np.savez(path, **{**arrays, "released": np.zeros(5)})
+    path.write_bytes(pack({**unpack(path.read_bytes()), "released": np.zeros(5)}))
     with pytest.raises(ValueError, match=r"released in .*round-000003\.npz must have 128 numbers"):
         replay(tmp_path, [Collector()])
 
@@ -239,11 +221,9 @@ def test_a_vector_of_another_dimension_is_named(tmp_path: Path) -> None:
 def test_a_round_without_a_field_is_named(tmp_path: Path) -> None:
     record(tmp_path)
     path = tmp_path / "round-000003.npz"
-    with np.load(path) as file:
-        arrays = dict(file)
-    del arrays["sent"]
-    np.savez(path, **arrays)
-    with pytest.raises(ValueError, match=r"round-000003\.npz .* got no field sent: copy it again"):
+    kept = unpack(path.read_bytes())
+    path.write_bytes(pack({name: value for name, value in kept.items() if name != "sent"}))
+    with pytest.raises(ValueError, match=r"round-000003\.npz .* must have a field 'sent', got"):
         replay(tmp_path, [Collector()])
 
 
