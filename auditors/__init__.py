@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from leakmeter.auditors.inversion import Inversion as Inversion
     from leakmeter.auditors.inversion import RoundImages as RoundImages
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio
-    from leakmeter.auditors.likelihood_ratio.game import Effort as Effort
+    from leakmeter.auditors.likelihood_ratio.game import SampleBudget as SampleBudget
     from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition as SpanCondition
-    from leakmeter.auditors.likelihood_ratio.transcript.auditor import (
+    from leakmeter.auditors.likelihood_ratio.transcript import (
         TranscriptLikelihoodRatio as TranscriptLikelihoodRatio,
     )
-    from leakmeter.auditors.likelihood_ratio.transcript.case import HiddenCohorts as HiddenCohorts
-    from leakmeter.auditors.likelihood_ratio.transcript.case import (
-        TranscriptEffort as TranscriptEffort,
+    from leakmeter.auditors.likelihood_ratio.transcript_runs import HiddenCohorts as HiddenCohorts
+    from leakmeter.auditors.likelihood_ratio.transcript_runs import (
+        TranscriptBudget as TranscriptBudget,
     )
     from leakmeter.auditors.presets import passive as passive
     from leakmeter.auditors.records.auditor import RecordLikelihoodRatio as RecordLikelihoodRatio

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -28,10 +28,12 @@ from leakmeter.auditors.auditor import (
     RoundView,
     check_noise_is_known,
 )
-from leakmeter.auditors.finding import Finding, Game
+from leakmeter.auditors.finding import Finding, Game, Sees
 from leakmeter.auditors.sampler import RoundSampler, UpdateSampler, sampler_of_round
 
 SumObserver = Literal["server", "outsider"]
+# What each of them sees, as findings say it.
+SEES: Final[Mapping[SumObserver, Sees]] = {"server": "round sum", "outsider": "noised sum"}
 
 
 def unwatched(stage: str, share: float) -> None:

@@ -7,7 +7,7 @@ from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.information.auditor import MutualInformation
 from leakmeter.auditors.information.measure import Look
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
-from leakmeter.auditors.likelihood_ratio.game import Effort
+from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.sampling.replay import ReplaySampler
 
 
@@ -28,10 +28,10 @@ def passive(
         seed: Names canaries, coins and draws.
         simulated: Whether all nodes are simulated, so that masked rounds may be replayed.
     """
-    effort = Effort(fit=120, candidates=16, pilot=10, trials=trials)
+    budget = SampleBudget(fit=120, candidates=16, pilot=10, trials=trials)
     replays = [ReplaySampler(seed=seed, simulated=simulated) for _ in range(2)]
     return [
         OneShotCanaries(seats=seats, seed=seed),
-        LikelihoodRatio(replays[0], effort=effort, seed=seed),
+        LikelihoodRatio(replays[0], budget=budget, seed=seed),
         MutualInformation(replays[1], every=0, look=Look(draws=8, rank=4), seed=seed),
     ]

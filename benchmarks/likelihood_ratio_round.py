@@ -25,8 +25,12 @@ from scipy.linalg.blas import ssyrk
 
 from benchmarks.measure import OURS, Row, Scale, interleave
 from benchmarks.memory import grown
-from leakmeter.auditors.likelihood_ratio.challenge import challenge
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLaw
+from leakmeter.auditors.likelihood_ratio.game import challenge
+from leakmeter.auditors.likelihood_ratio.sum_distribution import (
+    DenseGaussian,
+    DualGaussian,
+    SumDistribution,
+)
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 
@@ -77,12 +81,12 @@ class Watch:
         self.spent += time.process_time() - self._start
 
 
-def fitted(dim: int, size: Size, watch: Watch) -> SumLaw:
+def fitted(dim: int, size: Size, watch: Watch) -> SumDistribution:
     """Return the distribution of the others' sum, from chunks or in its dual form."""
     if size.is_dual:
         rows = drawn(dim, size.fit, 0)
         with watch:
-            return DualLaw.fit(rows)  # which does not keep the rows
+            return DualGaussian.fit(rows)  # which does not keep the rows
     columns = np.arange(dim - round(dim * size.redundant))
     scatter = Scatter(columns.size)
     for first in range(0, size.fit, CHUNK):
@@ -90,7 +94,7 @@ def fitted(dim: int, size: Size, watch: Watch) -> SumLaw:
         with watch:
             scatter.add(rows.take(columns, axis=1))
     with watch:
-        return DenseLaw.fit(replace(scatter.moments(), columns=columns), overwrite=True)
+        return DenseGaussian.fit(replace(scatter.moments(), columns=columns), overwrite=True)
 
 
 def one(dim: int, size: Size) -> float:

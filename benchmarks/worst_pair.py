@@ -17,8 +17,8 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.spatial.distance import pdist, squareform
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
-from leakmeter.auditors.likelihood_ratio.challenge import farthest
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
+from leakmeter.auditors.likelihood_ratio.game import farthest
+from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 
@@ -36,7 +36,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     scatter = Scatter(dim)
     for _ in range(0, dim + CHUNK, CHUNK):
         scatter.add(rng.standard_normal((CHUNK, dim), dtype=np.float32))
-    law = DenseLaw.fit(scatter.moments(), shrinkage=0.1)
+    law = DenseGaussian.fit(scatter.moments(), shrinkage=0.1)
     rows = rng.standard_normal((candidates, dim), dtype=np.float32)
     inverse = cho_solve((law.factor, True), np.eye(dim)) / np.outer(law.std, law.std)
     few, std = rows[:FEW].astype(np.float64), law.std.astype(law.factor.dtype)

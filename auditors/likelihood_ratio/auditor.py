@@ -18,20 +18,33 @@ before testing, that the sum distinguishes. It is not a statement about a typica
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor, SumObserver
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import SEES, AuditedRound, ResamplingAuditor, SumObserver
 from leakmeter.auditors.auditor import Project, few_clients
 from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
-from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.likelihood_ratio.findings import Judge
-from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
+from leakmeter.auditors.claims import Claims, Trials
+from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.likelihood_ratio.findings import (
+    AttackedRound,
+    ConstantRound,
+    guess,
+    of_round,
+    over_models,
+)
+from leakmeter.auditors.likelihood_ratio.game import (
+    ConstantSumError,
+    PlayedGame,
+    SampleBudget,
+    play_game,
+)
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import RoundSampler
 from leakmeter.auditors.sampling.row_store import check_room
@@ -49,7 +62,7 @@ class LikelihoodRatio(ResamplingAuditor):
             target is not audited.
         every: Rounds between two audits; 0 audits the first only, as the paper does, and -1
             rounds 1, 2, 4, 8, … and the last.
-        effort: How many draws go into each stage, and at which further initial models.
+        budget: How many draws go into each stage, and at which further initial models.
         observer: "server" sees the sum before server noise, "outsider" after it. Both know who
             takes part in the round.
         delta: The delta of the bounds.
@@ -66,13 +79,19 @@ class LikelihoodRatio(ResamplingAuditor):
     optional = MappingProxyType({"truth": "the guess about the sum that was really released"})
     wants_truth = True
 
+    _played: Kept[list[tuple[AttackedRound, Trials]]]
+    _bets: Kept[AnytimeBound | None]
+    # The first audited round at other models, and at how many of them nothing varied.
+    _repeated: Kept[tuple[list[Trials], int] | None]
+    _constant: Kept[ConstantRound | None]  # the first round in which nothing hid the target
+
     def __init__(
         self,
         sampler: RoundSampler,
         *,
         target: int | None = None,
         every: int = 0,
-        effort: Effort = Effort(),  # noqa: B008 - a frozen value
+        budget: SampleBudget = SampleBudget(),  # noqa: B008 - a frozen value
         observer: SumObserver = "server",
         delta: float = 1e-5,
         confidence: float | Anytime = 0.95,
@@ -82,15 +101,11 @@ class LikelihoodRatio(ResamplingAuditor):
         within("delta", delta, above=0.0, below=1.0)
         if target is not None and target < 0:
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
-        self.target, self.effort, self.seed = target, effort, seed
-        self.further_audits = len(effort.models)
+        self.target, self.budget, self.seed = target, budget, seed
+        self.further_audits = len(budget.models)
         self.delta, self.confidence = delta, Anytime.level(confidence)
         self._is_anytime = isinstance(confidence, Anytime)
-        self._judge = Judge(self.name, observer, delta, seed, self.confidence)
-        self._played: list[dict[str, Any]] = []
-        self._bets: AnytimeBound | None = None
-        self._repeated: dict[str, Any] | None = None  # the first audited round at other models
-        self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
+        self._played, self._bets, self._repeated, self._constant = [], None, None, None
 
     @property
     def is_anytime(self) -> bool:
@@ -99,7 +114,7 @@ class LikelihoodRatio(ResamplingAuditor):
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
-        if wrong := [np.shape(m) for m in self.effort.models if np.shape(m) != (dim,)]:
+        if wrong := [np.shape(m) for m in self.budget.models if np.shape(m) != (dim,)]:
             raise ValueError(f"models must have the shape ({dim},), got {wrong[0]}")
         self._played, self._repeated, self._constant = [], None, None
         if self._is_anytime:
@@ -112,13 +127,13 @@ class LikelihoodRatio(ResamplingAuditor):
         if few := few_clients(project, 2, "a sum hides a client only among others; not audited"):
             return said + few
         if project.honest is not None:
-            check_room(self.effort.file_bytes(project.honest - 1, project.dim))
+            check_room(self.budget.file_bytes(project.honest - 1, project.dim))
         then = "its Gaussian approximation is poor for so few; the lower bound holds"
         return said + few_clients(project, 4, then)
 
     def updates_drawn(self, honest: int, dim: int) -> int:
         """Return how many updates a game samples."""
-        return self.effort.updates(honest - 1, dim)
+        return self.budget.updates(honest - 1, dim)
 
     def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
         """Return the target, if the round is audited."""
@@ -137,40 +152,30 @@ class LikelihoodRatio(ResamplingAuditor):
 
     def audit(self, audited: AuditedRound) -> Sequence[Finding]:
         """Let the server guess which of two updates of the target is in the sum."""
-        target, others = audited.target, audited.others
-        if target is None or not others:
-            _log.warning(
-                "round %d: no client to audit among %s", audited.server_round, audited.honest
-            )
+        server_round = audited.server_round
+        if audited.target is None or not audited.others:
+            _log.warning("round %d: no client to audit among %s", server_round, audited.honest)
             return ()
-        integers = {"has_integers": True} if audited.has_integers else {}
-        judge = self._judge.of_round(
-            audited.server_round, audited.game, target, len(others), **integers
-        )
-        where: dict[str, Any] = {
-            "round": audited.server_round,
-            "game": audited.game,
-            "target": target,
-            "others": len(others),
-            **integers,
-        }
-        names = ("likelihood-ratio", self.seed, audited.server_round)
+        where = AttackedRound.of(audited)
+        claims, names = self._claims(where, server_round), (self.name, self.seed, server_round)
         try:
-            played = duel(audited, effort=self.effort, stream=names)
+            played = play_game(audited, budget=self.budget, stream=names)
         except ConstantSumError as error:
             if error.moved:
-                _log.warning("round %d: %s; not audited", audited.server_round, error)
+                _log.warning("round %d: %s; not audited", server_round, error)
                 return ()
-            is_rounded = bool(audited.facts.quantum)
-            constant = where | {"draws": error.draws, "is_rounded": is_rounded}
+            constant = ConstantRound(where, error.draws, bool(audited.facts.quantum))
             self._constant = self._constant or constant
-            return [judge.constant(error.draws, is_rounded=is_rounded)]
-        self._played.append(where | _kept(played))
-        seen = audited.seen_sum()
-        found = [*self._bet(played, judge), *judge.claims(played), *judge.guess(played, seen)]
-        if self.effort.models and self._repeated is None:
-            self._repeat(audited, where)
-            found += [replace(f, server_round=audited.server_round) for f in self._over_models()]
+            return [constant.finding(claims)]
+        self._played.append((where, played.trials))
+        found = [
+            *self._bet(claims, where, played),
+            *of_round(claims, where, played),
+            *guess(claims, where, played, audited.seen_sum()),
+        ]
+        if self.budget.models and self._repeated is None:
+            self._repeated = self._repeat(audited)
+            found += self._over_models(server_round)
         return found
 
     def report(self) -> Sequence[Finding]:
@@ -178,73 +183,92 @@ class LikelihoodRatio(ResamplingAuditor):
 
         Rounds in which nothing hid the target have no bound; the first of them is reported too.
         """
-        found = () if self._constant is None else (self._judge.constant_of_run(self._constant),)
+        constant = self._constant
+        found = [] if constant is None else [constant.finding(self._claims(constant.where))]
         if not self._played:
             return found
-        # Bonferroni over the planned rounds: the largest of n bounds fails if any of them does. A
-        # run that was cut short has looked less often than planned, which costs power only.
-        shared = 1 - (1 - self.confidence) / max(len(self._due), len(self._played))
-        largest = self._judge.of_run(self._played, shared)
+        return [self._of_run(), *self._over_models(), *found]
+
+    def _claims(self, where: AttackedRound, server_round: int | None = None) -> Claims:
+        """Return what makes findings about a round, or about the run if no round is given."""
+        return Claims(
+            self.name,
+            ThreatModel(
+                observer=self.observer,
+                sees=SEES[self.observer],
+                holds="two updates",
+                knows_cohort=True,
+                game=where.game,
+            ),
+            self.delta,
+            self.confidence,
+            server_round=server_round,
+            seed=self.seed,
+            assumptions=_assumed(where.has_integers),
+        )
+
+    def _of_run(self) -> Finding:
+        """Return the largest bound of all audited rounds, or what bets on all of them prove."""
+        played, claims = [one for _, one in self._played], self._claims(self._played[0][0])
+        # A run that was cut short has looked less often than planned, which costs power only.
+        looks = max(len(self._due), len(played))
+        best, bound = claims.largest(played, looks)
+        where, trials = self._played[best]
+        claims = self._claims(where)
+        curve = trials.curve(claims.shared(looks), where.server_round)
+        audited = {"audited rounds": len(played)}
         if self._bets is not None:
-            has_integers = any(p.get("has_integers") for p in self._played)
-            judge = replace(self._judge, has_integers=has_integers)
-            largest = judge.so_far(self._bets.bound(), len(self._played), largest)
-        return [largest, *self._over_models(), *found]
+            assumed = _assumed(any(one.has_integers for one, _ in self._played))
+            claims = replace(claims, assumptions=assumed)
+            return claims.finding(claims.assuming(self._bets.bound()), audited, (curve,))
+        if len(played) > 1:
+            rule = (
+                f"{bound.rule}; largest of {len(played)} audited rounds, which share the confidence"
+            )
+            bound = replace(bound, rule=rule)
+        facts = {**where.facts, "audited round": where.server_round, **audited}
+        return claims.finding(bound, facts, (curve,))
 
-    def state(self) -> dict[str, Any]:
-        """Return the scores of the audited rounds, and the first round in which nothing varied."""
-        return {
-            "played": [dict(p) for p in self._played],
-            "repeated": self._repeated,
-            "constant": self._constant,
-            "bets": None if self._bets is None else self._bets.state(),
-        }
+    def _bet(self, claims: Claims, where: AttackedRound, played: PlayedGame) -> list[Finding]:
+        """Bet on the trials of a round, and return what all bets so far prove.
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._played = [_restored(p) for p in state["played"]]
-        repeated = state.get("repeated")
-        if repeated is not None:
-            repeated = {**repeated, "games": [_restored(p) for p in repeated["games"]]}
-        self._repeated, self._constant = repeated, state.get("constant")
-        if self._bets is not None:
-            self._bets.restore(state["bets"])
-
-    def _bet(self, played: Duel, judge: Judge) -> list[Finding]:
-        """Bet on the trials of a round, and return what all bets so far prove."""
+        If every audited round is (ε, δ)-DP, the bets gain nothing. So the bound says that the sum
+        of some audited round distinguishes its two updates.
+        """
         if self._bets is None:
             return []
         if played.shift > 0:  # else the pair is no pair, and there is nothing to bet on
             self._bets.add_trials(*played.ratios())
-        return [judge.so_far(self._bets.bound(), len(self._played))]
+        facts = {**where.facts, "audited rounds": len(self._played)}
+        return [claims.finding(claims.assuming(self._bets.bound()), facts)]
 
-    def _repeat(self, audited: AuditedRound, where: Mapping[str, Any]) -> None:
-        """Play the round's game at the further initial models."""
+    def _repeat(self, audited: AuditedRound) -> tuple[list[Trials], int]:
+        """Return the round's game at the further initial models, and where nothing varied."""
         games, constant = [], 0
-        for index, model in enumerate(self.effort.models):
-            names = ("likelihood-ratio", self.seed, audited.server_round, "model", index)
+        for index, model in enumerate(self.budget.models):
+            names = (self.name, self.seed, audited.server_round, "model", index)
             other = audited.at(np.asarray(model, dtype=np.float64))
             try:
-                games.append(_kept(duel(other, effort=self.effort, stream=names)))
+                games.append(play_game(other, budget=self.budget, stream=names).trials)
             except ConstantSumError:
                 constant += 1
-        self._repeated = {"where": dict(where), "games": games, "constant": constant}
+        return games, constant
 
-    def _over_models(self) -> list[Finding]:
+    def _over_models(self, server_round: int | None = None) -> list[Finding]:
         """Return the largest bound over the initial models and their spread, if asked for."""
         if self._repeated is None:
             return []
-        first = next(p for p in self._played if p["round"] == self._repeated["where"]["round"])
-        games = [first, *self._repeated["games"]]
-        where, constant = self._repeated["where"], int(self._repeated["constant"])
-        return [self._judge.over_models(games, where, constant)]
+        # The first game is the one that was repeated: in earlier rounds nothing varied.
+        (where, first), (games, constant) = self._played[0], self._repeated
+        return [over_models(self._claims(where, server_round), where, [first, *games], constant)]
 
 
-def _kept(played: Duel) -> dict[str, Any]:
-    """Return what a bound needs of a played game."""
-    return {"shift": played.shift, "middle": played.middle, "scores": played.scores}
-
-
-def _restored(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a kept game with its scores as an array."""
-    return {**kept, "scores": np.asarray(kept["scores"], dtype=np.float64)}
+def _assumed(has_integers: bool) -> tuple[Assumption, ...]:
+    """Return what all bounds take for granted."""
+    more = (Assumption.GAUSSIAN_TRIALS,) if has_integers else ()
+    return (
+        Assumption.FROZEN_UPDATES,
+        Assumption.KNOWN_SEATS,
+        Assumption.GAUSSIAN_ROUNDING,
+        *more,
+    )

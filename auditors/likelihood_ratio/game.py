@@ -1,7 +1,10 @@
-"""Plays the game of the likelihood-ratio audit: fit, choose, test, each on draws of its own.
+"""The game of the likelihood-ratio audit: fit, choose, test, each on draws of its own.
 
-It knows nothing of Flower or of rounds: a sampler, a model and the names of the clients go in,
-and the scores of the trials come out.
+Ngo, Östman, Durisi, Graell i Amat (2024), Secure Aggregation is Not Private Against Membership
+Inference Attacks, arXiv:2403.17775, eq. 10 and 11: for a Gaussian sum of the others the most
+distinguishable pair is the one that is farthest apart in units of their covariance, and the
+log-likelihood ratio is linear in what the server sees. So a client enters a trial through a
+single number, and a trial costs no more than its scalar.
 """
 
 from __future__ import annotations
@@ -13,20 +16,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, Vector
+from leakmeter.auditors._types import AnyFloats, Floats, Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.audited_round import AuditedRound
-from leakmeter.auditors.likelihood_ratio.challenge import Candidates, Challenge, between, farthest
-from leakmeter.auditors.likelihood_ratio.span import Span
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, NothingMovesError, SumLaw
-from leakmeter.auditors.likelihood_ratio.sums import (
-    Sums,
+from leakmeter.auditors.claims import Trials
+from leakmeter.auditors.likelihood_ratio.others_sum import (
+    OthersSum,
     fit_draws,
     is_dense,
     pilot_draws,
     span_draws,
 )
-from leakmeter.auditors.sampler import HOLDING_OUT, Stream, UpdateSampler, finite
+from leakmeter.auditors.likelihood_ratio.span import Span
+from leakmeter.auditors.likelihood_ratio.sum_distribution import (
+    NothingMovesError,
+    SumDistribution,
+    grams,
+)
+from leakmeter.auditors.sampler import HOLDING_OUT, Stream, finite
 from leakmeter.auditors.sampling.row_store import RowStore, file_bytes
 
 # Draws without an exception below which nothing is said about what never happens. By the rule of
@@ -38,7 +45,7 @@ _DECISIVE: Final = 1e3  # a separation in standard deviations that leaves no dou
 
 
 @dataclass(frozen=True)
-class Effort:
+class SampleBudget:
     """How many draws go into each stage.
 
     Attributes:
@@ -84,6 +91,111 @@ class Effort:
 
 
 @dataclass(frozen=True)
+class Challenge:
+    """A pair of candidates and the direction that distinguishes them best.
+
+    Attributes:
+        pair: Which of the candidates; a large score favours the first.
+        direction: Σ⁻¹(first - second) over the separation, (dim,): the model's scores have unit
+            variance.
+        shift: How far the first candidate's score is above the second's.
+        total: Sum of the two candidates' scores.
+        modelled: Separation of the pair in standard deviations, as the model of the fit has it.
+        distribution: That model.
+    """
+
+    pair: tuple[int, int]
+    direction: Vector
+    shift: float
+    total: float
+    modelled: float
+    distribution: SumDistribution
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidates and their inner products in each model of one fit.
+
+    Attributes:
+        rows: The candidates, (m, dim).
+        centre: Their mean, (dim,).
+        fits: The models.
+        grams: Inner products of the candidates around their mean, (m, m), one for each model.
+    """
+
+    rows: RowStore
+    centre: AnyFloats
+    fits: Sequence[SumDistribution]
+    grams: Sequence[Floats]
+
+    @classmethod
+    def of(cls, candidates: AnyFloats | RowStore, fits: Sequence[SumDistribution]) -> Candidates:
+        """Return the candidates as the models see them."""
+        if len(candidates) < 2:
+            raise ValueError(f"candidates must be at least 2, got {len(candidates)}")
+        rows = RowStore.of(candidates)
+        # Around their own mean the products are small, and so is what cancels in the distances.
+        centre = rows.mean()
+        return cls(rows, centre, fits, grams(fits, rows, centre))
+
+    def worst_pair(self, index: int) -> Challenge:
+        """Return the test of the pair that a model sets farthest apart."""
+        first, second = farthest(self.grams[index])
+        pair = (first, second)
+        return between(self.rows.row(first), self.rows.row(second), self.fits[index], pair)
+
+    def gap(self, pair: tuple[int, int]) -> Vector:
+        """Return the difference of two candidates, (dim,)."""
+        first, second = (self.rows.row(index).astype(np.float64) for index in pair)
+        return np.asarray(first - second)
+
+    def against(self, update: Vector) -> Challenge:
+        """Return the test of an update against the candidate farthest from it in the first model.
+
+        |x - c|² is |c|² - 2 x·c and what all candidates share, and Σ⁻¹x is solved for once.
+        """
+        toward = self.fits[0].solve(update - self.centre)
+        # (m,): (c - centre)ᵀ Σ⁻¹ (x - centre) for each candidate c.
+        products = self.rows.times(toward, self.centre)
+        index = int((np.diagonal(self.grams[0]) - 2 * products).argmax())
+        return between(update, self.rows.row(index), self.fits[0], (-1, index))
+
+
+def challenge(candidates: AnyFloats | RowStore, fit: SumDistribution) -> Challenge:
+    """Return the test of the pair of candidates, (m, dim), that a model sets farthest apart."""
+    return Candidates.of(candidates, [fit]).worst_pair(0)
+
+
+def between(
+    first: AnyFloats, second: AnyFloats, fit: SumDistribution, pair: tuple[int, int] = (0, 1)
+) -> Challenge:
+    """Return the test between two given updates."""
+    x, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    gap = x - other
+    direction = fit.solve(gap)  # Σ⁻¹(x - other), (dim,)
+    # Mahalanobis distance: √(gapᵀ Σ⁻¹ gap). Rounding can make a 0 negative.
+    # Equal candidates, or equal in all that the model knows of: nothing to distinguish.
+    separation = math.sqrt(max(float(direction @ gap), 0.0))
+    direction = direction / separation if separation > 0 else np.zeros_like(direction)
+    shift, total = float(direction @ gap), float(direction @ (x + other))
+    return Challenge(pair, direction, shift, total, separation, fit)
+
+
+def farthest(gram: Floats) -> tuple[int, int]:
+    """Return the two rows farthest apart, from their inner products; the first pair if several.
+
+    >>> farthest(np.array([[0.0, 0.0, 0.0], [0.0, 1.0, -2.0], [0.0, -2.0, 4.0]]))
+    (1, 2)
+    """
+    lengths = np.diagonal(gram)
+    # Polarisation: |a - b|² = |a|² + |b|² - 2 a·b, for all pairs at once, (m, m).
+    squares = lengths[:, None] + lengths[None, :] - 2 * gram
+    np.fill_diagonal(squares, -np.inf)
+    first, second = np.unravel_index(int(squares.argmax()), squares.shape)
+    return int(first), int(second)
+
+
+@dataclass(frozen=True)
 class Beyond:
     """A part of the pair's difference that no sampled update of the others reached.
 
@@ -95,9 +207,15 @@ class Beyond:
     share: float
     reached: int
 
+    @classmethod
+    def of(cls, part: Vector, span: Span, along: Vector) -> Beyond:
+        """Return how long a part of the difference is, and how many sums moved along it."""
+        moved = np.abs(along - np.median(along)) > span.noise
+        return cls(float(np.linalg.norm(part)) / span.norm, int(moved.sum()))
+
 
 @dataclass(frozen=True)
-class Duel:
+class PlayedGame:
     """A played game: what the test was, and how it did.
 
     Attributes:
@@ -125,6 +243,11 @@ class Duel:
     facts: dict[str, Any]
     pair: tuple[int, int]
     real: tuple[Challenge, float, float] | None = None
+
+    @property
+    def trials(self) -> Trials:
+        """The same trials in both worlds: the first candidate moves each score by `shift`."""
+        return Trials(self.scores + self.shift, self.scores, self.middle)
 
     @property
     def separation(self) -> float:
@@ -159,7 +282,7 @@ class ConstantSumError(ValueError):
         self.draws, self.moved = draws, moved
 
 
-def duel(audited: AuditedRound, *, effort: Effort, stream: Stream) -> Duel:
+def play_game(audited: AuditedRound, *, budget: SampleBudget, stream: Stream) -> PlayedGame:
     """Play the game of a round once.
 
     The mechanism's noise and rounding are part of the trials. The model of the others' sum has the
@@ -168,143 +291,89 @@ def duel(audited: AuditedRound, *, effort: Effort, stream: Stream) -> Duel:
     Args:
         audited: The round, with the target whose two candidate updates are to be distinguished.
             Where its true contribution is known, it is tested against a candidate too.
-        effort: How many draws go into each stage.
+        budget: How many draws go into each stage.
         stream: Names the randomness.
 
     Raises:
         ConstantSumError: The others' updates did not vary in the fit, and the sum has no noise.
     """
-    sampler, model, target, others = (
-        audited.sampler,
-        audited.model,
-        audited.target,
-        audited.others,
-    )
+    sampler, target, others = audited.sampler, audited.target, audited.others
     if target is None or not others:
         raise ValueError(f"others must be clients other than the target {target}, got {others}")
-    watch, noise_std, added = audited.watch, audited.noise_std, audited.seen_std
-    really = audited.contribution(target)
-    sums = Sums(sampler, model, others, watch)
-    watch("fit", 0.0)
-    try:
-        laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
-    except NothingMovesError:
-        # The fit has few draws of each client: that they are equal shows nothing yet.
-        draws = max(effort.trials, ENOUGH_DRAWS)
-        raise ConstantSumError(draws, sums.moved(draws, (*stream, "test"))) from None
-    watch("candidates", 0.0)
+    sums, added = OthersSum(sampler, audited.model, others, audited.watch), audited.seen_std
+    fits = _fit(sums, budget, stream, audited.noise_std)
     drawn = (*stream, "candidates")
-    rows = RowStore(effort.candidates, model.size)
-    for row in finite(sampler.updates(model, [target], effort.candidates, drawn)):
-        rows.add(row)
-    candidates = Candidates.of(rows, laws)
-    tests = [candidates.worst_pair(index) for index in range(len(laws))]
+    candidates = Candidates.of(_candidates(audited, target, budget.candidates, drawn), fits)
+    tests = [candidates.worst_pair(index) for index in range(len(fits))]
     sums.sampler = sampler.excluding_drawn(
         target, drawn, sorted({i for t in tests for i in t.pair})
     )
+    really, holds_out = audited.contribution(target), sampler.game in HOLDING_OUT
     truth = None if really is None else candidates.against(really)
-    holds_out = sampler.game in HOLDING_OUT
     # As many columns with the truth as without it: on their number depends the order in which a
     # product adds, and a replay, which has no truth, finds the same to the last digit.
     asked = tests if holds_out else [*tests, truth or tests[0]]
-    pilot = sums.pilot(asked, effort.pilot, (*stream, "pilot"), added)
+    pilot = sums.pilot(_directions(asked), budget.pilot, (*stream, "pilot"), added)
     reached = [_ratio(t.shift, std) for t, (_, std) in zip(tests, pilot, strict=False)]
     best = int(np.argmax(reached))
-    test = tests[best]
-    real = None
+    test, real = tests[best], None
     if truth is not None and not holds_out:
         real = (truth, *pilot[-1])
-    elif truth is not None and (beside := sampler.excluding_real(target)) is not None:
-        sums.sampler = beside  # the others hold none of the target's real records here
-        real = (truth, *sums.pilot([truth], effort.pilot, (*stream, "verdict"), added)[0])
+    elif truth is not None and (without := sampler.excluding_real(target)) is not None:
+        sums.sampler = without  # the others hold none of the target's real records here
+        names = (*stream, "verdict")
+        real = (truth, *sums.pilot(_directions([truth]), budget.pilot, names, added)[0])
     # Both worlds share the distribution of the others: it depends on neither candidate, or it
     # leaves out the records of both.
     sums.sampler = sampler.excluding_drawn(target, drawn, sorted(test.pair))
     span, part = None, None
-    if noise_std == 0:
-        span, part = sums.span(test, _gap(rows, test.pair), (*stream, "span"))
+    if audited.noise_std == 0:
+        span, part = sums.span(test.distribution, candidates.gap(test.pair), (*stream, "span"))
     if part is not None and np.linalg.norm(part) <= _ROUNDED * audited.rounding_std:
         part = None
-    scores, along_part = sums.trials(test, part, effort.trials, (*stream, "test"), added)
-    return Duel(
+    scores, along = sums.trials(test.direction, part, budget.trials, (*stream, "test"), added)
+    return PlayedGame(
         scores=scores,
         shift=test.shift,
         middle=pilot[best][0] + test.shift / 2,
         modelled=test.modelled,
         piloted=reached[best],
         span=span,
-        beyond=None if part is None or span is None else _beyond(part, span, along_part),
-        facts=_facts(test.law, len(others)),
+        beyond=None if part is None or span is None else Beyond.of(part, span, along),
+        facts=test.distribution.facts() | {"others": len(others)},
         pair=test.pair,
         real=real,
     )
 
 
-def challenges(
-    sampler: UpdateSampler,
-    models: Floats,
-    target: int,
-    others: Sequence[int],
-    *,
-    effort: Effort,
-    stream: Stream,
-) -> list[Challenge]:
-    """Return the tests of a duel at several initial models, between one pair of candidates.
-
-    The models share all draws, and the pair is the one farthest apart on average over them, so that
-    the trials can serve all models at once. The sum has no noise, and the fit needs as many draws
-    as a covariance matrix does.
-
-    Args:
-        sampler: Draws updates.
-        models: The initial models, (models, dim).
-        target: Client whose two candidate updates are to be distinguished.
-        others: Clients whose sum hides it.
-        effort: How many draws go into the fit and the candidates.
-        stream: Names the randomness, as in `duel`.
-    """
-    drawn = (*stream, "candidates")
-    rows, laws = [], []
-    gram = np.zeros((effort.candidates, effort.candidates))
-    fits = sampler.moments_each(models, others, effort.fit, (*stream, "fit"))
-    for model, moments in zip(models, fits, strict=True):
-        sample = finite(sampler.sample(model, [target], effort.candidates, drawn))
-        rows.append(np.concatenate(list(sample))[:, 0])  # (candidates, dim)
-        laws.append(DenseLaw.fit(moments, free=sampler.free, overwrite=True))
-        gram += laws[-1].gram(rows[-1], rows[-1].mean(axis=0))
-    first, second = farthest(gram)
-    return [
-        between(own[first], own[second], law, (first, second))
-        for own, law in zip(rows, laws, strict=True)
-    ]
+def _fit(
+    sums: OthersSum, budget: SampleBudget, stream: Stream, noise_std: float
+) -> list[SumDistribution]:
+    """Return models of the others' sum, or raise how often updates that were equal differ."""
+    sums.watch("fit", 0.0)
+    try:
+        return sums.gaussians(budget.fit, (*stream, "fit"), noise_std)
+    except NothingMovesError:
+        # The fit has few draws of each client: that they are equal shows nothing yet.
+        draws = max(budget.trials, ENOUGH_DRAWS)
+        raise ConstantSumError(draws, sums.moved(draws, (*stream, "test"))) from None
 
 
-def _beyond(part: Vector, span: Span, along: Vector) -> Beyond:
-    """Return how long a part of the difference is, and how many sums moved along it."""
-    moved = np.abs(along - np.median(along)) > span.noise
-    return Beyond(float(np.linalg.norm(part)) / span.norm, int(moved.sum()))
+def _candidates(audited: AuditedRound, target: int, count: int, stream: Stream) -> RowStore:
+    """Return this many updates of the target."""
+    audited.watch("candidates", 0.0)
+    rows = RowStore(count, audited.model.size)
+    for row in finite(audited.sampler.updates(audited.model, [target], count, stream)):
+        rows.add(row)
+    return rows
 
 
-def _gap(rows: RowStore, pair: tuple[int, int]) -> Vector:
-    """Return the difference of two candidates, (dim,)."""
-    first, second = (rows.row(index).astype(np.float64) for index in pair)
-    return np.asarray(first - second)
+def _directions(tests: Sequence[Challenge]) -> Floats:
+    """Return the directions of some tests as columns, (dim, tests)."""
+    return np.stack([test.direction for test in tests], axis=1)
 
 
 def _ratio(shift: float, std: float) -> float:
     if shift <= 0:
         return 0.0
     return shift / std if std > 0 else math.inf
-
-
-def _facts(law: SumLaw, num_others: int) -> dict[str, Any]:
-    """Return how good the model can be."""
-    return {
-        "form": law.form,
-        "samples": law.samples,
-        "dimension": int(law.kept.size),
-        "dimension_per_sample": law.kept.size / law.samples,
-        "shrinkage": law.shrinkage,
-        "condition_number": law.condition,
-        "others": num_others,
-    }

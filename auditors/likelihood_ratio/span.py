@@ -234,7 +234,7 @@ def outside_span(
 
     Args:
         vector: Difference of two candidate updates, (dim,).
-        samples: Updates of the others, (samples, dim): of one law, or centred for each client.
+        samples: Updates of the others, (samples, dim): all alike, or centred for each client.
         affine: See `SpanTracker`.
         limit: See `SpanTracker`.
         tol: See `SpanTracker`.

@@ -6,21 +6,21 @@ compute can be had without a run from here.
 
 from __future__ import annotations
 
-from leakmeter.auditors.records.game import RecordAudit, RecordCase, RecordEffort, audit_records
-from leakmeter.auditors.records.law import GradientRows
+from leakmeter.auditors.records.game import RecordAudit, RecordBudget, RecordCase, audit_records
 from leakmeter.auditors.records.membership import (
     Shadows,
     logit_confidences,
     membership_bound,
     separation,
 )
+from leakmeter.auditors.records.pair import GradientRows
 from leakmeter.auditors.records.spectrum import Spectrum
 
 __all__ = [
     "GradientRows",
     "RecordAudit",
+    "RecordBudget",
     "RecordCase",
-    "RecordEffort",
     "Shadows",
     "Spectrum",
     "audit_records",

@@ -16,8 +16,8 @@ from leakmeter.auditors.records.game import (
     THIS_RUN,
     WORST_CASE,
     RecordAudit,
+    RecordBudget,
     RecordCase,
-    RecordEffort,
     audit_records,
 )
 from leakmeter.auditors.records.spectrum import Spectrum
@@ -37,7 +37,7 @@ class RecordLikelihoodRatio(Auditor):
         every: Rounds between two audits; 0 for the first only, -1 for rounds 1, 2, 4, 8, … and the
             last.
         delta: δ.
-        effort: How much is drawn.
+        budget: How much is drawn.
         confidence: Of each round's bound, and of the run's.
         seed: Names the draws.
     """
@@ -51,7 +51,7 @@ class RecordLikelihoodRatio(Auditor):
         *,
         every: int = 0,
         delta: float = 1e-5,
-        effort: RecordEffort = RecordEffort(),  # noqa: B008 - a frozen value
+        budget: RecordBudget = RecordBudget(),  # noqa: B008 - a frozen value
         confidence: float = 0.95,
         seed: int = 0,
     ) -> None:
@@ -61,7 +61,7 @@ class RecordLikelihoodRatio(Auditor):
         self._case_of, self._every, self._seed = case_of, every, seed
         self._confidence, self._due = confidence, Due(every, 1)
         self._audit = partial(
-            audit_records, delta=delta, effort=effort, confidence=confidence, seed=seed
+            audit_records, delta=delta, budget=budget, confidence=confidence, seed=seed
         )
         self._played: list[tuple[int, RecordAudit]] = []  # with their rounds
 

@@ -29,7 +29,7 @@ from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import drawn, epsilon_lower_bound
 from leakmeter.auditors.finding import Bound, Detail, Finding, ThreatModel
-from leakmeter.auditors.records.law import GradientRows, PairLaw
+from leakmeter.auditors.records.pair import GradientRows, PairDistribution
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream
 
@@ -89,14 +89,14 @@ class RecordCase:
 
 
 @dataclass(frozen=True)
-class RecordEffort:
+class RecordBudget:
     """How many pairs are tried, and how many sums are drawn.
 
     Attributes:
         pairs: Pairs of records among which the worst is chosen, those with the most distant
             gradients.
-        pilot: Sums for each world of each pair.
-        trials: Sums for each world of the pair that was chosen.
+        pilot: OthersSum for each world of each pair.
+        trials: OthersSum for each world of the pair that was chosen.
     """
 
     pairs: int = 8
@@ -172,7 +172,7 @@ def audit_records(
     case: RecordCase,
     *,
     delta: float,
-    effort: RecordEffort = RecordEffort(),
+    budget: RecordBudget = RecordBudget(),
     confidence: float = 0.95,
     seed: int = 0,
     path: Sequence[str | int] = (),
@@ -182,24 +182,24 @@ def audit_records(
     Args:
         case: The client and its part in the sum.
         delta: δ.
-        effort: How much is drawn.
+        budget: How much is drawn.
         confidence: Probability that the bound is no larger than the truth.
         seed: Seed of the draws.
         path: Further names of the random stream: round, client.
     """
     grams = [block.gram() for block in case.blocks]
     pilots = []
-    for record, other in _distant(np.sum(grams, axis=0), case.records, effort.pairs):
+    for record, other in _distant(np.sum(grams, axis=0), case.records, budget.pairs):
         pair = _Pair.of(case, grams, record, other)
         names = (*path, "record-pilot", record, other)
-        scores = [pair.scores(w, effort.pilot, stream(seed, *names, w)) for w in (0, 1)]
+        scores = [pair.scores(w, budget.pilot, stream(seed, *names, w)) for w in (0, 1)]
         # The mean log-ratios differ by the sum of the KL divergences in both directions. A bound
         # from so few draws would be zero for most pairs, or luck.
         pilots.append((float(scores[0].mean() - scores[1].mean()), record, other))
     _, record, other = max(pilots)
     pair = _Pair.of(case, grams, record, other)
     names = (*path, "record-trials")
-    own, others = (pair.scores(w, effort.trials, stream(seed, *names, w)) for w in (0, 1))
+    own, others = (pair.scores(w, budget.trials, stream(seed, *names, w)) for w in (0, 1))
     bound = epsilon_lower_bound(own, others, delta=delta, confidence=confidence)
     words = f"exact log-ratio for the worst of {len(pilots)} pairs of records; {bound.rule}"
     source = Assumption.TRIALS_BY_FORMULA if case.draw is None else Assumption.TRIALS_BY_CODE
@@ -228,24 +228,30 @@ class _Pair:
 
     case: RecordCase
     rows: tuple[Indices, Indices]  # the client's records in either world
-    laws: tuple[PairLaw, ...]  # of each block
+    distributions: tuple[PairDistribution, ...]  # of each block
 
     @classmethod
     def of(cls, case: RecordCase, grams: Sequence[Floats], record: int, other: int) -> _Pair:
         own = np.arange(case.records)
         changed = np.where(own == record, other, own)
-        law = partial(PairLaw.of, batch=case.batch, floor=case.floor, rest=case.rest)
-        excess = case.excess or (None,) * len(grams)
-        laws = tuple(
-            law(gram, own, changed, excess=more) for gram, more in zip(grams, excess, strict=True)
+        distribution = partial(
+            PairDistribution.of, batch=case.batch, floor=case.floor, rest=case.rest
         )
-        return cls(case, (own, changed), laws)
+        excess = case.excess or (None,) * len(grams)
+        distributions = tuple(
+            distribution(gram, own, changed, excess=more)
+            for gram, more in zip(grams, excess, strict=True)
+        )
+        return cls(case, (own, changed), distributions)
 
     def scores(self, world: int, count: int, rng: np.random.Generator) -> Floats:
         """Return log-ratios of sums that are drawn in one world; blocks are independent."""
         draw = self.case.draw
         if draw is None:
-            drawn = [law.log_ratio(law.worlds[world].draw(count, rng)) for law in self.laws]
+            drawn = [
+                distribution.log_ratio(distribution.worlds[world].draw(count, rng))
+                for distribution in self.distributions
+            ]
             return np.asarray(np.sum(drawn, axis=0))
         return np.array([self._score(draw(self.rows[world], rng), rng) for _ in range(count)])
 
@@ -256,9 +262,11 @@ class _Pair:
             raise ValueError(f"a draw must have shape ({cuts[-1]},), got {vector.shape}")
         total = 0.0
         parts = np.split(vector, cuts[:-1])
-        for block, law, part in zip(self.case.blocks, self.laws, parts, strict=True):
-            point = law.coordinates(block.products(part)) + law.excess(rng)
-            total += float(law.log_ratio(point))
+        for block, distribution, part in zip(
+            self.case.blocks, self.distributions, parts, strict=True
+        ):
+            point = distribution.coordinates(block.products(part)) + distribution.excess(rng)
+            total += float(distribution.log_ratio(point))
         return total
 
 

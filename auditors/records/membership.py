@@ -85,16 +85,20 @@ class Shadows:
             wanted = self.confidences.shape[1:]
             raise ValueError(f"confidences must have shape {wanted}, got {seen.shape}")
         if self.was_in is None:
-            mean, std = self._law(np.ones(self.confidences.shape, dtype=bool), "shadow models")
+            mean, std = self._distribution(
+                np.ones(self.confidences.shape, dtype=bool), "shadow models"
+            )
             return (seen - mean) / std
-        laws = (
-            self._law(self.was_in, "shadow models trained on it"),
-            self._law(~self.was_in, "shadow models not trained on it"),
+        distributions = (
+            self._distribution(self.was_in, "shadow models trained on it"),
+            self._distribution(~self.was_in, "shadow models not trained on it"),
         )
-        inside, outside = (-(((seen - mean) / std) ** 2) / 2 - np.log(std) for mean, std in laws)
+        inside, outside = (
+            -(((seen - mean) / std) ** 2) / 2 - np.log(std) for mean, std in distributions
+        )
         return np.asarray(inside - outside)
 
-    def _law(self, chosen: NDArray[np.bool_], who: str) -> tuple[Floats, Floats]:
+    def _distribution(self, chosen: NDArray[np.bool_], who: str) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of each record over the chosen models."""
         counts = chosen.sum(axis=0)
         least = 2 if self.spread == "record" else 1

@@ -16,17 +16,17 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
-    Effort,
     LikelihoodRatio,
     Look,
     MutualInformation,
     ReplaySampler,
+    SampleBudget,
     canary_mod,
 )
 from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.information.measure import measure
-from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, duel
-from leakmeter.auditors.likelihood_ratio.sum_law import DualLaw
+from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, play_game
+from leakmeter.auditors.likelihood_ratio.sum_distribution import DualGaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling import replay, row_store
 from leakmeter.auditors.sampling.row_store import RowStore
@@ -35,7 +35,7 @@ from tests.helpers.processes import open_files
 from tests.helpers.rounds import audited_round
 
 DIM, OTHERS = 600, [1, 2, 3, 4, 5]
-EFFORT = Effort(fit=60, candidates=12, pilot=20, trials=40)
+BUDGET = SampleBudget(fit=60, candidates=12, pilot=20, trials=40)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_game_from_files_is_that_from_memory(
 
     def play() -> Any:
         audited = audited_round(sampler, np.ones(DIM), OTHERS, noise_std=noise_std, really=really)
-        return duel(audited, effort=EFFORT, stream=("t",))
+        return play_game(audited, budget=BUDGET, stream=("t",))
 
     memory = play()
     to_disk()
@@ -88,12 +88,12 @@ def test_a_game_from_files_is_that_from_memory(
 def test_a_model_from_a_file_is_that_from_memory(to_disk: Any) -> None:
     rows = (stream(2, "rows").standard_normal((60, 40)) @ root().T).astype(np.float32)
     others = (stream(2, "others").standard_normal((5, 40)) @ root().T).astype(np.float32)
-    memory = DualLaw.fit(rows)
+    memory = DualGaussian.fit(rows)
     to_disk()
     store = RowStore(*rows.shape)
     for row in rows:
         store.add(row)
-    file = DualLaw.fit(store)
+    file = DualGaussian.fit(store)
     assert not store.is_in_memory
     assert file.kept.tolist() == memory.kept.tolist()
     assert file.shrinkage == pytest.approx(memory.shrinkage, rel=1e-5)
@@ -128,7 +128,7 @@ def test_others_that_never_change_are_found_from_files_too(
     to_disk()
     sampler = gaussian_sampler(root(), frozen=True)
     with pytest.raises(ConstantSumError, match="0 of 60 further draws"):
-        duel(audited_round(sampler, np.zeros(DIM), OTHERS), effort=EFFORT, stream=("t",))
+        play_game(audited_round(sampler, np.zeros(DIM), OTHERS), budget=BUDGET, stream=("t",))
 
 
 class Random:
@@ -176,7 +176,7 @@ def peak() -> Iterator[Callable[[Callable[[], Any]], int]]:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: LikelihoodRatio(ReplaySampler(), effort=Effort(80, 8, 10, 20)),
+        lambda: LikelihoodRatio(ReplaySampler(), budget=SampleBudget(80, 8, 10, 20)),
         lambda: MutualInformation(ReplaySampler(), look=Look(draws=6, rank=4, fit=16)),
     ],
 )
@@ -229,7 +229,10 @@ def test_too_little_room_is_said_before_anybody_trains(monkeypatch: pytest.Monke
         raise UnableError("no room")
 
     for auditor, module in (
-        (LikelihoodRatio(ReplaySampler(), effort=Effort(120, 16, 10, 60)), "likelihood_ratio"),
+        (
+            LikelihoodRatio(ReplaySampler(), budget=SampleBudget(120, 16, 10, 60)),
+            "likelihood_ratio",
+        ),
         (MutualInformation(ReplaySampler(), look=Look(draws=8, rank=4)), "information"),
     ):
         monkeypatch.setattr(f"leakmeter.auditors.{module}.auditor.check_room", refuse)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
-from leakmeter.auditors.records.game import RecordEffort
+from leakmeter.auditors.records.game import RecordBudget
 from leakmeter.fl_app.cli import main
 from leakmeter.fl_app.config.config import Config
 
@@ -25,7 +25,7 @@ _TINY = {
     "epochs": 1,
     "auditors": "one-shot",
 }
-# The default panel with little effort: for tests that need findings of every kind.
+# The default panel with little budget: for tests that need findings of every kind.
 _PANEL = {
     **_TINY,
     "auditors": "one-shot,likelihood-ratio,mutual-information,mine",
@@ -71,8 +71,8 @@ def short_page() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def few_sums() -> Iterator[None]:
     """Draw a tenth of the sums that the audit of records draws by default, thousands of them."""
-    effort = RecordEffort(pairs=3, pilot=20, trials=100)
-    with patch.dict(RecordLikelihoodRatio.__init__.__kwdefaults__, effort=effort):
+    budget = RecordBudget(pairs=3, pilot=20, trials=100)
+    with patch.dict(RecordLikelihoodRatio.__init__.__kwdefaults__, budget=budget):
         yield
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.auditors.likelihood_ratio.findings import Judge
+from leakmeter.auditors.claims import Claims
+from leakmeter.auditors.finding import ThreatModel
+from leakmeter.auditors.likelihood_ratio.findings import AttackedRound, ConstantRound
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
@@ -39,7 +41,10 @@ def test_a_smaller_confidence_shows_more(tiny_config: Config) -> None:
 
 def test_the_rule_of_three_is_one_of_its_confidence() -> None:
     for confidence, times in ((0.95, 3.0), (0.99, 4.7), (0.5, 0.7)):
-        judge = Judge("x", "server", 1e-5, 0, confidence)
-        facts = judge.constant(100, is_rounded=False).facts
+        claims = Claims(
+            "x", ThreatModel(observer="server", sees="round sum"), confidence=confidence
+        )
+        where = AttackedRound(1, "rerun", target=0, others=3)
+        facts = ConstantRound(where, 100, is_rounded=False).finding(claims).facts
         assert facts["largest chance"] == pytest.approx(times / 100)
         assert (1 - times / 100) ** 100 <= 1 - confidence

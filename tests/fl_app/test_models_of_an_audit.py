@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Effort, LikelihoodRatio
+from leakmeter.auditors import LikelihoodRatio, SampleBudget
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.resampling import each_round, other_initial
 from leakmeter.fl_app.cli.main import main
@@ -86,7 +86,7 @@ def test_other_models_come_from_the_same_initialiser_with_other_seeds(tiny_confi
     config = replace(tiny_config, **SMALL)
     (auditor,) = build.auditors(config, 210)
     assert isinstance(auditor, LikelihoodRatio)
-    one, other = auditor.effort.models
+    one, other = auditor.budget.models
     assert one.shape == (210,)
     assert not np.array_equal(one, other)
     np.testing.assert_array_equal(one, other_initial(config, 1))
@@ -95,7 +95,7 @@ def test_other_models_come_from_the_same_initialiser_with_other_seeds(tiny_confi
 
 def test_models_of_another_shape_are_refused(tiny_config: Config) -> None:
     sampler = each_round(tiny_config, "rerun")
-    auditor = LikelihoodRatio(sampler, effort=Effort(models=(np.zeros(3),)))
+    auditor = LikelihoodRatio(sampler, budget=SampleBudget(models=(np.zeros(3),)))
     with pytest.raises(ValueError, match=r"models must have the shape \(210,\), got \(3,\)"):
         auditor.begin(210, 1)
 

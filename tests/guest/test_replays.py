@@ -10,11 +10,11 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from leakmeter.auditors import (
     Auditor,
-    Effort,
     LikelihoodRatio,
     Look,
     MutualInformation,
     ReplaySampler,
+    SampleBudget,
     canary_mod,
     passive,
 )
@@ -37,14 +37,14 @@ from tests.guest.strategies import PLAIN, Descends, Make, of
 
 FOUR = dict.fromkeys(("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), 4)
 FEDAVG = of(FedAvg, **FOUR)
-QUICK = Effort(fit=16, candidates=4, pilot=10, trials=20)
+QUICK = SampleBudget(fit=16, candidates=4, pilot=10, trials=20)
 REPLAYING = ("likelihood-ratio", "mutual-information")
 
 
 def replays() -> list[Auditor]:
     """Return the audits that send the messages of round 1 again."""
     return [
-        LikelihoodRatio(ReplaySampler(), effort=QUICK),
+        LikelihoodRatio(ReplaySampler(), budget=QUICK),
         MutualInformation(ReplaySampler(), every=0, look=Look(draws=4, rank=2)),
     ]
 

@@ -23,11 +23,11 @@ from scipy.stats import hypergeom
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit, Scores
-from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.claims import Claims
+from leakmeter.auditors.finding import Bound, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
-from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
-from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
+from leakmeter.auditors.likelihood_ratio.combination import Transcripts, prove
+from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
 from leakmeter.auditors.records.membership import membership_bound
 from leakmeter.clients.protection.gradient_matrix import Rows
 from leakmeter.papers.andrew2024 import audit as one_shot
@@ -150,18 +150,14 @@ def _transcript(gap: float, delta: float = 0.1) -> Case:
     share = CORRELATION * TRANSCRIPT
     apart = gap * math.sqrt(TRANSCRIPT / (1 - CORRELATION + share))
     pilot = 100
-    judge = Verdicts(
-        name="transcript",
-        mode="whole-runs",
+    attacker = ThreatModel(
         observer="server",
+        sees="round sum",
+        holds="two data sets",
         knows_cohort=True,
         game="independent",
-        target=0,
-        delta=delta,
-        confidence=CONFIDENCE,
-        seed=0,
-        pilot=pilot,
     )
+    claims = Claims("transcript", attacker, delta, CONFIDENCE, server_round=TRANSCRIPT)
 
     def audit(rng: Rng) -> Mapping[str, Bound]:
         own = rng.standard_normal((2, pilot + FEW, TRANSCRIPT))
@@ -169,7 +165,7 @@ def _transcript(gap: float, delta: float = 0.1) -> Case:
         worlds = math.sqrt(1 - CORRELATION) * own + math.sqrt(CORRELATION) * kept
         worlds[0] += gap
         rounds = [Transcripts(*both) for both in np.split(worlds, TRANSCRIPT, axis=2)]
-        return {"transcript": judge.bound(rounds, server_round=TRANSCRIPT)}
+        return {"transcript": prove(claims, rounds, target=0, pilot=pilot)}
 
     name = f"{TRANSCRIPT} correlated rounds, {gap:g} apart each"
     return Case(name, delta, epsilon_gaussian(delta, apart), audit)
@@ -179,11 +175,11 @@ def _record(gap: float, delta: float = 0.1) -> Case:
     """Return a sum in which one record is exchanged, with variance 1 in every direction."""
     rows = Rows(np.array([[1.0, 0.0, 2.0], [1.0, gap, 2.0]]))
     case = RecordCase((rows,), records=1, batch=0, floor=0.25, rest=0.75)
-    effort = RecordEffort(pairs=1, pilot=1, trials=FEW)
+    budget = RecordBudget(pairs=1, pilot=1, trials=FEW)
 
     def audit(rng: Rng) -> Mapping[str, Bound]:
         seed = int(rng.integers(2**31))
-        audited = audit_records(case, delta=delta, effort=effort, confidence=CONFIDENCE, seed=seed)
+        audited = audit_records(case, delta=delta, budget=budget, confidence=CONFIDENCE, seed=seed)
         return {"one record": audited.bound}
 
     name = f"one record exchanged, {gap:g} apart"

@@ -12,6 +12,7 @@ chooses pair and test; the experiments' tests compare the scores with those of i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -22,7 +23,14 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.lower_bound import DELTAS, ErrorCurve, proven_epsilons
 from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.likelihood_ratio.game import Effort, challenges
+from leakmeter.auditors.likelihood_ratio.game import (
+    Challenge,
+    SampleBudget,
+    between,
+    farthest,
+)
+from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
+from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.papers import distribute
 from leakmeter.papers.base import Cells
 
@@ -118,14 +126,53 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
 def _attack(setting: Setting, game: Game) -> dict[str, Any]:
     """Fit the distribution of the others' sum at each model and choose the pair, before trials."""
     sampler, models = sampler_of(setting, game)
-    effort = Effort(fit=setting.fit, candidates=setting.candidates)
+    budget = SampleBudget(fit=setting.fit, candidates=setting.candidates)
     stream = _stream(setting, game)
-    tests = challenges(sampler, models, 0, setting.others, effort=effort, stream=stream)
+    tests = _challenges(sampler, models, 0, setting.others, budget=budget, stream=stream)
     return {
         "pair": tests[0].pair,
         "directions": [test.direction for test in tests],
         "shifts": [test.shift for test in tests],
     }
+
+
+def _challenges(
+    sampler: UpdateSampler,
+    models: Floats,
+    target: int,
+    others: Sequence[int],
+    *,
+    budget: SampleBudget,
+    stream: Stream,
+) -> list[Challenge]:
+    """Return the tests of a game at several initial models, between one pair of candidates.
+
+    The models share all draws, and the pair is the one farthest apart on average over them, so that
+    the trials can serve all models at once. The sum has no noise, and the fit needs as many draws
+    as a covariance matrix does.
+
+    Args:
+        sampler: Draws updates.
+        models: The initial models, (models, dim).
+        target: Client whose two candidate updates are to be distinguished.
+        others: Clients whose sum hides it.
+        budget: How many draws go into the fit and the candidates.
+        stream: Names the randomness, as in `play_game`.
+    """
+    drawn = (*stream, "candidates")
+    rows, fits = [], []
+    gram = np.zeros((budget.candidates, budget.candidates))
+    moments_at = sampler.moments_each(models, others, budget.fit, (*stream, "fit"))
+    for model, moments in zip(models, moments_at, strict=True):
+        sample = finite(sampler.sample(model, [target], budget.candidates, drawn))
+        rows.append(np.concatenate(list(sample))[:, 0])  # (candidates, dim)
+        fits.append(DenseGaussian.fit(moments, free=sampler.free, overwrite=True))
+        gram += fits[-1].gram(rows[-1], rows[-1].mean(axis=0))
+    first, second = farthest(gram)
+    return [
+        between(own[first], own[second], fit, (first, second))
+        for own, fit in zip(rows, fits, strict=True)
+    ]
 
 
 def _stream(setting: Setting, game: Game) -> tuple[str, ...]:

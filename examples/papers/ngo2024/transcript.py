@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors import RoundFacts, RoundView, TranscriptEffort, TranscriptLikelihoodRatio
+from leakmeter.auditors import RoundFacts, RoundView, TranscriptBudget, TranscriptLikelihoodRatio
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.likelihood_ratio.transcript import combination
-from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
-from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
+from leakmeter.auditors.likelihood_ratio.combination import Transcripts
+from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.base import Cells, Table
 from leakmeter.papers.ngo2024.game import Setting, sampler_of
@@ -36,7 +35,7 @@ class Scale:
 
     rounds: int
     sample: int  # clients in each round, the target among them
-    effort: TranscriptEffort
+    budget: TranscriptBudget
     dataset: str = "adult"
 
 
@@ -49,8 +48,8 @@ _SHOWN = {
     "largest ε that can be shown": "cap",
 }
 _SCALES = {
-    "paper": Scale(10, 60, TranscriptEffort(4000, 50, pilot=400, trials=1000)),
-    "small": Scale(3, 8, TranscriptEffort(60, 4, own=2, pilot=20, trials=20), "synthetic"),
+    "paper": Scale(10, 60, TranscriptBudget(4000, 50, pilot=400, trials=1000)),
+    "small": Scale(3, 8, TranscriptBudget(60, 4, own=2, pilot=20, trials=20), "synthetic"),
 }
 
 
@@ -98,8 +97,8 @@ def _audit(size: Scale, game: Game, mode: Mode) -> dict[str, Any]:
     """Return what the audit of one simulated run shows."""
     setting = Setting(dataset=size.dataset, models=1, synthetic_examples=1200)
     sampler, starts = sampler_of(setting, game)
-    effort = replace(size.effort, mode=mode)
-    auditor = TranscriptLikelihoodRatio(sampler, target=0, effort=effort, seed=_SEED)
+    budget = replace(size.budget, mode=mode)
+    auditor = TranscriptLikelihoodRatio(sampler, target=0, budget=budget, seed=_SEED)
     model = starts[0]
     auditor.begin(model.size, size.rounds)
     truth = sampler.keeping((_SEED, "truth"))
@@ -121,7 +120,7 @@ def _audit(size: Scale, game: Game, mode: Mode) -> dict[str, Any]:
         "separation": bound.facts["separation"],
         "largest_single": bound.facts["largest single round"],
         "largest_separation": bound.facts["largest separation of one round"],
-        **_growth(auditor.state(), size.effort.pilot),
+        **_growth(auditor.state(), size.budget.pilot),
     }
 
 
@@ -133,5 +132,4 @@ def _growth(state: Mapping[str, Any], pilot: int) -> dict[str, list[float]]:
 
 
 def _apart(rounds: list[Transcripts], pilot: int) -> float:
-    fitted, trials = Transcripts.joined(rounds).split(pilot)
-    return combination.separation(*combination.Combination.fit(fitted).scores(trials))
+    return Transcripts.joined(rounds).judged(pilot).separation

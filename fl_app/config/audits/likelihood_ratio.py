@@ -89,14 +89,14 @@ class LikelihoodRatioSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the audit of single rounds."""
-        from leakmeter.auditors import Effort, LikelihoodRatio
+        from leakmeter.auditors import LikelihoodRatio, SampleBudget
 
         config = run.config
         return LikelihoodRatio(
             run.sampler(run.game),
             target=run.one_client(config.lrt_target),
             every=config.lrt_every,
-            effort=Effort(
+            budget=SampleBudget(
                 fit=config.lrt_fit,
                 candidates=config.lrt_candidates,
                 pilot=max(config.lrt_trials // 4, 20),
@@ -160,8 +160,8 @@ class TranscriptSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the audit of all rounds together."""
-        from leakmeter.auditors import HiddenCohorts, TranscriptEffort, TranscriptLikelihoodRatio
-        from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
+        from leakmeter.auditors import HiddenCohorts, TranscriptBudget, TranscriptLikelihoodRatio
+        from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
 
         config = run.config
         hidden = None
@@ -171,7 +171,7 @@ class TranscriptSettings(AuditorSettings):
             run.sampler(run.game),
             target=run.one_client(config.lrt_target),
             hidden=hidden,
-            effort=TranscriptEffort(
+            budget=TranscriptBudget(
                 fit=config.lrt_fit,
                 pilot=max(config.transcript_trials // 2, 20),
                 trials=config.transcript_trials,

@@ -11,12 +11,12 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
-    Effort,
     LikelihoodRatio,
     Look,
     MutualInformation,
     OneShotCanaries,
     ReplaySampler,
+    SampleBudget,
     canary_mod,
     passive,
 )
@@ -53,8 +53,8 @@ def run(of: Any, auditors: list[Auditor], rounds: int) -> Audited:
     return audited
 
 
-QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
-SPANNED = Effort(fit=270, candidates=6, pilot=10, trials=20)
+QUICK = SampleBudget(fit=30, candidates=6, pilot=10, trials=20)
+SPANNED = SampleBudget(fit=270, candidates=6, pilot=10, trials=20)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ SPANNED = Effort(fit=270, candidates=6, pilot=10, trials=20)
     first_fast(
         3,
         [
-            (lambda: LikelihoodRatio(ReplaySampler(), effort=QUICK, every=2), 3),
+            (lambda: LikelihoodRatio(ReplaySampler(), budget=QUICK, every=2), 3),
             (lambda: MutualInformation(ReplaySampler(), look=Look(draws=6, rank=4)), 2),
             (lambda: MutualInformation(ReplaySampler(), every=0, look=Look(draws=4, rank=30)), 2),
-            (lambda: LikelihoodRatio(ReplaySampler(), effort=QUICK), 2),
-            (lambda: LikelihoodRatio(ReplaySampler(), effort=SPANNED), 1),  # dense, with its span
+            (lambda: LikelihoodRatio(ReplaySampler(), budget=QUICK), 2),
+            (lambda: LikelihoodRatio(ReplaySampler(), budget=SPANNED), 1),  # dense, with its span
         ],
     ),
 )

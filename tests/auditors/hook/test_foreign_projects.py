@@ -27,7 +27,6 @@ from flwr.serverapp.strategy import (
 from leakmeter.auditors import (
     Audited,
     Auditor,
-    Effort,
     Finding,
     LikelihoodRatio,
     Limitation,
@@ -36,6 +35,7 @@ from leakmeter.auditors import (
     OneShotCanaries,
     ReplaySampler,
     RoundView,
+    SampleBudget,
     canary_mod,
 )
 from leakmeter.auditors.hook import remarks
@@ -48,7 +48,7 @@ from tests.helpers.numbers import first_fast
 from tests.helpers.strategies import Counting, Piecemeal, TwoPhases
 
 ROUNDS = 8
-QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
+QUICK = SampleBudget(fit=30, candidates=6, pilot=10, trials=20)
 pytestmark = pytest.mark.usefixtures("flower_draws")
 ALL = {"min_train_nodes": 6, "min_available_nodes": 6, "fraction_evaluate": 0.0}
 
@@ -85,7 +85,7 @@ def foreign(federation: Any) -> Any:
 def panel() -> list[Auditor]:
     return [
         OneShotCanaries(seats=2),
-        LikelihoodRatio(ReplaySampler(), effort=QUICK),
+        LikelihoodRatio(ReplaySampler(), budget=QUICK),
         MutualInformation(ReplaySampler(), every=0, look=Look(draws=8, rank=2)),
     ]
 
@@ -191,7 +191,7 @@ def test_much_noise_of_flowers_wrapper_hides_the_canaries(foreign: Any) -> None:
 
 
 def test_noise_that_nobody_knows_makes_no_bound_for_an_outsider(foreign: Any) -> None:
-    auditor = LikelihoodRatio(ReplaySampler(), effort=QUICK, observer="outsider")
+    auditor = LikelihoodRatio(ReplaySampler(), budget=QUICK, observer="outsider")
     audited = run(foreign(), dp(DifferentialPrivacyServerSideFixedClipping), [auditor])
     assert audited.failures == [
         "likelihood-ratio, before round 1: UnableError: an outsider sees the noised sum, and how "
@@ -413,7 +413,7 @@ def test_a_model_that_changes_at_once_is_trained_without_an_audit(foreign: Any) 
 
 def test_without_masks_the_truth_is_what_was_sent_and_nobody_is_asked_for_it(foreign: Any) -> None:
     of = foreign()
-    audited = run(of, FedAvg(**ALL), [LikelihoodRatio(ReplaySampler(), effort=QUICK)])
+    audited = run(of, FedAvg(**ALL), [LikelihoodRatio(ReplaySampler(), budget=QUICK)])
     assert [f for f in audited.findings() if f.quantity == "guess"]
     asked = [kind for kind, *_ in of.seen]
     # 8 rounds of 6; 6 candidates; of 5 others 6 for the fit, 3 for the pilot, 20 for trials.

@@ -14,13 +14,13 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
-    Effort,
     LikelihoodRatio,
     Limitation,
     Look,
     MutualInformation,
     OneShotCanaries,
     ReplaySampler,
+    SampleBudget,
     canary_mod,
     passive,
     tap_mod,
@@ -32,7 +32,7 @@ from leakmeter.strategies import Chosen, FixedSize, Masked
 from tests.helpers.findings import finding
 
 CAPABLE = Project(dim=10_000, num_rounds=30, clients=12, seats=2)
-QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
+QUICK = SampleBudget(fit=30, candidates=6, pilot=10, trials=20)
 
 
 def said(auditor: Auditor, **changes: Any) -> list[str]:
@@ -153,7 +153,7 @@ def test_it_is_said_before_anybody_trains(federation: Any, caplog: Any) -> None:
             trained_when_said.append(len(of.seen))
             return super().limits(project)
 
-    audited = masked(of, [Slow(ReplaySampler(), effort=QUICK)])
+    audited = masked(of, [Slow(ReplaySampler(), budget=QUICK)])
     assert trained_when_said == [0]
     [failure] = audited.failures
     assert failure.startswith("likelihood-ratio, before round 1: ReplayError: replays need plain")
@@ -188,7 +188,7 @@ def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_p
             return {**models, "b": models["b"] + self.draws.standard_normal(12)}
 
     of = Noisy(5, mods=[MaskMod(required=True, allow_tap=True, seed=0), canary_mod])
-    auditor = LikelihoodRatio(ReplaySampler(simulated=True), effort=QUICK, every=1)
+    auditor = LikelihoodRatio(ReplaySampler(simulated=True), budget=QUICK, every=1)
     audited = masked(of, [auditor], out=tmp_path)
     assert audited.failures == []
     report = json.loads((tmp_path / "report.json").read_text())

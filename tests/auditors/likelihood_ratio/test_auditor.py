@@ -14,12 +14,12 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
 from leakmeter.auditors.finding import ErrorCurve, Finding, ThreatModel
 from leakmeter.auditors.hook.limit import Limit
-from leakmeter.auditors.likelihood_ratio.game import Effort
+from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many
 
 DIM, CLIENTS = 40, 6
-QUICK = Effort(fit=300, candidates=20, pilot=30, trials=300)
+QUICK = SampleBudget(fit=300, candidates=20, pilot=30, trials=300)
 
 
 def view_of(server_round: int = 1, *, update_of=None, clients: int = CLIENTS, **facts) -> RoundView:
@@ -49,9 +49,9 @@ def by_name(findings, quantity: str, kind: str | None = None) -> list[Finding]:
 
 @pytest.mark.parametrize("confidence", [0.95, Anytime(0.95)])
 def test_it_keeps_the_contract_of_auditors(gaussian_sampler, confidence) -> None:
-    effort = Effort(fit=60, candidates=10, pilot=20, trials=40)
+    budget = SampleBudget(fit=60, candidates=10, pilot=20, trials=40)
     sampler = gaussian_sampler(np.eye(128))
-    check_auditor(lambda: LikelihoodRatio(sampler, every=3, effort=effort, confidence=confidence))
+    check_auditor(lambda: LikelihoodRatio(sampler, every=3, budget=budget, confidence=confidence))
 
 
 def test_bets_on_the_trials_of_all_rounds_prove_more_than_any_round(gaussian_sampler) -> None:
@@ -59,7 +59,7 @@ def test_bets_on_the_trials_of_all_rounds_prove_more_than_any_round(gaussian_sam
     rounds, found = 6, {}
     for name, confidence in (("split", 0.95), ("anytime", Anytime(0.95))):
         auditor = LikelihoodRatio(
-            gaussian_sampler(np.eye(DIM)), target=0, every=1, effort=QUICK, confidence=confidence
+            gaussian_sampler(np.eye(DIM)), target=0, every=1, budget=QUICK, confidence=confidence
         )
         auditor.begin(DIM, rounds)
         seen = [f for r in range(1, rounds + 1) for f in auditor.observe(view_of(r, clients=3))]
@@ -83,7 +83,7 @@ def test_bets_on_trials_that_only_resemble_noise_of_integers_are_conditional(
     gaussian_sampler,
 ) -> None:
     auditor = LikelihoodRatio(
-        gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK, confidence=Anytime(0.95)
+        gaussian_sampler(np.eye(DIM)), target=0, budget=QUICK, confidence=Anytime(0.95)
     )
     auditor.begin(DIM, 1)
     seen = auditor.observe(view_of(share_std=0.1, noise_std=0.1, noise_law="skellam"))
@@ -98,7 +98,7 @@ def test_bets_on_trials_that_only_resemble_noise_of_integers_are_conditional(
 def test_few_others_hide_nothing_and_many_do(gaussian_sampler) -> None:
     bounds = []
     for clients in (3, 200):
-        auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
+        auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, budget=QUICK)
         auditor.begin(DIM, 1)
         found = auditor.observe(view_of(clients=clients))
         (bound,) = by_name(found, "epsilon", "lower_bound")
@@ -120,7 +120,7 @@ def test_few_others_hide_nothing_and_many_do(gaussian_sampler) -> None:
 
 
 def test_the_curve_is_a_lower_bound_at_every_delta_and_has_its_cap(gaussian_sampler) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), budget=QUICK)
     auditor.begin(DIM, 1)
     (bound,) = by_name(auditor.observe(view_of()), "epsilon", "lower_bound")
     (curve,) = bound.details
@@ -136,12 +136,11 @@ def test_the_threshold_is_fixed_by_the_pilot_and_shows_more_than_the_band(
     gaussian_sampler,
 ) -> None:
     """Three clients, 300 trials, no error: 4.33 in place of the 3.72 that the band shows."""
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, budget=QUICK)
     auditor.begin(DIM, 1)
     (bound,) = by_name(auditor.observe(view_of(clients=3)), "epsilon", "lower_bound")
-    (played,) = auditor.state()["played"]
-    inside, outside = played["scores"] + played["shift"], played["scores"]
-    band = epsilon_lower_bound(inside, outside, delta=1e-5)
+    [[_, played]] = auditor.state()["played"]
+    band = epsilon_lower_bound(played["first"], played["second"], delta=1e-5)
     assert band.value == pytest.approx(3.717, abs=1e-3)
     assert bound.value == bound.cap == pytest.approx(4.333, abs=1e-3)
     assert Assumption.FIXED_THRESHOLD in bound.assumptions
@@ -159,11 +158,11 @@ def test_the_trials_do_not_move_the_threshold(gaussian_sampler) -> None:
 
     middles = []
     for kind in (gaussian_sampler, Shifted):
-        auditor = LikelihoodRatio(kind(np.eye(DIM)), target=0, effort=QUICK)
+        auditor = LikelihoodRatio(kind(np.eye(DIM)), target=0, budget=QUICK)
         auditor.begin(DIM, 1)
         auditor.observe(view_of())
-        (played,) = auditor.state()["played"]
-        middles.append(played["middle"])
+        [[_, played]] = auditor.state()["played"]
+        middles.append(played["threshold"])
     assert middles[0] == middles[1]
 
 
@@ -171,8 +170,8 @@ def test_the_trials_do_not_move_the_threshold(gaussian_sampler) -> None:
     ("every", "audited"), [(0, [1]), (2, [1, 3, 5]), (-1, [1, 2, 4, 5]), (1, [1, 2, 3, 4, 5])]
 )
 def test_it_audits_the_rounds_that_are_due(gaussian_sampler, every, audited) -> None:
-    effort = Effort(fit=60, candidates=5, pilot=10, trials=20)
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=every, effort=effort)
+    budget = SampleBudget(fit=60, candidates=5, pilot=10, trials=20)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=every, budget=budget)
     auditor.begin(DIM, 5)
     rounds = [r for r in range(1, 6) if auditor.observe(view_of(r))]
     assert rounds == audited
@@ -189,25 +188,25 @@ def test_planned_and_played_audits_share_the_confidence(
     gaussian_sampler, planned: int, played: int, shares: int
 ) -> None:
     """A run that stops early, or goes on for longer, counts the larger number of audits."""
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=1, target=0, effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=1, target=0, budget=QUICK)
     auditor.begin(DIM, planned)
     for server_round in range(1, played + 1):
         auditor.observe(view_of(server_round, clients=3))
     (total,) = auditor.report()
-    trials = auditor.state()["played"][0]
+    _, trials = auditor.state()["played"][0]
     bound = epsilon_lower_bound(
-        trials["scores"] + trials["shift"],
-        trials["scores"],
+        trials["first"],
+        trials["second"],
         delta=1e-5,
         confidence=1 - 0.05 / shares,
-        rule=BandAndFixed(trials["middle"]),
+        rule=BandAndFixed(trials["threshold"]),
     )
     assert total.cap == pytest.approx(bound.cap)
     assert total.confidence == 0.95
 
 
 def test_several_rounds_share_the_confidence(gaussian_sampler) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=1, target=0, effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=1, target=0, budget=QUICK)
     auditor.begin(DIM, 4)
     single = [by_name(auditor.observe(view_of(r)), "epsilon")[0].value for r in range(1, 5)]
     (total,) = auditor.report()
@@ -215,17 +214,17 @@ def test_several_rounds_share_the_confidence(gaussian_sampler) -> None:
 
 
 def test_a_round_without_the_target_or_without_others_is_not_audited(gaussian_sampler) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=17, effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=17, budget=QUICK)
     auditor.begin(DIM, 1)
     assert auditor.observe(view_of()) == ()
-    assert auditor.report() == ()
-    alone = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), effort=QUICK)
+    assert not auditor.report()
+    alone = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), budget=QUICK)
     alone.begin(DIM, 1)
     assert alone.observe(view_of(clients=1)) == ()
 
 
 def test_canary_seats_do_not_count_as_clients(gaussian_sampler) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, budget=QUICK)
     auditor.begin(DIM, 1)
     view = replace(view_of(), instructed={1: Canary(0, 0), 4: Canary(1, 0)})
     (bound,) = by_name(auditor.observe(view), "epsilon", "lower_bound")
@@ -239,7 +238,7 @@ def test_the_guess_about_the_released_sum_is_mostly_right(gaussian_sampler, runs
     # Separations are above 3 standard deviations: errors are rarer than 7 %.
     right = []
     for key in range(runs):
-        auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, seed=key, effort=QUICK)
+        auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, seed=key, budget=QUICK)
         auditor.begin(DIM, 1)
         update = stream(key, "sent").standard_normal(DIM)
         view = view_of(1, update_of=update)
@@ -251,7 +250,7 @@ def test_the_guess_about_the_released_sum_is_mostly_right(gaussian_sampler, runs
 
 def test_the_guess_sees_the_sum_and_not_who_sent_what(gaussian_sampler) -> None:
     """Exchange what two others have sent: the sum is the same, and so must be the guess."""
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, budget=QUICK)
     auditor.begin(DIM, 1)
     view = view_of()
     swapped = dict(view.truth) | {1: view.truth[2] + 1.0, 2: view.truth[1] - 1.0}
@@ -262,7 +261,7 @@ def test_the_guess_sees_the_sum_and_not_who_sent_what(gaussian_sampler) -> None:
 
 
 def test_without_the_truth_there_is_no_guess(gaussian_sampler) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), budget=QUICK)
     auditor.begin(DIM, 1)
     assert not by_name(auditor.observe(replace(view_of(), truth={})), "guess")
 
@@ -273,7 +272,7 @@ def test_server_noise_hides_from_outsiders_only(gaussian_sampler) -> None:
     bounds = {}
     for observer in ("server", "outsider"):
         sampler = gaussian_sampler(np.eye(DIM))
-        auditor = LikelihoodRatio(sampler, target=0, observer=observer, effort=QUICK)
+        auditor = LikelihoodRatio(sampler, target=0, observer=observer, budget=QUICK)
         auditor.begin(DIM, 1)
         (bound,) = by_name(auditor.observe(view_of(**facts, **noised)), "epsilon", "lower_bound")
         bounds[observer] = bound.value
@@ -287,7 +286,7 @@ def test_server_noise_hides_from_outsiders_only(gaussian_sampler) -> None:
 
 
 def test_noise_of_the_clients_hides_from_the_server_too(gaussian_sampler) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, budget=QUICK)
     auditor.begin(DIM, 1)
     facts = {"noise_std": 4.0, "divisor": float(CLIENTS), "share_std": 10.0}
     (bound,) = by_name(auditor.observe(view_of(**facts)), "epsilon", "lower_bound")
@@ -301,7 +300,7 @@ def test_a_mechanism_that_changes_has_a_sampler_for_each_round(gaussian_sampler)
         asked.append(view.server_round)
         return gaussian_sampler(np.eye(DIM) * view.server_round)
 
-    auditor = LikelihoodRatio(of, every=2, effort=Effort(fit=60, candidates=5, trials=20))
+    auditor = LikelihoodRatio(of, every=2, budget=SampleBudget(fit=60, candidates=5, trials=20))
     auditor.begin(DIM, 4)
     for server_round in range(1, 5):
         auditor.observe(view_of(server_round))
@@ -309,12 +308,12 @@ def test_a_mechanism_that_changes_has_a_sampler_for_each_round(gaussian_sampler)
 
 
 def test_others_that_never_change_give_a_finding_and_no_bound(gaussian_sampler) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), budget=QUICK)
     auditor.begin(DIM, 1)
     (finding,) = auditor.observe(view_of())
     assert (finding.quantity, finding.kind) == ("certain separation", "diagnostic")
     # Verdicts are made of what is said about the run: the strongest leak must be there.
-    again = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), effort=QUICK)
+    again = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), budget=QUICK)
     again.begin(DIM, 1)
     again.restore(auditor.state())
     for said in (finding, *auditor.report(), *again.report()):
@@ -326,9 +325,9 @@ def test_others_that_never_change_give_a_finding_and_no_bound(gaussian_sampler) 
 
 
 def test_certainty_takes_at_least_sixty_draws(gaussian_sampler) -> None:
-    """The fit has three draws of each client, and the effort 20 trials: 60 are drawn."""
-    effort = Effort(fit=10, candidates=5, pilot=10, trials=20)
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), effort=effort)
+    """The fit has three draws of each client, and the budget 20 trials: 60 are drawn."""
+    budget = SampleBudget(fit=10, candidates=5, pilot=10, trials=20)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), budget=budget)
     auditor.begin(DIM, 1)
     (finding,) = auditor.observe(view_of())
     assert finding.facts["draws"] == 60
@@ -343,11 +342,11 @@ def test_others_that_change_rarely_are_not_taken_for_constant(gaussian_sampler) 
             usual = super()._draw(clients, t, path)
             return usual + 1.0 if t % 20 == 7 else usual
 
-    effort = Effort(fit=10, candidates=5, pilot=10, trials=20)
-    auditor = LikelihoodRatio(Rare(np.eye(DIM), frozen=True), effort=effort)
+    budget = SampleBudget(fit=10, candidates=5, pilot=10, trials=20)
+    auditor = LikelihoodRatio(Rare(np.eye(DIM), frozen=True), budget=budget)
     auditor.begin(DIM, 1)
     assert auditor.observe(view_of()) == ()
-    assert auditor.report() == ()
+    assert not auditor.report()
 
 
 def test_wrong_arguments_are_named(gaussian_sampler) -> None:
@@ -389,8 +388,8 @@ def test_certain_separation_is_said_only_after_enough_trials_without_exception(
                 done += len(chunk)
                 yield chunk if project is None else chunk @ project
 
-    effort = Effort(fit=120, candidates=20, pilot=30, trials=trials)
-    auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, effort=effort)
+    budget = SampleBudget(fit=120, candidates=20, pilot=30, trials=trials)
+    auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, budget=budget)
     auditor.begin(DIM, 1)
     said = by_name(auditor.observe(view_of()), "certain separation")
     assert bool(said) == is_said
@@ -410,7 +409,7 @@ def test_coarse_rounding_may_hide_what_the_others_never_reach(gaussian_sampler) 
 
     said = []
     for quantum in (1e-6, 1.0):
-        auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, effort=QUICK)
+        auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, budget=QUICK)
         auditor.begin(DIM, 1)
         found = auditor.observe(view_of(quantum=quantum))
         said.append(len(by_name(found, "certain separation")))
@@ -428,7 +427,7 @@ def test_the_gaussian_approximation_is_left_out_where_the_scores_are_not_gaussia
             return super()._draw(clients, t, path) * (10.0 if t % 10 == 0 else 1.0)
 
     kind = gaussian_sampler if is_gaussian else Heavy
-    auditor = LikelihoodRatio(kind(np.eye(DIM)), target=0, effort=QUICK)
+    auditor = LikelihoodRatio(kind(np.eye(DIM)), target=0, budget=QUICK)
     auditor.begin(DIM, 1)
     found = auditor.observe(view_of())
     (normality,) = by_name(found, "normality")
@@ -445,7 +444,7 @@ def test_the_gaussian_approximation_is_left_out_where_the_scores_are_not_gaussia
 def test_updates_that_are_not_finite_are_not_called_equal(gaussian_sampler, fit: int) -> None:
     # Once: "the other clients sent the same in all 60 draws". Comparisons with NaN are false.
     sampler = gaussian_sampler(np.full((DIM, DIM), np.inf))
-    auditor = LikelihoodRatio(sampler, effort=replace(QUICK, fit=fit))
+    auditor = LikelihoodRatio(sampler, budget=replace(QUICK, fit=fit))
     auditor.begin(DIM, 1)
     with np.errstate(invalid="ignore"), pytest.raises(DivergedError):
         auditor.observe(view_of())
@@ -457,7 +456,7 @@ def test_fewer_audits_share_the_confidence_so_the_bound_of_the_run_is_larger(
     bounds, views = {}, [view_of(r, clients=2) for r in range(1, 9)]
     for every in (1, -1):
         auditor = LikelihoodRatio(
-            gaussian_sampler(np.eye(DIM)), target=0, every=every, effort=QUICK
+            gaussian_sampler(np.eye(DIM)), target=0, every=every, budget=QUICK
         )
         auditor.begin(DIM, len(views))
         for view in views:
@@ -471,7 +470,7 @@ def test_fewer_audits_share_the_confidence_so_the_bound_of_the_run_is_larger(
 
 
 def test_a_round_of_canaries_alone_has_nobody_to_audit(gaussian_sampler, caplog) -> None:
-    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), effort=QUICK)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), budget=QUICK)
     auditor.begin(DIM, 1)
     seats = {c: Canary(id=c, seed=1) for c in range(CLIENTS)}
     assert auditor.observe(replace(view_of(), instructed=seats)) == ()

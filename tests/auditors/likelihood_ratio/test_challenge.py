@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
-from leakmeter.auditors.likelihood_ratio.challenge import Candidates, between, challenge, farthest
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, grams
+from leakmeter.auditors.likelihood_ratio.game import Candidates, between, challenge, farthest
+from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian, grams
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 
@@ -17,10 +17,10 @@ ROWS = stream(0, "fit").standard_normal((400, DIM)) @ ROOT.T
 CANDIDATES = stream(0, "candidates").standard_normal((60, DIM)) @ ROOT.T + 100.0
 
 
-def laws() -> list[DenseLaw | DualLaw]:
+def laws() -> list[DenseGaussian | DualGaussian]:
     """Return both forms of the same model."""
     moments = Scatter(DIM).add(ROWS).moments()
-    return [DenseLaw.fit(moments, shrinkage=0.1), DualLaw.fit(ROWS, shrinkage=0.1)]
+    return [DenseGaussian.fit(moments, shrinkage=0.1), DualGaussian.fit(ROWS, shrinkage=0.1)]
 
 
 def test_the_pair_is_that_of_the_mahalanobis_distances() -> None:
@@ -69,7 +69,7 @@ def test_an_update_is_tested_against_the_candidate_farthest_from_it() -> None:
 
 
 def test_forms_of_one_fit_see_the_candidates_as_each_does_alone() -> None:
-    law = DualLaw.fit(ROWS[:30], shrinkage=0.1)
+    law = DualGaussian.fit(ROWS[:30], shrinkage=0.1)
     forms, centre = [law, law.leading(3)], CANDIDATES.mean(axis=0)
     for form, gram in zip(forms, grams(forms, CANDIDATES, centre), strict=True):
         assert np.array_equal(gram, form.gram(CANDIDATES, centre))

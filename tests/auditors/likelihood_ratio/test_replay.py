@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors import Audited, Effort, LikelihoodRatio, ReplaySampler, canary_mod, tap_mod
+from leakmeter.auditors import (
+    Audited,
+    LikelihoodRatio,
+    ReplaySampler,
+    SampleBudget,
+    canary_mod,
+    tap_mod,
+)
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, FixedSize, Masked
 
-QUICK = Effort(fit=60, candidates=12, pilot=10, trials=25)
+QUICK = SampleBudget(fit=60, candidates=12, pilot=10, trials=25)
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def run(of: Any, auditor: LikelihoodRatio, strategy: Any = None) -> Audited:
 
 
 def test_a_foreign_app_is_audited_by_replay(foreign: Any) -> None:
-    audited = run(foreign(5), LikelihoodRatio(ReplaySampler(), effort=QUICK))
+    audited = run(foreign(5), LikelihoodRatio(ReplaySampler(), budget=QUICK))
     assert audited.failures == []
     kinds = {(f.quantity, f.kind) for f in audited.findings()}
     assert ("epsilon", "lower_bound") in kinds
@@ -63,7 +70,7 @@ def test_replays_do_not_change_the_run(foreign: Any) -> None:
         ).start(each.grid, each.arrays(), num_rounds=2)
         for each, auditors in (
             (plain, []),
-            (audited, [LikelihoodRatio(ReplaySampler(), effort=QUICK)]),
+            (audited, [LikelihoodRatio(ReplaySampler(), budget=QUICK)]),
         )
     ]
     first, second = (result.arrays.to_numpy_ndarrays() for result in results)
@@ -74,7 +81,7 @@ def test_replays_do_not_change_the_run(foreign: Any) -> None:
 def test_deterministic_clients_are_named_and_the_training_goes_on(foreign: Any) -> None:
     of = foreign(5)
     of.spread = 0.0
-    audited = run(of, LikelihoodRatio(ReplaySampler(), effort=QUICK))
+    audited = run(of, LikelihoodRatio(ReplaySampler(), budget=QUICK))
     (failure,) = audited.failures
     assert "gave the same update twice" in failure
 
@@ -89,7 +96,7 @@ def test_masked_rounds_are_replayed_in_simulations_only(
     chosen = Chosen(inner, FixedSize(5), num_clients=5, seed=0)
     masked = Masked(chosen, max_weight=50.0, clip_range=8.0, metrics={"train-loss": (0.0, 9.0)})
     sampler = ReplaySampler(simulated=simulated)
-    audited = run(of, LikelihoodRatio(sampler, effort=QUICK), masked)
+    audited = run(of, LikelihoodRatio(sampler, budget=QUICK), masked)
     if simulated:
         assert audited.failures == []
         assert any(f.kind == "lower_bound" for f in audited.findings())

@@ -15,7 +15,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
-from leakmeter.auditors.likelihood_ratio.game import Effort
+from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition, spans
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Stream
@@ -81,8 +81,8 @@ def test_the_likelihood_ratio_audit_finds_it_by_support_where_its_scores_miss_it
                         rows[:, place, -idle:] = 0.0
                 yield rows if project is None else rows @ project
 
-    effort = Effort(fit=200, candidates=10, pilot=30, trials=200)
-    auditor = LikelihoodRatio(FewDirections(np.eye(dim)), target=target, effort=effort)
+    budget = SampleBudget(fit=200, candidates=10, pilot=30, trials=200)
+    auditor = LikelihoodRatio(FewDirections(np.eye(dim)), target=target, budget=budget)
     auditor.begin(dim, 1)
     replies = {client: np.zeros(dim) for client in range(4)}
     known = RoundFacts(aggregate=np.zeros(dim), num_clients=4, total_weight=4.0)

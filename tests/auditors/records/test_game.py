@@ -16,8 +16,8 @@ from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
-from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
-from leakmeter.auditors.records.law import PairLaw
+from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
+from leakmeter.auditors.records.pair import PairDistribution
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
@@ -27,7 +27,7 @@ from leakmeter.strategies.accounting.guarantee import guarantee as guarantee_of
 from leakmeter.strategies.accounting.rdp import Contribution, Round
 
 DELTA = 1e-2
-QUICK = RecordEffort(pairs=2, pilot=20, trials=150)
+QUICK = RecordBudget(pairs=2, pilot=20, trials=150)
 
 
 def gradients(count: int, dim: int, clip: float = 1.0, seed: int = 0) -> np.ndarray:
@@ -57,7 +57,7 @@ def test_the_log_ratio_is_that_of_the_whole_densities(dim: int) -> None:
     rows = gradients(7, dim)
     own, other = np.arange(6), np.array([0, 1, 6, 3, 4, 5])
     about: dict[str, Any] = {"batch": 2, "floor": 0.05, "rest": 0.1}
-    law = PairLaw.of(rows @ rows.T, own, other, **about)
+    law = PairDistribution.of(rows @ rows.T, own, other, **about)
     left, right = dense_law(rows[own], **about), dense_law(rows[other], **about)
     for point in stream(1, "points").standard_normal((5, dim)):
         found = law.log_ratio(law.coordinates(rows @ point))
@@ -70,7 +70,7 @@ def test_noise_of_others_in_some_directions_is_in_both_densities(dim: int) -> No
     own, other = np.arange(6), np.array([0, 1, 6, 3, 4, 5])
     about: dict[str, Any] = {"batch": 2, "floor": 0.05, "rest": 0.1}
     more = loud.T @ loud
-    law = PairLaw.of(rows @ rows.T, own, other, excess=rows @ more @ rows.T, **about)
+    law = PairDistribution.of(rows @ rows.T, own, other, excess=rows @ more @ rows.T, **about)
     left, right = (dense_law(rows[which], **about, more=more) for which in (own, other))
     for point in stream(1, "points").standard_normal((5, dim)):
         found = law.log_ratio(law.coordinates(rows @ point))
@@ -94,7 +94,7 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
         found = case(rows, **options, draw=by)
         own, other = np.arange(6), np.array([6, 1, 2, 3, 4, 5])
         about: dict[str, Any] = {"batch": 2, "floor": 0.15, "rest": 0.0}
-        law = PairLaw.of(rows @ rows.T, own, other, **about)
+        law = PairDistribution.of(rows @ rows.T, own, other, **about)
         if by is None:
             return law.log_ratio(law.worlds[0].draw(draws, stream(0, "law")))
         rng = stream(0, "code")
@@ -120,14 +120,14 @@ def test_blocks_are_independent_and_add_up() -> None:
     points = stream(0, "points").standard_normal((3, 10))
     own, other = np.arange(6), np.array([7, 1, 2, 3, 4, 5])
     about: dict[str, Any] = {"batch": 2, "floor": 5.0, "rest": 0.1}
-    one = PairLaw.of(rows @ rows.T, own, other, **about)
-    two = [PairLaw.of(half.gram(), own, other, **about) for half in split.blocks]
+    one = PairDistribution.of(rows @ rows.T, own, other, **about)
+    two = [PairDistribution.of(half.gram(), own, other, **about) for half in split.blocks]
     for point in points:
         parts = zip(two, (rows[:, :4] @ point[:4], rows[:, 4:] @ point[4:]), strict=True)
         assert sum(float(law.log_ratio(law.coordinates(p))) for law, p in parts) == pytest.approx(
             float(one.log_ratio(one.coordinates(rows @ point))), abs=1e-9
         )
-    assert audit_records(split, delta=DELTA, effort=QUICK).bound.value >= 0
+    assert audit_records(split, delta=DELTA, budget=QUICK).bound.value >= 0
 
 
 # The bound.
@@ -139,9 +139,9 @@ def test_where_only_means_differ_the_bound_is_below_the_exact_epsilon_and_near_i
     rows[0, 0], rows[3, 0] = 1.0, -1.0
     mu = (2 / 3) / math.sqrt(0.5 + 0.1)
     truth = epsilon_gaussian(DELTA, mu)
-    effort = RecordEffort(pairs=3, pilot=50, trials=4000)
+    budget = RecordBudget(pairs=3, pilot=50, trials=4000)
     about = case(rows, records=3, floor=0.5)
-    found = audit_records(about, delta=DELTA, effort=effort)
+    found = audit_records(about, delta=DELTA, budget=budget)
     assert (found.record, found.other) == (0, 3)
     assert 0.6 * truth < found.bound.value < truth
     assert found.means == pytest.approx((mu**2 / 2, -(mu**2) / 2), abs=0.1)
@@ -164,10 +164,10 @@ def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(
         own = WaterFilling(0.5).draw(DenseGradients(rows[which]), 2, rng).gradient
         return own + gaussian(5, math.sqrt(0.1), rng)
 
-    effort = RecordEffort(pairs=3, pilot=50, trials=trials)
+    budget = RecordBudget(pairs=3, pilot=50, trials=trials)
     floor_only = case(rows, records=3, floor=0.5, draw=draw if by_code else None)
     of_run = replace(floor_only, excess=(rows @ more @ rows.T,))
-    worst, run = (audit_records(c, delta=DELTA, effort=effort) for c in (floor_only, of_run))
+    worst, run = (audit_records(c, delta=DELTA, budget=budget) for c in (floor_only, of_run))
     for found, variance in ((worst, 0.6), (run, 6.0)):
         mu = (2 / 3) / math.sqrt(variance)
         assert found.means == pytest.approx((mu**2 / 2, -(mu**2) / 2), abs=0.1)
@@ -190,12 +190,12 @@ def test_the_worst_of_the_pairs_is_chosen() -> None:
 
 
 def test_gradients_that_vanish_leak_nothing_even_in_one_block_of_two() -> None:
-    empty = audit_records(case(np.zeros((5, 4))), delta=DELTA, effort=QUICK)
+    empty = audit_records(case(np.zeros((5, 4))), delta=DELTA, budget=QUICK)
     assert (empty.bound.value, empty.means) == (0.0, (0.0, 0.0))
     rows = gradients(7, 6)
     whole = case(rows)
     beside = replace(whole, blocks=(*whole.blocks, DenseGradients(np.zeros((7, 3)))))
-    one, two = (audit_records(c, delta=DELTA, effort=QUICK) for c in (whole, beside))
+    one, two = (audit_records(c, delta=DELTA, budget=QUICK) for c in (whole, beside))
     assert one.means == pytest.approx(two.means, abs=1e-12)
 
 
@@ -205,12 +205,12 @@ def test_bounds_exceed_the_guarantee_no_more_often_than_promised_and_a_weak_floo
     rows[0, 0], rows[1, 1], rows[4, 0], rows[5, 2] = 1.0, 0.5, -1.0, 1.0
     about = {"floor": 0.3, "clip": 1.0, "batch": 50, "examples": 4}
     guarantee = water_filling_epsilon(users=1, delta=DELTA, **about)
-    effort = RecordEffort(pairs=2, pilot=20, trials=300)
+    budget = RecordBudget(pairs=2, pilot=20, trials=300)
     repetitions = 100
 
     def bounds(floor: float, number: int) -> list[Bound]:
         one = case(rows, batch=50, floor=floor, rest=0.0)
-        return [audit_records(one, delta=DELTA, effort=effort, seed=s).bound for s in range(number)]
+        return [audit_records(one, delta=DELTA, budget=budget, seed=s).bound for s in range(number)]
 
     kept = bounds(0.3, repetitions)
     assert guarantee < kept[0].cap  # else nothing could exceed it
@@ -226,7 +226,7 @@ def test_bounds_exceed_the_exact_epsilon_no_more_often_than_promised() -> None:
     truth = epsilon_gaussian(DELTA, (2 / 3) / math.sqrt(0.6))
     about = case(rows, records=3, floor=0.5)
     repetitions = 150
-    found = [audit_records(about, delta=DELTA, effort=QUICK, seed=s) for s in range(repetitions)]
+    found = [audit_records(about, delta=DELTA, budget=QUICK, seed=s) for s in range(repetitions)]
     above = sum(one.bound.value > truth for one in found)
     assert above / repetitions <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repetitions)
 
@@ -244,9 +244,9 @@ def test_without_the_floor_the_guarantee_is_exceeded() -> None:
         weights = 1 / len(which) + gaussian(len(which), 1 / math.sqrt(2 * len(which)), rng)
         return weights @ rows[which]
 
-    effort = RecordEffort(pairs=2, pilot=20, trials=300)
-    kept = audit_records(case(rows, floor=0.3, rest=0.6, draw=filled), delta=DELTA, effort=effort)
-    broken = audit_records(case(rows, floor=0.0, rest=0.0, draw=bare), delta=DELTA, effort=effort)
+    budget = RecordBudget(pairs=2, pilot=20, trials=300)
+    kept = audit_records(case(rows, floor=0.3, rest=0.6, draw=filled), delta=DELTA, budget=budget)
+    broken = audit_records(case(rows, floor=0.0, rest=0.0, draw=bare), delta=DELTA, budget=budget)
     assert kept.bound.value <= guarantee < 3.0 < broken.bound.value
     assert broken.bound.saturated  # no error at all in 300 trials
 
@@ -259,7 +259,7 @@ def view(server_round: int = 1, **facts: Any) -> RoundView:
 
 
 def test_the_auditor_speaks_of_a_record_that_is_replaced() -> None:
-    auditor = RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), effort=QUICK, delta=DELTA)
+    auditor = RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), budget=QUICK, delta=DELTA)
     [found] = auditor.observe(view())
     assert (found.unit, found.adjacency, found.observer) == ("record", "replace", "server")
     assert (found.kind, found.server_round, found.delta) == ("lower_bound", 1, DELTA)
@@ -270,7 +270,7 @@ def test_the_auditor_speaks_of_a_record_that_is_replaced() -> None:
 def test_worst_case_and_this_run_are_two_findings_that_one_guarantee_covers() -> None:
     rows = gradients(7, 9)
     about = case(rows, excess=(4.0 * np.eye(7),))
-    auditor = RecordLikelihoodRatio(lambda _: about, effort=QUICK, delta=DELTA)
+    auditor = RecordLikelihoodRatio(lambda _: about, budget=QUICK, delta=DELTA)
     auditor.begin(9, 1)
     of_round, of_run = auditor.observe(view()), auditor.report()
     guarantee = guarantee_of([Round((Contribution(0.05, 1.0, 2, 5),) * 3)], DELTA)
@@ -283,7 +283,7 @@ def test_worst_case_and_this_run_are_two_findings_that_one_guarantee_covers() ->
 
 
 def test_rounds_that_gave_no_sum_are_not_audited() -> None:
-    auditor = RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), effort=QUICK, every=2)
+    auditor = RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), budget=QUICK, every=2)
     assert [len(auditor.observe(view(r))) for r in (1, 2, 3)] == [1, 0, 1]
     assert auditor.observe(view(1, abandoned="too few")) == ()
 
@@ -291,7 +291,7 @@ def test_rounds_that_gave_no_sum_are_not_audited() -> None:
 def test_the_run_gets_the_largest_bound_at_a_confidence_that_rounds_share() -> None:
     def auditor() -> RecordLikelihoodRatio:
         made = RecordLikelihoodRatio(
-            lambda _: case(gradients(7, 9), floor=0.0, rest=0.0), effort=QUICK, every=2
+            lambda _: case(gradients(7, 9), floor=0.0, rest=0.0), budget=QUICK, every=2
         )
         made.begin(9, 4)
         return made
@@ -310,7 +310,7 @@ def test_the_run_gets_the_largest_bound_at_a_confidence_that_rounds_share() -> N
 def test_rounds_beyond_the_plan_share_the_confidence_too() -> None:
     def found(planned: int) -> Finding:
         about = case(gradients(7, 9), floor=0.0, rest=0.0)
-        auditor = RecordLikelihoodRatio(lambda _: about, effort=QUICK, every=1, delta=DELTA)
+        auditor = RecordLikelihoodRatio(lambda _: about, budget=QUICK, every=1, delta=DELTA)
         auditor.begin(9, planned)
         for r in (1, 2, 3, 4):
             auditor.observe(view(r))
@@ -324,7 +324,7 @@ def test_rounds_beyond_the_plan_share_the_confidence_too() -> None:
 
 
 def test_the_auditor_keeps_the_contract() -> None:
-    check_auditor(lambda: RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), effort=QUICK))
+    check_auditor(lambda: RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), budget=QUICK))
 
 
 @pytest.mark.parametrize(
@@ -342,8 +342,8 @@ def test_blocks_of_different_records_and_draws_of_another_length_are_refused() -
     with pytest.raises(ValueError, match="same records"):
         replace(case(rows), blocks=(DenseGradients(rows), DenseGradients(rows[:5])))
     with pytest.raises(ValueError, match="shape"):
-        audit_records(case(rows, draw=lambda *_: np.zeros(3)), delta=DELTA, effort=QUICK)
+        audit_records(case(rows, draw=lambda *_: np.zeros(3)), delta=DELTA, budget=QUICK)
     with pytest.raises(ValueError, match="excess must be one matrix of 7 x 7 for each block"):
         case(rows, excess=(np.eye(9),))
     with pytest.raises(ValueError, match="trials"):
-        RecordEffort(trials=0)
+        RecordBudget(trials=0)

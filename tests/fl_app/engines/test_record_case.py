@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
-from leakmeter.auditors.records.game import RecordEffort, audit_records
+from leakmeter.auditors.records.game import RecordBudget, audit_records
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.record_case import record_case
@@ -72,9 +72,9 @@ def test_the_others_noise_is_that_of_their_whole_covariances(blocks: int) -> Non
 def test_the_noise_of_this_run_hides_far_more_than_the_worst_case_does() -> None:
     config = Config(**SETTING)
     found = case(config)
-    effort = RecordEffort(pairs=2, pilot=40, trials=400)
-    of_run = audit_records(found, delta=1e-3, effort=effort)
-    worst = audit_records(replace(found, excess=()), delta=1e-3, effort=effort)
+    budget = RecordBudget(pairs=2, pilot=40, trials=400)
+    of_run = audit_records(found, delta=1e-3, budget=budget)
+    worst = audit_records(replace(found, excess=()), delta=1e-3, budget=budget)
     assert of_run.bound.value < 0.5 < 1.0 < worst.bound.value
 
 

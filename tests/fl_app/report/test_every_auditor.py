@@ -36,18 +36,19 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.claims import Claims
+from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.information import Look
 from leakmeter.auditors.judge.adversary import by_adversary, covers
 from leakmeter.auditors.judge.meaning import surprises
 from leakmeter.auditors.judge.summary import details
 from leakmeter.auditors.judge.verdict import Verdict, is_distorted
-from leakmeter.auditors.likelihood_ratio.game import Effort
+from leakmeter.auditors.likelihood_ratio.combination import Transcripts, prove
+from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
-from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
-from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
-from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
+from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
 from leakmeter.auditors.reconstruction import Attack
-from leakmeter.auditors.records.game import RecordCase, RecordEffort
+from leakmeter.auditors.records.game import RecordBudget, RecordCase
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import claim, condition, quantity, value
@@ -80,10 +81,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     sampler = GaussianSampler(np.eye(DIM)[:, :20])
     auditors: list[Auditor] = [
         OneShotCanaries(seats=20, delta=DELTA),
-        LikelihoodRatio(sampler, effort=Effort(fit=200, candidates=5, pilot=10, trials=60)),
+        LikelihoodRatio(sampler, budget=SampleBudget(fit=200, candidates=5, pilot=10, trials=60)),
         MutualInformation(sampler, look=Look(draws=40, rank=3)),
         NeuralInformation(sampler, look=Look(draws=40, rank=3), critics=Critics(steps=1)),
-        RecordLikelihoodRatio(_case, effort=RecordEffort(pairs=2, pilot=20, trials=100)),
+        RecordLikelihoodRatio(_case, budget=RecordBudget(pairs=2, pilot=20, trials=100)),
         Membership(lambda model: (model[:30] ** 2, model[:30] ** 2 + 3.0), delta=DELTA),
         SpanCondition(),
         Inversion(_net, _images, rate=1.0, steps=2.0, seek=2, every=1, attack=Attack(steps=2)),
@@ -135,11 +136,16 @@ def _transcripts() -> Iterator[Finding]:
     ]
     for mode in get_args(Mode):
         for knows in (True, False):
-            verdicts = Verdicts(
-                *("transcript", mode, "server", knows, "independent", 0, DELTA, 0.95, 0, 20)
+            attacker = ThreatModel(
+                observer="server",
+                sees="frozen sums" if mode == "frozen-models" else "round sum",
+                holds="two data sets",
+                knows_cohort=knows,
+                game="independent",
             )
-            yield verdicts.bound(rounds, server_round=ROUNDS)
-            yield verdicts.bound(rounds)
+            for server_round in (ROUNDS, None):
+                claims = Claims("transcript", attacker, DELTA, server_round=server_round, seed=0)
+                yield prove(claims, rounds, target=0, pilot=20)
 
 
 def _case(_: RoundView) -> RecordCase:

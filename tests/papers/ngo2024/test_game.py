@@ -12,11 +12,12 @@ import pytest
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.likelihood_ratio.game import Effort, duel
+from leakmeter.auditors.likelihood_ratio.game import SampleBudget, between, play_game
 from leakmeter.papers.base import CELLS, Cells, Table
 from leakmeter.papers.ngo2024.game import (
     Setting,
     _attack,
+    _challenges,
     _judged,
     _stream,
     _sums,
@@ -24,6 +25,7 @@ from leakmeter.papers.ngo2024.game import (
     sampler_of,
 )
 from leakmeter.papers.ngo2024.secure_sum import _GAMES, _SCALES, run
+from tests.auditors.conftest import GaussianSampler
 from tests.helpers.rounds import audited_round
 
 # 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
@@ -143,15 +145,17 @@ def test_an_interrupted_experiment_computes_only_what_is_missing(tmp_path: Path)
 
 @pytest.mark.parametrize("game", ["partition", "independent-held-out"])
 def test_the_audit_that_users_run_has_the_same_scores_on_the_same_draws(game: Game) -> None:
-    """`duel` with one model and one size; it adds up in another order, in single precision.
+    """`play_game` with one model and one size; it adds up in another order, in single precision.
 
     In the game "independent" its pilot needs no sums, so its threshold is another.
     """
     one = replace(SMALL, models=1, sums=(18,), trials=60)
     sampler, (model,) = sampler_of(one, game)
-    effort = Effort(fit=one.fit, candidates=one.candidates, pilot=one.pilot, trials=one.trials)
+    budget = SampleBudget(
+        fit=one.fit, candidates=one.candidates, pilot=one.pilot, trials=one.trials
+    )
     audited = audited_round(sampler, model, one.others)
-    played = duel(audited, effort=effort, stream=_stream(one, game))
+    played = play_game(audited, budget=budget, stream=_stream(one, game))
     attack = _attack(one, game)
     assert set(attack["pair"]) == set(played.pair)
     assert attack["shifts"] == pytest.approx([played.shift], rel=1e-5)
@@ -188,3 +192,39 @@ def test_skewed_labels_are_drawn_in_two_ways_and_their_title_says_how_clients_ar
     assert len({row[0] for row in page.rows}) == 2
     assert all(row[-3] for row in page.rows)
     assert [row.source for row in page.comparisons] == ["Ngo et al. 2024, Fig. 4"] * 2
+
+
+@pytest.mark.parametrize("effect", [0.0, 3.0])
+def test_several_models_share_the_pair_that_is_farthest_apart_on_average(
+    effect: float,
+) -> None:
+    class Moved(GaussianSampler):
+        """A model scales the updates of the target along its own coordinate."""
+
+        def sample(self, model, clients, draws, path, *, project=None):
+            for chunk in super().sample(model, clients, draws, path):
+                scaled = chunk * (1 + effect * model) if list(clients) == [0] else chunk
+                yield scaled if project is None else scaled @ project
+
+    sampler, models = Moved(np.eye(10)), np.eye(10)[:3]
+    others, names = range(1, 5), ("t", 0)
+    budget = SampleBudget(fit=400, candidates=30, pilot=60, trials=400)
+    tests = _challenges(sampler, models, 0, others, budget=budget, stream=names)
+    each = [
+        _challenges(sampler, m[None], 0, others, budget=budget, stream=names)[0] for m in models
+    ]
+    assert len({test.pair for test in tests}) == 1
+    mean = np.mean([test.modelled**2 for test in tests])
+    for own, model in zip(each, models, strict=True):
+        # With one model it is the pair of the game itself, with its test.
+        played = play_game(audited_round(sampler, model, others), budget=budget, stream=names)
+        assert (own.pair, own.shift) == (played.pair, pytest.approx(played.shift, rel=1e-9))
+        rows = [
+            np.concatenate(list(sampler.sample(m, [0], 30, (*names, "candidates")))) for m in models
+        ]
+        pairs = [
+            between(found[own.pair[0], 0], found[own.pair[1], 0], test.distribution)
+            for found, test in zip(rows, tests, strict=True)
+        ]
+        assert np.mean([test.modelled**2 for test in pairs]) <= mean * (1 + 1e-9)
+    assert ({own.pair for own in each} == {tests[0].pair}) == (effect == 0)

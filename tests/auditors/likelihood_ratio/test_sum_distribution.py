@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw
+from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling import scatter
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
@@ -22,9 +22,9 @@ def draws(count: int, seed: int = 1) -> np.ndarray:
     return stream(seed, "draws").standard_normal((count, DIM)) @ ROOT.T
 
 
-def dense(rows: np.ndarray, **more: object) -> DenseLaw:
+def dense(rows: np.ndarray, **more: object) -> DenseGaussian:
     """Return the dense model of some rows."""
-    return DenseLaw.fit(Scatter(rows.shape[1]).add(rows).moments(), **more)
+    return DenseGaussian.fit(Scatter(rows.shape[1]).add(rows).moments(), **more)
 
 
 def shrunk(rows: np.ndarray, shrinkage: float, noise_std: float = 0.0) -> np.ndarray:
@@ -41,7 +41,7 @@ def test_both_forms_invert_the_shrunk_covariance(shrinkage: float, noise_std: fl
     truth = np.linalg.inv(shrunk(rows, shrinkage, noise_std))
     for law in (
         dense(rows, shrinkage=shrinkage, noise_std=noise_std),
-        DualLaw.fit(rows, shrinkage=shrinkage, noise_std=noise_std),
+        DualGaussian.fit(rows, shrinkage=shrinkage, noise_std=noise_std),
     ):
         gram = vectors @ truth @ vectors.T
         np.testing.assert_allclose(law.gram(vectors), gram, rtol=2e-4, atol=1e-4 * gram.max())
@@ -52,14 +52,14 @@ def test_both_forms_invert_the_shrunk_covariance(shrinkage: float, noise_std: fl
 
 def test_fewer_samples_than_dimensions_are_enough_for_the_dual_form() -> None:
     rows = draws(6)
-    law = DualLaw.fit(rows, shrinkage=0.3)
+    law = DualGaussian.fit(rows, shrinkage=0.3)
     expected = np.linalg.solve(shrunk(rows, 0.3), ROOT[:, 0])
     np.testing.assert_allclose(law.solve(ROOT[:, 0]) @ ROOT[:, 0], expected @ ROOT[:, 0], rtol=1e-3)
 
 
 def test_leading_directions_see_nothing_outside_them() -> None:
     rows = draws(200)
-    law = DualLaw.fit(rows, shrinkage=0.01).leading(3)
+    law = DualGaussian.fit(rows, shrinkage=0.01).leading(3)
     assert law.form == "3 leading directions"
     basis = law.mix @ law.white.columns(slice(0, DIM))
     np.testing.assert_allclose(basis @ basis.T, np.eye(3), atol=1e-5)
@@ -82,7 +82,7 @@ def test_shrinkage_falls_with_samples_and_agrees_with_ledoit_and_wolf() -> None:
         )
         standard = (rows - rows.mean(axis=0)) / rows.std(axis=0)
         theirs = ledoit_wolf_shrinkage(standard)
-        ours = dense(rows).shrinkage, DualLaw.fit(rows).shrinkage
+        ours = dense(rows).shrinkage, DualGaussian.fit(rows).shrinkage
         assert ours == pytest.approx((theirs, theirs), rel=0.2)
         found.append(ours[0])
     assert found == sorted(found, reverse=True)
@@ -97,7 +97,7 @@ def test_redundant_and_still_coordinates_are_left_out() -> None:
     rows = draws(60)
     rows[:, 4] = 0.0
     free = np.arange(DIM - 2)
-    for law in (dense(rows, free=free), DualLaw.fit(rows, free=free)):
+    for law in (dense(rows, free=free), DualGaussian.fit(rows, free=free)):
         assert law.kept.tolist() == [i for i in range(DIM - 2) if i != 4]
         assert law.solve(np.ones(DIM))[[4, DIM - 2, DIM - 1]].tolist() == [0.0, 0.0, 0.0]
 
@@ -107,7 +107,7 @@ def test_moments_without_redundant_coordinates_give_the_same_model() -> None:
     rows[:, 4] = 0.0
     free = np.flatnonzero(np.arange(DIM) % 5 != 2)
     some = replace(Scatter(free.size).add(rows[:, free]).moments(), columns=free)
-    law, full = DenseLaw.fit(some, shrinkage=0.1), dense(rows, free=free, shrinkage=0.1)
+    law, full = DenseGaussian.fit(some, shrinkage=0.1), dense(rows, free=free, shrinkage=0.1)
     assert law.kept.tolist() == full.kept.tolist()
     np.testing.assert_allclose(law.solve(np.ones(DIM)), full.solve(np.ones(DIM)), rtol=1e-9)
     np.testing.assert_allclose(law.gram(rows[:3]), full.gram(rows[:3]), rtol=1e-9)
@@ -151,9 +151,11 @@ def test_a_large_model_is_fitted_in_single_precision_to_the_same_result(many: in
     rows = large(600, many)
     moments = Scatter(many).add(rows[:400]).add(rows[400:]).moments()
     kept = moments.scatter.copy()
-    double, single = (DenseLaw.fit(each, shrinkage=0.05) for each in (moments.plain(), moments))
+    double, single = (
+        DenseGaussian.fit(each, shrinkage=0.05) for each in (moments.plain(), moments)
+    )
     np.testing.assert_array_equal(moments.scatter, kept)
-    used = DenseLaw.fit(moments, shrinkage=0.05, overwrite=True)
+    used = DenseGaussian.fit(moments, shrinkage=0.05, overwrite=True)
     assert (double.factor.dtype, single.factor.dtype) == (np.float64, np.float32)
     assert np.shares_memory(used.factor, moments.scatter)
     assert single.kept.size == many
@@ -169,7 +171,7 @@ def test_a_large_model_that_single_precision_cannot_factor_well_is_fitted_in_dou
     many: int,
 ) -> None:
     moments = Scatter(many).add(large(600, many)).moments()
-    law, plain = (DenseLaw.fit(each, shrinkage=5e-4) for each in (moments, moments.plain()))
+    law, plain = (DenseGaussian.fit(each, shrinkage=5e-4) for each in (moments, moments.plain()))
     assert law.factor.dtype == np.float64
     assert law.shrinkage == plain.shrinkage == 5e-4
     assert law.condition == pytest.approx(plain.condition, rel=0.05)
@@ -179,4 +181,4 @@ def test_nothing_that_moves_is_an_error() -> None:
     with pytest.raises(ValueError, match="samples must move at least one coordinate"):
         dense(np.ones((5, 3)))
     with pytest.raises(ValueError, match="sums must contain at least 3 samples, got 2"):
-        DualLaw.fit(np.ones((2, 3)))
+        DualGaussian.fit(np.ones((2, 3)))

@@ -8,13 +8,15 @@ test, since the trials that judge it are others: a bad fit costs power, never co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from leakmeter.auditors._types import Floats, Vector
+from leakmeter.auditors.claims import Claims, Trials
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import counted
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Transcripts:
     def of(self, draws: slice) -> Transcripts:
         """Return some of the transcripts."""
         return Transcripts(self.first[draws], self.second[draws])
+
+    def judged(self, pilot: int) -> Trials:
+        """Return the scores of a test that the first `pilot` transcripts fix, on the others."""
+        fitted, judged = self.split(pilot)
+        return Combination.fit(fitted).trials(judged)
 
     @staticmethod
     def joined(rounds: Sequence[Transcripts]) -> Transcripts:
@@ -87,16 +94,42 @@ class Combination:
         weights = np.linalg.solve(correlation, gap / std) / std
         return cls(weights, float((means[0] + means[1]) @ weights) / 2)
 
-    def scores(self, transcripts: Transcripts) -> tuple[Vector, Vector]:
+    def trials(self, transcripts: Transcripts) -> Trials:
         """Return the combined scores in both worlds, (draws,) each."""
-        return transcripts.first @ self.weights, transcripts.second @ self.weights
+        first, second = transcripts.first @ self.weights, transcripts.second @ self.weights
+        return Trials(first, second, self.middle)
 
 
-def separation(first: Vector, second: Vector) -> float:
-    """Return the distance of two worlds in standard deviations of their scores."""
-    std = math.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2)
-    gap = float(first.mean() - second.mean())
-    return gap / std if std > 0 else math.copysign(math.inf, gap) if gap else 0.0
+def prove(
+    claims: Claims,
+    rounds: Sequence[Transcripts],
+    models: Sequence[Transcripts] = (),
+    *,
+    target: int,
+    pilot: int,
+) -> Finding:
+    """Return what the trials of these rounds together prove.
+
+    Args:
+        claims: About the last of these rounds if the run continues, else about the run.
+        rounds: Scores of the rounds in which the target takes part or might.
+        models: The same for models that the attacker has seen beside the sums.
+        target: Client under attack.
+        pilot: Transcripts that fix the test; the others are trials.
+    """
+    model = replace(claims.threat_model, participations=len(rounds))
+    claims, count = replace(claims, threat_model=model), len(rounds)
+    trials = Transcripts.joined([*rounds, *models]).judged(pilot)
+    bound = claims.assuming(trials.bound(claims.delta, claims.confidence))
+    bound = replace(bound, rule=f"{bound.rule}; one test over {counted(count, 'round')}")
+    facts = {"target": target, "rounds": count, "separation": trials.separation}
+    if claims.server_round is not None:
+        return claims.finding(bound, facts)
+    alone = [one.judged(pilot) for one in rounds]
+    shared = claims.shared(count)
+    facts["largest single round"] = max(one.bound(claims.delta, shared).value for one in alone)
+    facts["largest separation of one round"] = max(one.separation for one in alone)
+    return claims.finding(bound, facts, (trials.curve(claims.confidence),))
 
 
 def _shrunk(correlation: Floats, draws: int) -> Floats:

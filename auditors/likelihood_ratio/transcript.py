@@ -16,40 +16,36 @@ Inference Attacks, arXiv:2403.17775, audit one round and leave the combination o
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import (
+    SEES,
     AuditedRound,
     ResamplingAuditor,
     SumObserver,
     unwatched,
 )
-from leakmeter.auditors.auditor import (
-    Project,
-    RoundFacts,
-    RoundView,
-    UnableError,
-    few_clients,
-)
-from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.likelihood_ratio.sum_law import NothingMovesError
-from leakmeter.auditors.likelihood_ratio.transcript.case import (
+from leakmeter.auditors.auditor import Project, RoundFacts, RoundView, UnableError, few_clients
+from leakmeter.auditors.claims import Claims
+from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.finding import Finding, Game, ThreatModel
+from leakmeter.auditors.likelihood_ratio.combination import Transcripts, prove
+from leakmeter.auditors.likelihood_ratio.sum_distribution import NothingMovesError
+from leakmeter.auditors.likelihood_ratio.transcript_runs import (
     Case,
     Cohort,
     HiddenCohorts,
-    TranscriptEffort,
+    RoundPlan,
+    TranscriptBudget,
+    WholeRuns,
     choose,
+    round_scores,
 )
-from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
-from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
-from leakmeter.auditors.likelihood_ratio.transcript.frozen import round_scores
-from leakmeter.auditors.likelihood_ratio.transcript.whole import RoundPlan, WholeRuns
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
 
@@ -66,7 +62,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         target: Client under attack; None draws one of the first round's clients.
         hidden: How cohorts are drawn, for an attacker who does not know them; None for one who
             knows in which rounds the target takes part.
-        effort: How transcripts are played, and how many draws go into each stage.
+        budget: How transcripts are played, and how many draws go into each stage.
         observer: "server" sees the sums before server noise, "outsider" after it.
         delta: The delta of the bound.
         confidence: Of the bound; rounds do not share it.
@@ -76,13 +72,22 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
     name = _NAME
     reads = frozenset({"sent", "replies", "facts"})
 
+    _case: Kept[Case | None]
+    _game: Kept[Game | None]
+    _has_integers: Kept[bool]  # whether the noise of some round was over integers
+    _start: Kept[Vector | None]
+    _rounds: Kept[list[Transcripts]]  # scores of the sums
+    _models: Kept[list[Transcripts]]  # scores of the models, of whole runs only
+    _plans: Kept[list[RoundPlan]]
+    _last: Kept[tuple[int, RoundFacts] | None]  # what the runner of whole runs is for
+
     def __init__(
         self,
         sampler: RoundSampler,
         *,
         target: int | None = None,
         hidden: HiddenCohorts | None = None,
-        effort: TranscriptEffort = TranscriptEffort(),  # noqa: B008 - a frozen value
+        budget: TranscriptBudget = TranscriptBudget(),  # noqa: B008 - a frozen value
         observer: SumObserver = "server",
         delta: float = 1e-5,
         confidence: float = 0.95,
@@ -94,19 +99,13 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         if target is not None and target < 0:
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
         self.target, self.hidden = target, hidden
-        self.effort, self.delta, self.confidence, self.seed = effort, delta, confidence, seed
+        self.budget, self.delta, self.confidence, self.seed = budget, delta, confidence, seed
         self._reset()
 
     def _reset(self) -> None:
-        self._case: Case | None = None
-        self._game: Any = None
-        self._has_integers = False  # whether the noise of some round was of integers
-        self._start: Vector | None = None
-        self._rounds: list[Transcripts] = []  # scores of the sums
-        self._models: list[Transcripts] = []  # scores of the models, of whole runs only
-        self._plans: list[RoundPlan] = []
+        self._case, self._game, self._has_integers = None, None, False
+        self._start, self._rounds, self._models, self._plans, self._last = None, [], [], [], None
         self._runner: UpdateSampler | None = None
-        self._last: tuple[int, RoundFacts] | None = None  # what the runner of whole runs is for
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget an earlier run."""
@@ -145,52 +144,21 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         self._has_integers |= audited.has_integers
         try:
             if self._case is None:
-                self._case = choose(audited, cohort.others, effort=self.effort, stream=self._stream)
+                self._case = choose(
+                    audited, cohort.others, budget=self.budget, stream=(_NAME, self.seed)
+                )
             is_played = self._play(audited, cohort)
         except NothingMovesError:
             _log.warning("round %d: no update of the others varies; left out", server_round)
             return ()
         if not is_played:
             return ()
-        return [self._verdicts().bound(self._rounds, server_round=server_round)]
+        return [self._proven(server_round)]
 
     def report(self) -> Sequence[Finding]:
         """Return what all rounds together prove."""
         self._run_all()  # of a run that has ended early
-        return [self._verdicts().bound(self._rounds, self._models)] if self._rounds else []
-
-    def state(self) -> dict[str, Any]:
-        """Return target, pair, and the scores or plans of the rounds so far."""
-        return {
-            "target": None if self._case is None else self._case.target,
-            "pair": None if self._case is None else list(self._case.pair),
-            "game": self._game,
-            "has_integers": self._has_integers,
-            "start": self._start,
-            "rounds": [vars(one) for one in self._rounds],
-            "models": [vars(one) for one in self._models],
-            "plans": [_plain(plan) for plan in self._plans],
-            "last": None if self._last is None else [self._last[0], vars(self._last[1])],
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._reset()
-        if state["pair"] is not None:
-            first, second = state["pair"]
-            self._case = Case(int(state["target"]), self._stream, (int(first), int(second)))
-        self._game, self._has_integers = state["game"], bool(state["has_integers"])
-        if state["start"] is not None:
-            self._start = np.asarray(state["start"], dtype=np.float64)
-        self._rounds = [_transcripts(one) for one in state["rounds"]]
-        self._models = [_transcripts(one) for one in state["models"]]
-        self._plans = [_plan(one) for one in state["plans"]]
-        if (last := state.get("last")) is not None:  # checkpoints of older releases lack it
-            self._last = int(last[0]), RoundFacts(**last[1])
-
-    @property
-    def _stream(self) -> tuple[str | int, ...]:
-        return (_NAME, self.seed)
+        return [self._proven()] if self._rounds else []
 
     def target_among(self, honest: Sequence[int], server_round: int) -> int | None:
         """Return the client under attack, the same in all rounds."""
@@ -203,13 +171,13 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
     def _play(self, audited: AuditedRound, cohort: Cohort) -> bool:
         """Score this round of all transcripts, or note it for whole runs; whether it was scored."""
         assert self._case is not None
-        if self.effort.mode == "whole-runs":
+        if self.budget.mode == "whole-runs":
             divisor = audited.facts.divisor
             divisor = None if divisor is None else divisor / audited.sampler.scale
             self._start = audited.model.copy() if self._start is None else self._start
             self._plans.append(RoundPlan(cohort, audited.seen_std, audited.added_std, divisor))
         elif cohort.rate:
-            self._rounds.append(round_scores(audited, cohort, self._case, effort=self.effort))
+            self._rounds.append(round_scores(audited, cohort, self._case, budget=self.budget))
             return True
         return False
 
@@ -229,45 +197,35 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             self._start,
             tuple(self._plans),
             self._case,
-            self.effort,
+            self.budget,
             self.watch or unwatched,
         ).play()
 
-    def _verdicts(self) -> Verdicts:
+    def _proven(self, server_round: int | None = None) -> Finding:
+        """Return what the rounds so far prove together."""
         assert self._case is not None
-        return Verdicts(
-            name=self.name,
-            mode=self.effort.mode,
-            observer=self.observer,
-            knows_cohort=self.hidden is None,
-            game=self._game,
-            target=self._case.target,
-            delta=self.delta,
-            confidence=self.confidence,
+        assert self._game is not None
+        is_frozen = self.budget.mode == "frozen-models"
+        claims = Claims(
+            self.name,
+            ThreatModel(
+                observer=self.observer,
+                sees="frozen sums" if is_frozen else SEES[self.observer],
+                holds="two data sets",
+                knows_cohort=self.hidden is None,
+                game=self._game,
+            ),
+            self.delta,
+            self.confidence,
+            server_round=server_round,
             seed=self.seed,
-            pilot=self.effort.pilot,
-            has_integers=self._has_integers,
+            assumptions=(
+                Assumption.KNOWN_SEATS,
+                Assumption.GAUSSIAN_ROUNDING,
+                *((Assumption.MODELS_AS_SENT,) if is_frozen else ()),
+                *((Assumption.GAUSSIAN_TRIALS,) if self._has_integers else ()),
+            ),
         )
-
-
-def _plain(plan: RoundPlan) -> dict[str, Any]:
-    """Return a plan in JSON types."""
-    return {
-        "others": list(plan.cohort.others),
-        "stand_in": plan.cohort.stand_in,
-        "rate": plan.cohort.rate,
-        "seen_std": plan.seen_std,
-        "added_std": plan.added_std,
-        "divisor": plan.divisor,
-    }
-
-
-def _plan(plain: Mapping[str, Any]) -> RoundPlan:
-    """Return the plan that `_plain` wrote."""
-    others = tuple(int(c) for c in plain["others"])
-    cohort = Cohort(others, plain["stand_in"], plain["rate"])
-    return RoundPlan(cohort, plain["seen_std"], plain["added_std"], plain["divisor"])
-
-
-def _transcripts(plain: Mapping[str, Any]) -> Transcripts:
-    return Transcripts(np.asarray(plain["first"], float), np.asarray(plain["second"], float))
+        models = self._models if server_round is None else ()
+        about = {"target": self._case.target, "pilot": self.budget.pilot}
+        return prove(claims, self._rounds, models, **about)

@@ -1,23 +1,24 @@
 """A Gaussian model of a sum of updates, fitted from samples, in the form that fits their number.
 
-With samples well above the dimension the covariance is factored (`DenseLaw`); with fewer it is
-never formed (`DualLaw`, the matrix inversion lemma). Ledoit and Wolf (2004), A Well-conditioned
-Estimator for Large-dimensional Covariance Matrices, Lemmas 3.2-3.4, say how far to shrink. Ours
-shrinks correlations towards zero and leaves the variances alone: the coordinates of an update
-have very different scales, and a target of equal variances would drown the small ones.
+With samples well above the dimension the covariance is factored (`DenseGaussian`); with fewer it
+is never formed (`DualGaussian`, the matrix inversion lemma). Ledoit and Wolf (2004), A
+Well-conditioned Estimator for Large-dimensional Covariance Matrices, Lemmas 3.2-3.4, say how far to
+shrink. Ours shrinks correlations towards zero and leaves the variances alone: the coordinates of an
+update have very different scales, and a target of equal variances would drown the small ones.
 Coordinates that never move in the samples are left out: the model knows nothing of them.
 
-Samples of `DualLaw` and candidates may be in a file (`RowStore`). Products over all coordinates are
-then added up block by block; in memory there is one block.
+Samples of `DualGaussian` and candidates may be in a file (`RowStore`). Products over all
+coordinates are then added up block by block; in memory there is one block.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,58 +34,54 @@ class NothingMovesError(ValueError):
     """The samples are all the same."""
 
 
-class SumLaw(Protocol):
-    """Gaussian model of the others' sum."""
-
-    @property
-    def kept(self) -> Indices:
-        """Coordinates that the model covers."""
-        ...
-
-    @property
-    def samples(self) -> int:
-        """How many samples it was fitted from."""
-        ...
-
-    @property
-    def shrinkage(self) -> float:
-        """How far correlations were shrunk, in [0, 1]."""
-        ...
-
-    @property
-    def condition(self) -> float:
-        """Condition number of the shrunk correlations, estimated."""
-        ...
-
-    @property
-    def form(self) -> str:
-        """Which form this is, in words."""
-        ...
-
-    def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
-        """Return rows Σ⁻¹ rowsᵀ, (m, m), for rows (m, dim), less a centre (dim,) if given."""
-        ...
-
-    def solve(self, vector: AnyFloats) -> Vector:
-        """Return Σ⁻¹ vector, zero outside `kept`."""
-        ...
-
-
 @dataclass(frozen=True)
-class DenseLaw:
-    """Shrunk covariance matrix, factored once; see `SumLaw`.
+class SumDistribution(ABC):
+    """Gaussian model of the others' sum.
 
-    The factor has the precision of the moments. Entries of correlations and of their factor are at
-    most 1, so single precision adds less to them than the sums over the samples already have.
+    Attributes:
+        kept: Coordinates that the model covers.
+        samples: How many samples it was fitted from.
+        shrinkage: How far correlations were shrunk, in [0, 1].
+        condition: Condition number of the shrunk correlations, estimated.
+        form: Which form this is, in words.
     """
 
     kept: Indices
     samples: int
     shrinkage: float
     condition: float
+    form: str = field(default="shrunk covariance", kw_only=True)
+
+    @abstractmethod
+    def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
+        """Return rows Σ⁻¹ rowsᵀ, (m, m), for rows (m, dim), less a centre (dim,) if given."""
+
+    @abstractmethod
+    def solve(self, vector: AnyFloats) -> Vector:
+        """Return Σ⁻¹ vector, zero outside `kept`."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return how good the model can be."""
+        return {
+            "form": self.form,
+            "samples": self.samples,
+            "dimension": int(self.kept.size),
+            "dimension_per_sample": self.kept.size / self.samples,
+            "shrinkage": self.shrinkage,
+            "condition_number": self.condition,
+        }
+
+
+@dataclass(frozen=True)
+class DenseGaussian(SumDistribution):
+    """Shrunk covariance matrix, factored once.
+
+    The factor has the precision of the moments. Entries of correlations and of their factor are at
+    most 1, so single precision adds less to them than the sums over the samples already have.
+    """
+
     std: Vector
     factor: AnyFloats  # lower Cholesky factor of the shrunk correlations; above it is rubbish
-    form: str = "shrunk covariance"
 
     @classmethod
     def fit(
@@ -95,7 +92,7 @@ class DenseLaw:
         noise_std: float = 0.0,
         shrinkage: float | None = None,
         overwrite: bool = False,
-    ) -> DenseLaw:
+    ) -> DenseGaussian:
         """Return the model of these moments.
 
         Args:
@@ -125,7 +122,7 @@ class DenseLaw:
         return cls(kept, moments.count, shrinkage, condition, std, factor)
 
     def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
-        """Return rows Σ⁻¹ rowsᵀ."""
+        """Return rows Σ⁻¹ rowsᵀ, (m, m)."""
         rows = self._scaled(_taken(RowStore.of(rows), self.kept, centre))
         # Only the rows are looked through: a factor that LAPACK has found is finite.
         white = solve_triangular(
@@ -148,25 +145,20 @@ class DenseLaw:
 
 
 @dataclass(frozen=True)
-class DualLaw:
-    """The same from fewer samples than dimensions: Σ = D + UᵀU with D diagonal; see `SumLaw`.
+class DualGaussian(SumDistribution):
+    """The same from fewer samples than dimensions: Σ = D + UᵀU with D diagonal.
 
     In units of D, Σ⁻¹ weighs a vector's part along each row of an orthonormal basis by `inside`
     and the rest by `outside`, which is 0 for a model of the leading directions alone. The basis
     is `mix` @ `white`, which is never formed.
     """
 
-    kept: Indices
-    samples: int
-    shrinkage: float
-    condition: float
     root: NDArray[np.float32]  # (kept,): √D
     white: RowStore  # (samples, kept): centred samples in units of √D
     mix: Floats  # (rank, samples)
     inside: Vector  # (rank,), ascending
     freedom: int  # directions that the samples could have shown
     outside: float = 1.0
-    form: str = "shrunk covariance"
 
     @classmethod
     def fit(
@@ -177,7 +169,7 @@ class DualLaw:
         noise_std: float = 0.0,
         shrinkage: float | None = None,
         freedom: int | None = None,
-    ) -> DualLaw:
+    ) -> DualGaussian:
         """Return the model of the rows of `sums`, (samples, dim).
 
         Args:
@@ -203,7 +195,7 @@ class DualLaw:
             quartic = float((np.diagonal(products) ** 2).sum())
             free_count = count if freedom is None else freedom + 1
             shrinkage = _intensity(square, ratio, free_count, quartic * free_count / count)
-        shrinkage = min(max(shrinkage, _LEAST), 1.0)
+        shrinkage = min(max(shrinkage, _MIN_SHRINKAGE), 1.0)
         rest = np.sqrt(1 - (1 - shrinkage) * ratio)  # √D in units of std
         white = white.changed(partial(_divided, units=rest.astype(np.float32)))
         # Without noise all ratios are 1 and these units are all √shrinkage: no second product.
@@ -228,7 +220,7 @@ class DualLaw:
         """Whether the samples have stopped to add directions."""
         return len(self.mix) < 0.9 * self.freedom
 
-    def leading(self, rank: int) -> DualLaw:
+    def leading(self, rank: int) -> DualGaussian:
         """Return the model of this many leading directions, blind to all outside them."""
         rank = min(max(rank, 1), len(self.mix))
         return replace(
@@ -241,7 +233,7 @@ class DualLaw:
         )
 
     def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
-        """Return rows Σ⁻¹ rowsᵀ."""
+        """Return rows Σ⁻¹ rowsᵀ, (m, m)."""
         return self.gram_of(*self.looked(rows, centre))
 
     def looked(self, rows: AnyFloats | RowStore, centre: AnyFloats | None) -> tuple[Floats, Floats]:
@@ -278,22 +270,23 @@ class DualLaw:
 
 
 def grams(
-    laws: Sequence[SumLaw], rows: AnyFloats | RowStore, centre: AnyFloats | None = None
+    fits: Sequence[SumDistribution], rows: AnyFloats | RowStore, centre: AnyFloats | None = None
 ) -> list[Floats]:
     """Return the rows' `gram` in each form of one fit: dual forms share all that is large."""
-    first, *others = laws
-    if not isinstance(first, DualLaw):
-        return [law.gram(rows, centre) for law in laws]
-    seen = first.looked(rows, centre)
-    assert all(isinstance(law, DualLaw) and law.white is first.white for law in others)
-    return [law.gram_of(*seen) for law in laws if isinstance(law, DualLaw)]
+    first = fits[0]
+    if not isinstance(first, DualGaussian):
+        return [fit.gram(rows, centre) for fit in fits]
+    seen, duals = first.looked(rows, centre), [f for f in fits if isinstance(f, DualGaussian)]
+    assert len(duals) == len(fits)
+    assert all(dual.white is first.white for dual in duals)
+    return [dual.gram_of(*seen) for dual in duals]
 
 
 # Without any shrinkage D vanishes where there is no noise.
-_LEAST = 1e-4
+_MIN_SHRINKAGE = 1e-4
 # Below this smallest eigenvalue of the correlations, estimated, their factor is made in double: the
 # rounding of single precision moves eigenvalues by 1e-5.
-_LEAST_SINGLE = 1e-3
+_MIN_SINGLE = 1e-3
 
 
 def _mean_and_variance(rows: RowStore) -> tuple[Vector, Vector]:
@@ -404,7 +397,7 @@ def _factored(
         factor, info = potrf(matrix.T, lower=1, clean=0, overwrite_a=1)
         if info == 0:
             reciprocal, _ = pocon(factor, norm, uplo="L")
-            if not is_single or reciprocal * norm > _LEAST_SINGLE:
+            if not is_single or reciprocal * norm > _MIN_SINGLE:
                 return factor, used, 1 / reciprocal if reciprocal > 0 else math.inf
         if info < 0 or used == 1:
             break

@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import AnyFloats, Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
-from leakmeter.auditors.likelihood_ratio.challenge import Challenge
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLaw
+from leakmeter.auditors.likelihood_ratio.sum_distribution import (
+    DenseGaussian,
+    DualGaussian,
+    SumDistribution,
+)
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import HOLDING_OUT, ROUNDING, Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had this many updates
 # of each client: fewer do not show what a sum never reaches.
-_MOST_SPANNED, _PER_CLIENT = 1000, 60
+_MAX_SPANNED, _PER_CLIENT = 1000, 60
 
 
 def is_dense(updates: int, dim: int) -> bool:
@@ -45,7 +48,7 @@ def span_draws(dim: int, samples: int, others: int) -> int:
         samples: Updates behind that model.
         others: How many clients.
     """
-    if dim > _MOST_SPANNED or samples < _PER_CLIENT * others:
+    if dim > _MAX_SPANNED or samples < _PER_CLIENT * others:
         return 0
     return max(3 + 2 * dim // others, _PER_CLIENT + 1)
 
@@ -55,7 +58,7 @@ def pilot_draws(sums: int, others: int) -> int:
     return 1 - (1 - sums) // others
 
 
-class Sums:
+class OthersSum:
     """Draws of the others' sum.
 
     Args:
@@ -69,40 +72,40 @@ class Sums:
         self, sampler: UpdateSampler, model: Vector, others: Sequence[int], watch: Watch
     ) -> None:
         self.sampler, self.model = sampler, model
-        self._others, self._watch = others, watch
+        self.others, self.watch = others, watch
         self._rows: RowStore | None = None  # samples that span all there is
         self._fitted: tuple[float, Vector] | None = None  # draws of each client, mean of the sum
 
-    def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
+    def gaussians(self, updates: int, stream: Stream, noise_std: float) -> list[SumDistribution]:
         """Return models of the sum, in the forms that this many sampled updates allow."""
-        free, num_others = self.sampler.free, len(self._others)
+        free, num_others = self.sampler.free, len(self.others)
         each = fit_draws(updates, num_others)
         if is_dense(updates, self.model.size if free is None else free.size):
             draws = each if self.sampler.game == "rerun" else max(updates, 3 * num_others)
             # Mean (dim,) and scatter (dim, dim) of the sum. In the game rerun every client has its
             # own distribution and is drawn `draws` times; otherwise clients are alike, and `draws`
             # counts single updates.
-            moments = self.sampler.moments(self.model, self._others, draws, stream)
+            moments = self.sampler.moments(self.model, self.others, draws, stream)
             if not np.isfinite(moments.mean).all():
                 raise DivergedError
             every = draws if self.sampler.game == "rerun" else draws / num_others
             self._fitted = (every, moments.mean)
-            return [DenseLaw.fit(moments, free=free, noise_std=noise_std, overwrite=True)]
+            return [DenseGaussian.fit(moments, free=free, noise_std=noise_std, overwrite=True)]
         rows = self._drawn(each, stream)
         # Mean of the sum = clients × mean over all their rows: every client has as many rows.
         self._fitted = (each, num_others * np.asarray(rows.mean(), dtype=np.float64))
         rows = self._spread(rows, each)
         # One degree of freedom per client goes into its own mean.
         count, freedom = len(rows), len(rows) - num_others
-        law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
-        self._rows = rows if law.is_saturated and rows.is_in_memory else None
-        return [law, law.leading(count // 4)]
+        dual = DualGaussian.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
+        self._rows = rows if dual.is_saturated and rows.is_in_memory else None
+        return [dual, dual.leading(count // 4)]
 
     def moved(self, draws: int, stream: Stream) -> int:
         """Return in how many draws some client's update differs from that of the first draw."""
-        firsts, moved = RowStore(len(self._others), self.model.size), set[int]()
+        firsts, moved = RowStore(len(self.others), self.model.size), set[int]()
         for index, row in enumerate(self._updates(draws, stream)):
-            draw, place = divmod(index, len(self._others))
+            draw, place = divmod(index, len(self.others))
             if draw == 0:
                 firsts.add(row)
             elif draw not in moved:
@@ -114,15 +117,15 @@ class Sums:
 
     def _updates(self, draws: int, stream: Stream) -> Iterator[AnyFloats]:
         """Yield the others' updates one by one, draw by draw, and tell of the progress."""
-        updates = self.sampler.updates(self.model, self._others, draws, stream)
+        updates = self.sampler.updates(self.model, self.others, draws, stream)
         for done, row in enumerate(finite(updates), 1):
             yield row
-            if done % len(self._others) == 0:
-                self._watch(str(stream[-1]), done / (draws * len(self._others)))
+            if done % len(self.others) == 0:
+                self.watch(str(stream[-1]), done / (draws * len(self.others)))
 
     def _drawn(self, draws: int, stream: Stream) -> RowStore:
         """Return the others' updates, (draws · clients, dim), draw by draw."""
-        rows = RowStore(draws * len(self._others), self.model.size, np.float32)
+        rows = RowStore(draws * len(self.others), self.model.size, np.float32)
         for row in self._updates(draws, stream):
             rows.add(row)
         return rows
@@ -142,17 +145,16 @@ class Sums:
         scale = np.float32(math.sqrt(factor * (len(rows) - 1) / (draws - 1)))
         return rows.changed(lambda _, block: np.multiply(block, scale, out=block))
 
-    def span(self, test: Challenge, gap: Vector, stream: Stream) -> tuple[Span, Vector | None]:
+    def span(self, fit: SumDistribution, gap: Vector, stream: Stream) -> tuple[Span, Vector | None]:
         """Return how the pair's difference relates to the others' span, and its part beyond it.
 
         The part, (dim,), is None where the samples show none. Without samples in memory that span
         everything there is, only coordinates that never move count. Large models would take too
         many samples to say more.
         """
-        rows, law = self._rows, test.law
-        draws = 0
-        if isinstance(law, DenseLaw):
-            draws = span_draws(law.kept.size, law.samples, len(self._others))
+        rows, draws = self._rows, 0
+        if isinstance(fit, DenseGaussian):
+            draws = span_draws(fit.kept.size, fit.samples, len(self.others))
         if draws:
             rows = self._spread(self._drawn(draws, stream), draws)
         if rows is not None:
@@ -161,9 +163,9 @@ class Sums:
             tracker.add(rows.columns(slice(0, gap.size)))
             found = tracker.outside(gap)
             return found, tracker.beyond(gap) if found.separated else None
-        return self._idle(law, gap)
+        return self._idle(fit, gap)
 
-    def _idle(self, law: SumLaw, gap: Vector) -> tuple[Span, Vector | None]:
+    def _idle(self, fit: SumDistribution, gap: Vector) -> tuple[Span, Vector | None]:
         """Return the same for a span of all coordinates that ever move."""
         is_idle = np.full(gap.size, self.sampler.free is None)
         if self.sampler.free is not None:
@@ -171,13 +173,13 @@ class Sums:
         dim = int(is_idle.sum())
         # Left: free coordinates that no sample has moved. Along them a gap would be seen with
         # certainty.
-        is_idle[law.kept] = False
+        is_idle[fit.kept] = False
         part = np.where(is_idle, gap, 0.0)
         length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(part))
         found = Span(
             dim=dim,
-            samples=law.samples,
-            rank=law.kept.size,
+            samples=fit.samples,
+            rank=fit.kept.size,
             complete=False,
             norm=length,
             residual_norm=left,
@@ -188,25 +190,25 @@ class Sums:
         return found, part if found.separated else None
 
     def pilot(
-        self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
+        self, project: NDArray[np.float64], draws: int, stream: Stream, noise_std: float
     ) -> list[tuple[float, float]]:
-        """Return mean and deviation of the sum along each test, with noise, as of this many sums.
+        """Return mean and deviation of the sum along columns, (dim, k), with noise.
+
+        They are as good as those of this many sums.
 
         Where clients are independent and draw as they did in the fit, their variances add up. Then
         a few draws of each tell as much as many sums, and the fit's draws tell of the mean too.
         """
-        # (dim, tests): one scalar product per test, however large the model.
-        project = np.stack([test.direction for test in tests], axis=1)
         if self.sampler.game in HOLDING_OUT:
             sums = noised(self._projected(project, draws, stream), project, stream, noise_std)
             means, variances = sums.mean(axis=0), sums.var(axis=0, ddof=1)
         else:
             assert self._fitted is not None
             every, mean = self._fitted
-            each = pilot_draws(draws, len(self._others))
-            sample = self.sampler.sample(self.model, self._others, each, stream, project=project)
-            rows = self._collected(sample, each, stream)  # (draws, clients, tests)
-            # (tests,): the mean of a sum is the sum of the clients' means.
+            each = pilot_draws(draws, len(self.others))
+            sample = self.sampler.sample(self.model, self.others, each, stream, project=project)
+            rows = self._collected(sample, each, stream)  # (draws, clients, k)
+            # (k,): the mean of a sum is the sum of the clients' means.
             own = rows.mean(axis=0).sum(axis=0)
             # Pooled with the fit's mean, weighted by draws: both estimate the same number.
             means = (every * (mean @ project) + each * own) / (every + each)
@@ -216,14 +218,14 @@ class Sums:
         return list(zip(means.tolist(), np.sqrt(variances).tolist(), strict=True))
 
     def trials(
-        self, test: Challenge, part: Vector | None, draws: int, stream: Stream, noise_std: float
+        self, direction: Vector, part: Vector | None, draws: int, stream: Stream, noise_std: float
     ) -> tuple[Vector, Vector]:
-        """Return the scores of the test with noise, (draws,), and the component along a part.
+        """Return the scores along a test with noise, (draws,), and the component along a part.
 
         The component is without noise. It is empty where there is no part.
         """
-        project = test.direction[:, None]
-        asked = project if part is None else np.stack([test.direction, _unit(part)], axis=1)
+        project = direction[:, None]
+        asked = project if part is None else np.stack([direction, _unit(part)], axis=1)
         found = self._projected(asked, draws, stream)
         # No noise on the component: whether the others ever reach a part is asked of their updates
         # alone.
@@ -233,7 +235,7 @@ class Sums:
         self, project: NDArray[np.float64], draws: int, stream: Stream
     ) -> NDArray[np.float64]:
         """Return draws of the sum times a matrix (dim, k), (draws, k)."""
-        chunks = self.sampler.sums(self.model, self._others, draws, stream, project=project)
+        chunks = self.sampler.sums(self.model, self.others, draws, stream, project=project)
         return self._collected(chunks, draws, stream)
 
     def _collected(
@@ -244,7 +246,7 @@ class Sums:
         for chunk in finite(chunks):
             found.append(chunk)
             done += len(chunk)
-            self._watch(str(stream[-1]), done / draws)
+            self.watch(str(stream[-1]), done / draws)
         return np.asarray(np.concatenate(found), dtype=np.float64)
 
 

@@ -89,7 +89,7 @@ class World:
 
 
 @dataclass(frozen=True, eq=False)
-class PairLaw:
+class PairDistribution:
     """Both worlds of one pair of records.
 
     Attributes:
@@ -116,7 +116,7 @@ class PairLaw:
         floor: float,
         rest: float,
         excess: Floats | None = None,
-    ) -> PairLaw:
+    ) -> PairDistribution:
         """Return both distributions for two sets of records that differ in one.
 
         Args:

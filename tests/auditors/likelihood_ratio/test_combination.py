@@ -7,14 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed
+from leakmeter.auditors.claims import Trials
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.transcript.combination import (
-    Combination,
-    Transcripts,
-    separation,
-)
+from leakmeter.auditors.likelihood_ratio.combination import Combination, Transcripts
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
 
@@ -33,7 +28,7 @@ def transcripts(
 
 def test_independent_rounds_are_as_far_apart_as_the_root_of_the_sum_of_squares() -> None:
     pilot, trials = transcripts(4000, 0).split(2000)
-    found = separation(*Combination.fit(pilot).scores(trials))
+    found = Combination.fit(pilot).trials(trials).separation
     # The standard error of a separation of 1.87 from 2,000 transcripts is 0.04.
     assert found == pytest.approx(math.sqrt(np.square(GAPS).sum()), abs=0.16)
 
@@ -42,23 +37,22 @@ def test_dependent_rounds_are_combined_with_their_covariance() -> None:
     root = np.tril(np.full((4, 4), 0.8)) + 0.2 * np.eye(4)
     pilot, trials = transcripts(8000, 1, root=root).split(4000)
     truth = math.sqrt(GAPS @ np.linalg.solve(root @ root.T, GAPS))
-    assert separation(*Combination.fit(pilot).scores(trials)) == pytest.approx(truth, rel=0.08)
-    equal = separation(trials.first.sum(axis=1), trials.second.sum(axis=1))
+    assert Combination.fit(pilot).trials(trials).separation == pytest.approx(truth, rel=0.08)
+    equal = Trials(trials.first.sum(axis=1), trials.second.sum(axis=1)).separation
     assert equal < 0.6 * truth  # adding up scores would lose this
 
 
 def test_scores_that_never_vary_separate_the_worlds() -> None:
     pilot = Transcripts(np.ones((10, 2)), np.zeros((10, 2)))
-    first, second = Combination.fit(pilot).scores(pilot)
-    assert separation(first, second) > 1e9
+    assert Combination.fit(pilot).trials(pilot).separation > 1e9
     nothing = Transcripts(np.zeros((10, 2)), np.zeros((10, 2)))
-    assert separation(*Combination.fit(nothing).scores(nothing)) == 0.0
+    assert Combination.fit(nothing).trials(nothing).separation == 0.0
 
 
 def test_few_pilot_transcripts_for_many_rounds_still_give_a_sensible_test() -> None:
     gaps = np.full(40, 0.3)
     pilot = transcripts(30, 2, gaps)
-    found = separation(*Combination.fit(pilot).scores(transcripts(2000, 3, gaps)))
+    found = Combination.fit(pilot).trials(transcripts(2000, 3, gaps)).separation
     assert 0.6 * math.sqrt(40) * 0.3 < found < math.sqrt(40) * 0.3 + 0.16
 
 
@@ -69,12 +63,8 @@ def test_the_bound_keeps_its_confidence(gaps: np.ndarray, audits: int) -> None:
     truth = epsilon_gaussian(0.01, float(np.linalg.norm(gaps)))
     values = []
     for audit in range(audits):
-        pilot, trials = transcripts(80, 10 + audit, gaps).split(40)
-        test = Combination.fit(pilot)
-        rule = BandAndFixed(test.middle)
-        first, second = test.scores(trials)
-        bound = epsilon_lower_bound(first, second, delta=0.01, confidence=0.8, rule=rule)
-        values.append(bound.value)
+        trials = transcripts(80, 10 + audit, gaps).judged(40)
+        values.append(trials.bound(0.01, 0.8).value)
     assert sum(np.array(values) > truth + 1e-12) <= most_allowed(audits, 0.2)
     if truth:
         assert np.median(values) > 0.1 * truth

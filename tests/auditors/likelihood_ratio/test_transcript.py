@@ -15,7 +15,7 @@ from leakmeter.auditors import (
     HiddenCohorts,
     RoundFacts,
     RoundView,
-    TranscriptEffort,
+    TranscriptBudget,
     TranscriptLikelihoodRatio,
     check_auditor,
 )
@@ -29,7 +29,7 @@ from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4
-QUICK = TranscriptEffort(fit=400, candidates=6, own=40, pilot=300, trials=700)
+QUICK = TranscriptBudget(fit=400, candidates=6, own=40, pilot=300, trials=700)
 # Whole runs are played one by one: fewer of them, and wider tolerances.
 EFFORTS = {
     "frozen-models": QUICK,
@@ -123,8 +123,8 @@ def audited(
     **settings,
 ) -> Finding:
     """Return the finding about a run."""
-    effort = EFFORTS[mode]
-    auditor = TranscriptLikelihoodRatio(sampler, **({"target": 0, "effort": effort} | settings))
+    budget = EFFORTS[mode]
+    auditor = TranscriptLikelihoodRatio(sampler, **({"target": 0, "budget": budget} | settings))
     auditor.begin(DIM, rounds)
     for r in range(1, rounds + 1):
         who = range(CLIENTS) if clients is None else clients(r)
@@ -250,7 +250,7 @@ def test_frozen_sums_are_set_against_guarantees_about_sums_only() -> None:
 
 
 def test_each_round_reports_what_the_rounds_so_far_show() -> None:
-    auditor = TranscriptLikelihoodRatio(DataSampler(own_std=1.0), target=0, effort=QUICK)
+    auditor = TranscriptLikelihoodRatio(DataSampler(own_std=1.0), target=0, budget=QUICK)
     auditor.begin(DIM, ROUNDS)
     values = [auditor.observe(view_of(r))[0] for r in range(1, ROUNDS + 1)]
     assert [f.server_round for f in values] == [1, 2, 3, 4]
@@ -261,10 +261,10 @@ def test_each_round_reports_what_the_rounds_so_far_show() -> None:
 
 @pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
 def test_it_resumes_bit_for_bit(mode) -> None:
-    effort = replace(QUICK, pilot=20, trials=40, mode=mode)
+    budget = replace(QUICK, pilot=20, trials=40, mode=mode)
 
     def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(DataSampler(), target=0, effort=effort)
+        made = TranscriptLikelihoodRatio(DataSampler(), target=0, budget=budget)
         made.begin(DIM, ROUNDS)
         return made
 
@@ -280,10 +280,10 @@ def test_it_resumes_bit_for_bit(mode) -> None:
 
 
 def test_whole_runs_of_a_run_killed_after_an_abandoned_last_round_are_not_lost() -> None:
-    effort = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
+    budget = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
 
     def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(DataSampler(), target=0, effort=effort)
+        made = TranscriptLikelihoodRatio(DataSampler(), target=0, budget=budget)
         made.begin(DIM, 3)
         return made
 
@@ -298,7 +298,7 @@ def test_whole_runs_of_a_run_killed_after_an_abandoned_last_round_are_not_lost()
 
 
 def test_whole_runs_of_a_run_that_stops_early_survive_a_kill_before_the_report() -> None:
-    effort = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
+    budget = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
     facts = RoundFacts(num_clients=6, total_weight=6.0, clip_norm=2.0)
 
     def of(view: RoundView) -> DataSampler:
@@ -306,7 +306,7 @@ def test_whole_runs_of_a_run_that_stops_early_survive_a_kill_before_the_report()
         return DataSampler()
 
     def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(of, target=0, effort=effort)
+        made = TranscriptLikelihoodRatio(of, target=0, budget=budget)
         made.begin(DIM, ROUNDS)
         return made
 
@@ -320,7 +320,7 @@ def test_whole_runs_of_a_run_that_stops_early_survive_a_kill_before_the_report()
 
 
 def test_it_keeps_the_contract_of_auditors() -> None:
-    effort = TranscriptEffort(fit=60, candidates=4, own=2, pilot=20, trials=40)
+    budget = TranscriptBudget(fit=60, candidates=4, own=2, pilot=20, trials=40)
 
     class Any(DataSampler):
         def sample(self, model, clients, draws, stream, *, project=None):
@@ -336,7 +336,7 @@ def test_it_keeps_the_contract_of_auditors() -> None:
                 scatter.add(chunk)
             return scatter.moments()
 
-    check_auditor(lambda: TranscriptLikelihoodRatio(Any(), effort=effort))
+    check_auditor(lambda: TranscriptLikelihoodRatio(Any(), budget=budget))
 
 
 def test_clients_that_train_on_their_own_data_cannot_be_given_others() -> None:
@@ -346,7 +346,7 @@ def test_clients_that_train_on_their_own_data_cannot_be_given_others() -> None:
     auditor = TranscriptLikelihoodRatio(Foreign())
     with pytest.raises(UnableError, match="needs a simulation"):
         auditor.limits(Project(dim=DIM, num_rounds=2))
-    kept = TranscriptLikelihoodRatio(DataSampler(game="rerun"), effort=QUICK)
+    kept = TranscriptLikelihoodRatio(DataSampler(game="rerun"), budget=QUICK)
     kept.begin(DIM, 1)
     with pytest.raises(UnableError, match="cannot draw data sets"):
         kept.observe(view_of(1))
@@ -368,6 +368,6 @@ def test_bad_cohorts_and_efforts_are_refused() -> None:
     with pytest.raises(ValueError, match=r"rate must be in \(0, 1\]"):
         HiddenCohorts(0.0, 5)
     with pytest.raises(ValueError, match="trials must be"):
-        TranscriptEffort(trials=3)
+        TranscriptBudget(trials=3)
     with pytest.raises(ValueError, match="mode must be one of"):
-        TranscriptEffort(mode="half")
+        TranscriptBudget(mode="half")

@@ -1,1 +1,0 @@
-"""One likelihood ratio over all rounds in which a client takes part."""
