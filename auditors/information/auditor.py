@@ -22,30 +22,31 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor
 from leakmeter.auditors.auditor import Due, Project, RoundView, few_clients
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.colluders import Colluders
 from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.draws import Drawing
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.findings import (
     WHOLE,
+    Account,
+    Entry,
     Words,
     alike_gaussians,
     in_all_coordinates,
 )
-from leakmeter.auditors.information.measure import Look, check_whole, measure
+from leakmeter.auditors.information.measure import Look, check_whole, measure, most_directions
 from leakmeter.auditors.information.over_rounds import (
     PairedDraws,
     directions_of,
     draw_pairs,
     over_rounds,
 )
-from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Theory, remembered, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
@@ -88,6 +89,8 @@ class MutualInformation(ResamplingAuditor):
 
     name = "mutual-information"
     reads = frozenset({"sent", "replies", "facts"})
+    _account: Kept[Account]
+    _paired: Kept[list[PairedDraws]]
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class MutualInformation(ResamplingAuditor):
             directions=look.rank,
         )
         self._account, self._dim = Account(), 0
-        self._paired: list[PairedDraws] = []
+        self._paired = []
         self._directions = 0  # of each round, for the information over all rounds
 
     def begin(self, dim: int, num_rounds: int) -> None:
@@ -228,15 +231,6 @@ class MutualInformation(ResamplingAuditor):
             return found
         words = replace(words, participations=entry.rounds)
         return [*found, words.finding(self._over_rounds(entry), {"target": who}, WHOLE)]
-
-    def state(self) -> dict[str, Any]:
-        """Return the account, and what was drawn in pairs."""
-        return {**self._account.state(), "paired": [one.state() for one in self._paired]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._account = Account.restored(state)
-        self._paired = [PairedDraws.restored(one) for one in state.get("paired", ())]
 
     def _measured(self, audited: AuditedRound, words: Words) -> list[Finding]:
         """Measure the round, keep account of it and say what was found."""

@@ -8,19 +8,37 @@ once: those of some draws around their own means follow from those around the me
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from leakmeter.auditors._types import AnyFloats, Floats
-from leakmeter.auditors.information.logdet import (
-    Subspace,
-    num_directions,
-    positive,
-    principal_subspace,
-)
-from leakmeter.auditors.sampler import ROUNDING
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.sampler import ROUNDING, Moments
 from leakmeter.auditors.sampling.row_store import RowStore
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """Directions along which sums are looked at, fixed before the samples they are used on.
+
+    Attributes:
+        directions: Orthonormal columns, (dim, rank).
+        variance_kept: Share of the variance of the samples it was fitted on.
+    """
+
+    directions: Floats
+    variance_kept: float
+
+    @property
+    def rank(self) -> int:
+        """Number of directions, d*."""
+        return int(self.directions.shape[1])
+
+    def project(self, rows: AnyFloats) -> Floats:
+        """Return the coordinates of rows along the directions, (rows, rank)."""
+        return np.asarray(rows @ self.directions.astype(rows.dtype), dtype=np.float64)
 
 
 class ConstantUpdatesError(ValueError):
@@ -53,15 +71,15 @@ def _from_rows(drawn: AnyFloats, rank: int) -> Subspace:
     every, first, second = map(_centred, (drawn, drawn[:half], drawn[half:]))
     if not every.any():
         raise _nothing_varies()
-    directions, kept = _principal(every, rank)  # (dim, rank)
+    directions, kept = _leading(every, rank)  # (dim, rank)
     if first.any() and second.any():
         # (draws/2 · clients, rank)
-        along = second @ _principal(first, rank)[0].astype(second.dtype)
+        along = second @ _leading(first, rank)[0].astype(second.dtype)
         kept = float(np.square(along).sum()) / float(np.square(second).sum())
     return Subspace(directions, kept)
 
 
-def _principal(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
+def _leading(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
     """Return at most this many directions of rows, and the share of the variance along them all."""
     found = principal_subspace(rows, share=1.0)
     return found.directions[:, :rank], found.variance_kept
@@ -165,3 +183,60 @@ def _centred(drawn: AnyFloats) -> AnyFloats:
 
 def _nothing_varies() -> ConstantUpdatesError:
     return ConstantUpdatesError("every update is the same in every draw of this game")
+
+
+def principal_subspace(
+    draws: AnyFloats | Moments, *, rank: int | None = None, share: float | None = None
+) -> Subspace:
+    """Return the directions of largest variance; fit on other samples than you then measure.
+
+    Directions chosen on the measured samples themselves would favour their accidents.
+
+    Args:
+        draws: Rows, (K, dim), or their moments. With K < dim rows the small Gram matrix is used.
+        rank: Number of directions; or
+        share: Least share of the variance to keep, in (0, 1]; the smallest rank that does.
+    """
+    if (rank is None) == (share is None):
+        raise ValueError(f"exactly one of rank and share must be given, got {rank} and {share}")
+    spectrum, directions = _principal(draws)
+    if not spectrum.sum() > 0:
+        raise ValueError("draws must vary in some direction, got constant ones")
+    kept = np.cumsum(spectrum) / spectrum.sum()
+    if share is not None:
+        within("share", share, above=0.0, highest=1.0)
+        rank = num_directions(kept, share)
+    assert rank is not None
+    if not 1 <= rank <= len(spectrum):
+        raise ValueError(f"rank must be in [1, {len(spectrum)}], the draws' own, got {rank}")
+    return Subspace(np.ascontiguousarray(directions[:, :rank]), min(1.0, float(kept[rank - 1])))
+
+
+def num_directions(kept: Floats, share: float = 1.0) -> int:
+    """Return how many directions keep a share of the variance, from what the first k keep."""
+    # 1 + index, since kept[k - 1] is what the first k keep.
+    # The last steps of a cumulative sum may miss 1 by a rounding.
+    return 1 + int(np.searchsorted(kept, share * (1 - 1e-12)))
+
+
+def _principal(draws: AnyFloats | Moments) -> tuple[Floats, Floats]:
+    """Return the positive eigenvalues of the scatter, largest first, and their directions."""
+    if isinstance(draws, Moments):
+        return positive(*np.linalg.eigh(draws.plain().scatter))
+    # Mean in double: rows may be single, and a mean of thousands of them would lose digits.
+    centred = draws - draws.mean(axis=0, dtype=np.float64)
+    if len(draws) >= draws.shape[1]:
+        return positive(*np.linalg.eigh(centred.T @ centred))
+    # Fewer rows than coordinates: (K, K) instead of (d, d). X Xᵀ u = λ u implies that Xᵀ u / √λ is
+    # a unit eigenvector of Xᵀ X for the same λ.
+    spectrum, left = positive(*np.linalg.eigh(centred @ centred.T))
+    return spectrum, centred.T @ left / np.sqrt(spectrum)  # (K,), (d, K)
+
+
+def positive(spectrum: Floats, directions: Floats) -> tuple[Floats, Floats]:
+    """Return the eigenvalues above rounding, largest first, and their eigenvectors."""
+    # `eigh` sorts upwards, so the last one is the largest; below its rounding a 0 may have any
+    # sign.
+    floor = len(spectrum) * np.finfo(np.float64).eps * spectrum[-1]
+    real = spectrum > max(floor, 0.0)
+    return spectrum[real][::-1], directions[:, real][:, ::-1]

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats, Vector, Watch
-from leakmeter.auditors.information.directions import leading_directions
-from leakmeter.auditors.information.logdet import Subspace
+from leakmeter.auditors.information.directions import Subspace, leading_directions
 from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
 

@@ -13,15 +13,16 @@ Elkordy et al. 2023 (arXiv:2208.02304). Ours differs in four points:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor
 from leakmeter.auditors.auditor import Project, RoundView, few_clients
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.colluders import Colluders
 from leakmeter.auditors.information.directions import ConstantUpdatesError
@@ -75,6 +76,7 @@ class NeuralInformation(ResamplingAuditor):
 
     name = "mine"
     reads = frozenset({"sent", "replies", "facts"})
+    _rounds: Kept[_Rounds]
 
     def __init__(
         self,
@@ -107,12 +109,12 @@ class NeuralInformation(ResamplingAuditor):
             colluders=self.colluders.count,
             directions=look.rank,
         )
-        self._kept = _Kept()
+        self._rounds = _Rounds()
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget an earlier run."""
         super().begin(dim, num_rounds)
-        self._kept = _Kept()
+        self._rounds = _Rounds()
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or critics have too few pairs to say much."""
@@ -175,7 +177,7 @@ class NeuralInformation(ResamplingAuditor):
             constant = f"{error}: nothing is random, so nothing can be learnt"
             return [words.note(Information(0.0, "diagnostic", constant), NEURAL)]
         found = self._found(audited.server_round, drawn, sampler.game, noise_std)
-        self._kept.add(audited.server_round, found, sampler.game)
+        self._rounds.add(audited.server_round, found, sampler.game)
         figure = replace(
             _figure(found, self.critics, len(hidden), sampler.game),
             rank=drawn.subspace.rank,
@@ -186,19 +188,11 @@ class NeuralInformation(ResamplingAuditor):
 
     def report(self) -> Sequence[Finding]:
         """Return the mean over the audited rounds."""
-        kept = self._kept
+        kept = self._rounds
         if not kept.rounds:
             return ()
         words = replace(self._words, game=kept.game)
         return [words.neural(kept.figure(), {"audited rounds": len(kept.rounds)}, kept.band())]
-
-    def state(self) -> dict[str, Any]:
-        """Return the values of the audited rounds."""
-        return self._kept.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._kept = _Kept.restored(state)
 
     def _fit_draws(self, honest: int) -> int:
         """Return draws of each client that fix the directions."""
@@ -257,7 +251,7 @@ def _assumed(game: Game) -> tuple[str, ...]:
 
 
 @dataclass
-class _Kept:
+class _Rounds:
     """What is kept of the audited rounds.
 
     Attributes:
@@ -306,24 +300,3 @@ class _Kept:
         if len(means) == 1:
             return float(errors[0])
         return float(np.std(means, ddof=1) / math.sqrt(len(means)))
-
-    def state(self) -> dict[str, Any]:
-        """Return JSON types and arrays only."""
-        return {
-            "rounds": list(self.rounds),
-            "values": np.array(self.values, dtype=np.float64).reshape(-1, 4),
-            "single": list(self.single),
-            "game": self.game,
-        }
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> _Kept:
-        """Return what `state` described."""
-        rows = np.asarray(state["values"], dtype=np.float64)
-        low, high = (float(edge) for edge in state["single"])
-        return cls(
-            [int(r) for r in state["rounds"]],
-            [(float(a), float(b), float(c), float(d)) for a, b, c, d in rows],
-            (low, high),
-            state["game"],
-        )

@@ -18,9 +18,9 @@ is too large. Ours differs from the paper in four points:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -53,25 +53,6 @@ class PairedDraws:
     hidden: tuple[int, ...]
     noise_std: float
     halves: Floats
-
-    def state(self) -> dict[str, Any]:
-        """Return JSON types and arrays only."""
-        return {
-            "server_round": self.server_round,
-            "hidden": list(self.hidden),
-            "noise_std": self.noise_std,
-            "halves": self.halves,
-        }
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Self:
-        """Return the draws whose `state` this is."""
-        return cls(
-            int(state["server_round"]),
-            tuple(int(client) for client in state["hidden"]),
-            float(state["noise_std"]),
-            np.asarray(state["halves"], dtype=np.float64),
-        )
 
 
 @dataclass(frozen=True)

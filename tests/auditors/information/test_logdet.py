@@ -17,7 +17,7 @@ from leakmeter.auditors.information import (
     logdet_information,
     principal_subspace,
 )
-from leakmeter.auditors.information.determinant import jackknife, log_det_bias, log_det_std
+from leakmeter.auditors.information.logdet import jackknife, log_det_bias, log_det_std
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Moments
 from tests.helpers.numbers import few_or_many
