@@ -164,11 +164,11 @@ class RecordedRound:
     sign: int
 
     @classmethod
-    def read(cls, path: Path, server_round: int, dim: int) -> RecordedRound:
+    def read(cls, path: Path, server_round: int) -> RecordedRound:
         """Return the round in a file.
 
         Raises:
-            ValueError: It is damaged, or of another round or model. The text names the file.
+            ValueError: It is damaged, or of another round. The text names the file.
         """
         try:
             found: RecordedRound = codec(cls).read(unpack(path.read_bytes()))
@@ -179,9 +179,6 @@ class RecordedRound:
             ) from error
         if found.server_round != server_round:
             raise ValueError(f"{path} must be of round {server_round}, got {found.server_round}")
-        for name, vector in {**vars(found), **vars(found.facts)}.items():
-            if isinstance(vector, np.ndarray) and vector.shape != (dim,):
-                raise ValueError(f"{name} in {path} must have {dim} numbers, got {vector.shape}")
         return found
 
     def without_vectors(self) -> RecordedRound:
@@ -232,7 +229,7 @@ class Recording(RecordedPlan):
                 )
         if not paths:
             raise ValueError(f"{folder} must contain at least one round, got no {_FILES}")
-        found = (RecordedRound.read(path, r, plan.dim) for r, path in enumerate(paths, 1))
+        found = (RecordedRound.read(path, r) for r, path in enumerate(paths, 1))
         rounds = tuple(one.without_vectors() for one in found)
         return cls(**vars(plan), folder=folder, rounds=rounds)
 
@@ -263,7 +260,12 @@ class Recording(RecordedPlan):
     def views(self) -> Iterator[RoundView]:
         """Yield each round as it was seen, without what was not kept."""
         for r in range(1, len(self.rounds) + 1):
-            yield RecordedRound.read(_path(self.folder, r), r, self.dim).view()
+            found = RecordedRound.read(path := _path(self.folder, r), r)
+            for name, vector in {**vars(found), **vars(found.facts)}.items():
+                if isinstance(vector, np.ndarray) and vector.shape != (self.dim,):
+                    wanted = f"must have {self.dim} numbers, got {vector.shape}"
+                    raise ValueError(f"{name} in {path} {wanted}")
+            yield found.view()
 
     def _check_canaries(self, auditor: Auditor) -> None:
         """Raise unless the canaries of the recording are those that the auditor looks for."""

@@ -94,11 +94,13 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
 
 
 def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitation]:
-    """Yield what the recording lacks for auditors."""
+    """Yield what the recording lacks for auditors, after a look at every vector."""
     try:
         for auditor in auditors:
             for words in recording.check(auditor):
                 yield Limitation(auditor.name, words)
+        for _ in recording.views():  # a damaged file is an error now, not after hours
+            pass
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
