@@ -19,19 +19,16 @@ from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.clients import FillMod, MaskMod, NoiseMod
-from leakmeter.clients.dropout import DropoutMod
-from leakmeter.clients.identity import add_identity
+from leakmeter.clients.node import DropoutMod, add_identity
 from leakmeter.clients.protection.fill_mod import filled_record
 from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.from_flower import from_context
-from leakmeter.fl_app.deployment import is_deployed, noise_seed
-from leakmeter.fl_app.rule import update_rule
-from leakmeter.fl_app.signing import client_keys, own_threshold
+from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
 from leakmeter.fl_app.task import Task, load_task
-from leakmeter.fl_app.training import trained
+from leakmeter.fl_app.training import trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
 
 

@@ -1,4 +1,4 @@
-"""A client's local training, with that of the clients whose messages are delivered after its own.
+"""A client's local training: its update rule, and training with clients whose messages come next.
 
 Trained together, clients share each operation of a step: the numbers are the same bit for bit, and
 the time is a fraction. Only the in-process engine knows the other messages, and only networks of
@@ -24,7 +24,9 @@ from leakmeter.auditors.hook.values import shaped
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.arrays import packed
 from leakmeter.clients.layers import dense_layers
-from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
+from leakmeter.clients.protection.gaussian_sampling import GaussianSampling, Isotropic
+from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.update import LocalSteps, Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.engines.delivery import Delivery, current
@@ -32,6 +34,40 @@ from leakmeter.fl_app.task import Task, load_task
 
 # Bytes of models that train together, and of a batch of their inputs: as many stay in the cache.
 _CACHE = 2**22
+
+
+def update_rule(config: Config) -> LocalSteps | GaussianSampling:
+    """Return what a client does with its data."""
+    if config.hides_records:
+        return record_rule(config)
+    match config.algorithm:
+        case "fedsgd":
+            return fedsgd(config.batch_size, config.lr)
+        case "fedprox":
+            return fedprox(config.epochs, config.batch_size, config.lr, config.prox_mu)
+        case "gd":
+            return gd(config.epochs, config.lr)
+    return fedavg(config.epochs, config.batch_size, config.lr)
+
+
+def record_rule(config: Config) -> GaussianSampling:
+    """Return the rule of a noise for single records.
+
+    With wfna it is Gaussian sampling, filled to the floor; with the others, isotropic noise of that
+    variance on a minibatch, on the full gradient or on Gaussian sampling.
+    """
+    make = partial(GaussianSampling, config.lr, config.clip_norm, simulated=True)
+    noise = Isotropic(config.wfna_floor)
+    match config.noise:
+        case "record-sgd":
+            return make(config.batch_size, "minibatch", noise)
+        case "record-gd":
+            return make(0, "full", noise)
+        case "record-isotropic":
+            return make(config.batch_size, "gaussian", noise)
+    filling = WaterFilling(config.wfna_floor, config.wfna_blocks)
+    steps = 1 if config.algorithm == "fedsgd" else config.epochs
+    return make(config.batch_size, "gaussian", filling, steps)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.clients.identity import identity_of
+from leakmeter.clients.node import identity_of
 from leakmeter.strategies.consistent import evaluated, left_out, shapes, trained
 from leakmeter.strategies.grid import PartialGrid
 from leakmeter.strategies.participation import Participation

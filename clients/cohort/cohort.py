@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from leakmeter.auditors._types import Indices
-from leakmeter.clients.cohort.batch import Chunk, Engine
 from leakmeter.clients.cohort.dense import Dense
-from leakmeter.clients.cohort.functional import Plain, functional
+from leakmeter.clients.cohort.engine import Chunk, Engine, Plain, functional
 from leakmeter.clients.layers import is_classified, layers_of
 from leakmeter.clients.update import LocalSteps, UpdateRule
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps
+from leakmeter.clients.cohort.engine import Chunk, Step, clients_in_cache, steps
 from leakmeter.clients.layers import Layer
 from leakmeter.clients.update import LocalSteps
 

@@ -9,12 +9,11 @@ from typing import Literal, cast
 
 from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, OneShotCanaries
 from leakmeter.auditors._types import Vector, Watch
-from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy
-from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.sampler import RoundSampler
+from leakmeter.fl_app.build.records import SimulatedRecords
 from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.audits import AUDITORS
@@ -22,8 +21,6 @@ from leakmeter.fl_app.config.audits.canaries import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
-from leakmeter.fl_app.engines.record_case import record_case
-from leakmeter.fl_app.engines.simulated_records import SimulatedRecords
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.strategies import Participation
 
@@ -108,10 +105,6 @@ class AuditRun:
     def other_initial(self, index: int) -> Vector:
         """Return another initial model, as the run draws its own."""
         return other_initial(self.config, index)
-
-    def record_case(self, view: RoundView) -> RecordCase:
-        """Return the part that a client would have in a round's sum, for one of its records."""
-        return record_case(self.config, self.cohort_of, view)
 
 
 def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Auditor]:

@@ -26,8 +26,8 @@ from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
 from leakmeter.fl_app.engines.ray_executor import RayExecutor, is_live
-from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
+from leakmeter.fl_app.training import update_rule
 
 
 def each_round(config: Config, game: Game) -> Callable[[RoundView], CohortSampler]:

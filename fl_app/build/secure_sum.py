@@ -11,8 +11,7 @@ from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.deployment import is_deployed
-from leakmeter.fl_app.signing import server_keys
+from leakmeter.fl_app.deployment import is_deployed, server_keys
 from leakmeter.strategies import Masked, Noised, Risks
 from leakmeter.strategies.secure_sum.topology import Topology
 

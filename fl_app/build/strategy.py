@@ -12,8 +12,8 @@ from leakmeter.fl_app.build.secure_sum import masked, topology
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
-from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import load_task
+from leakmeter.fl_app.training import record_rule
 from leakmeter.strategies import (
     AdaptiveClip,
     Central,

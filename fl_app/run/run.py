@@ -30,13 +30,13 @@ from leakmeter.fl_app.report import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read import Run
-from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import check_budget, reserve
 from leakmeter.fl_app.run.charges import Charges
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
+from leakmeter.fl_app.training import record_rule
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.grid import PatientGrid
 from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from leakmeter.auditors.hook import wire
-from leakmeter.clients.dropout import DropoutMod
+from leakmeter.clients.node import DropoutMod
 
 STAGES = ("keys", "shares", "train", "unmask")
 

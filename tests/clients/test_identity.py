@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from leakmeter.auditors.hook.wire import IDENTITY, IDENTITY_QUERY
-from leakmeter.clients.identity import add_identity, identity_of
+from leakmeter.clients.node import add_identity, identity_of
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

@@ -16,13 +16,13 @@ from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.inversion import Inversion
 from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.fl_app.build import records as simulated_records
 from leakmeter.fl_app.build.audit import AuditRun, auditors
+from leakmeter.fl_app.build.records import SimulatedRecords
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import check_deployed
-from leakmeter.fl_app.engines import simulated_records
-from leakmeter.fl_app.engines.simulated_records import SimulatedRecords
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch

@@ -21,7 +21,7 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from leakmeter.clients.identity import add_identity
+from leakmeter.clients.node import add_identity
 from tests.guest.frozen import Frozen, frozen
 from tests.guest.model import MODELS, RATE, Model, Values, draws, moved, targets
 

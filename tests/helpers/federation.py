@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.identity import add_identity
+from leakmeter.clients.node import add_identity
 from leakmeter.fl_app.engines.inline import InlineGrid
 
 Fails = Callable[[int, int], bool]  # of round and client

@@ -38,8 +38,8 @@ from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.data.dataset import Dataset
-from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task
+from leakmeter.fl_app.training import record_rule
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.plot import Line, Panel
 from leakmeter.papers.zhang2024 import prices

@@ -44,7 +44,7 @@ class RecordLikelihoodRatioSettings(AuditorSettings):
 
         config = run.config
         return RecordLikelihoodRatio(
-            run.record_case,
+            run.records.case,
             every=config.lrt_every,
             delta=config.delta,
             confidence=config.confidence,

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort import batch as cohort_batch
-from leakmeter.clients.cohort import functional as cohort_module
-from leakmeter.clients.cohort.batch import Chunk, steps
+from leakmeter.clients.cohort import engine as cohort_engine
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.cohort.dense import Dense
-from leakmeter.clients.cohort.functional import Functional, Plain
+from leakmeter.clients.cohort.engine import Chunk, Functional, Plain, steps
 from leakmeter.clients.update import Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from tests.helpers.numbers import num_examples
 
@@ -202,8 +200,8 @@ def test_other_batches_give_other_updates(make: Callable[[], nn.Module]) -> None
 def test_the_numbers_do_not_depend_on_threads(
     make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cohort_batch, "_CACHE", 2 * 8 * SIDE * SIDE * 4)  # two clients a chunk
-    monkeypatch.setattr(cohort_module, "_FEW", 2)
+    monkeypatch.setattr(cohort_engine, "_CACHE", 2 * 8 * SIDE * SIDE * 4)  # two clients a chunk
+    monkeypatch.setattr(cohort_engine, "_FEW", 2)
     module, before = new(make), torch.get_num_threads()
     found = []
     for threads in (1, 2, 5):

@@ -21,8 +21,8 @@ from leakmeter.fl_app.build.resampling import each_round, sampler_for, sampler_o
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.ray_executor import RayExecutor
-from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import load_task
+from leakmeter.fl_app.training import update_rule
 
 DIM = 210
 GAMES = ["rerun", "partition", "independent", "independent-held-out"]

@@ -19,7 +19,7 @@ from leakmeter.auditors import Audited, Auditor, Canary, canary_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import FillMod, MaskMod
-from leakmeter.clients.identity import add_identity
+from leakmeter.clients.node import add_identity
 from leakmeter.clients.protection.fill_mod import filled_record
 from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
 from leakmeter.clients.protection.water_filling import WaterFilling

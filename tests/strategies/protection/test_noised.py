@@ -21,7 +21,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod, NoiseMod
-from leakmeter.clients.identity import add_identity
+from leakmeter.clients.node import add_identity
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import (

@@ -12,8 +12,8 @@ import torch
 from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
 from leakmeter.auditors.records.game import RecordBudget, audit_records
 from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.fl_app.build.records import SimulatedRecords
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.record_case import record_case
 from leakmeter.fl_app.task import load_task
 
 SETTING: dict[str, Any] = {
@@ -44,7 +44,7 @@ def view(config: Config, num_clients: int = len(COHORT)) -> RoundView:
 
 
 def case(config: Config, **more: Any) -> Any:
-    return record_case(config, lambda _: COHORT, view(config, **more))
+    return SimulatedRecords(config, lambda _: COHORT).case(view(config, **more))
 
 
 @pytest.mark.parametrize("blocks", [1, 3])

@@ -5,14 +5,14 @@ Auditors compare with it what an attacker finds; the attackers themselves see no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -20,18 +20,27 @@ from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.inversion import RoundImages
 from leakmeter.auditors.records import Shadows, logit_confidences
+from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
+from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
+from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.clients.update import LocalSteps, fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
+from leakmeter.fl_app.training import record_rule, update_rule
 
-_MOST_RECORDS = 2000  # members, and as many held-out records, whose losses are compared
+_MAX_RECORDS = 2000  # members, and as many held-out records, whose losses are compared
 _CHUNK = 500  # records that go through a model at once
-_LEAST_OWN, _MOST_OWN = 20, 1000  # test records that shadow models are trained on
+_MIN_OWN, _MAX_OWN = 20, 1000  # test records that shadow models are trained on
+_CANDIDATES = 20  # records of others that may take a record's place
+# Beyond this many records or numbers a draw of the mechanism takes too long to be tried a thousand
+# times; its distribution is drawn from instead, and the finding says so.
+_MAX_DRAWN_RECORDS, _MAX_DRAWN_NUMBERS = 200, 2_000_000
 
 _Labelled = tuple[NDArray[np.float32], Indices]
 
@@ -109,8 +118,8 @@ class SimulatedRecords:
         used[: len(uses)] = uses > 0
         # One order for all rounds, so that models are compared on the same records if they can be.
         order = stream(self.config.seed, "membership", "members").permutation(data.num_train)
-        members = order[used[order]][:_MOST_RECORDS]
-        held_out = _test_records(self.config)[1][:_MOST_RECORDS]
+        members = order[used[order]][:_MAX_RECORDS]
+        held_out = _test_records(self.config)[1][:_MAX_RECORDS]
         return (
             (data.train_x[members], data.train_y[members]),
             (data.test_x[held_out], data.test_y[held_out]),
@@ -130,12 +139,58 @@ class SimulatedRecords:
         strangers = np.concatenate([data.train_x[others], data.test_x])
         return RoundImages(data.train_x[trained], strangers)
 
+    def case(self, view: RoundView) -> RecordCase:
+        """Return the part that a client would have in the round's sum, for a record of its own.
+
+        The client is that of `lrt-target`, by default the first of the round. In the worst case
+        others add their floor only; where it is known who was in the sum, and the client was, the
+        case has the noise of their own data beside it.
+        """
+        config, task = self.config, self.task
+        asked = self.cohort_of(view.server_round)
+        honest = [c for c in asked if c not in view.instructed]
+        client = config.lrt_target if config.lrt_target >= 0 else next(iter(honest), 0)
+        own = len(task.parts[client])
+        x, y = _examples(task, config.seed, client)
+        net = self.at(view.sent)
+        gradients = per_example_gradients(net, x, y, config.clip_norm)
+        rule = record_rule(config)
+        rest = max(view.facts.num_clients - len(view.instructed) - 1, 0) * config.wfna_floor
+        excess: tuple[Floats, ...] = ()
+        is_known = client in honest and len(asked) == view.facts.num_clients
+        # The full gradient has no randomness but the noise, which is the same whatever the data.
+        if rule.sampling == "gaussian" and is_known:
+            others = (task.examples(c) for c in honest if c != client)
+            found = [_excess(config, net, rule, (x, y), theirs) for theirs in others]
+            excess = tuple(np.sum(parts, axis=0) for parts in zip(*found, strict=True))
+
+        @cache
+        def matrix() -> Floats:
+            return gradients.columns(0, gradients.dim)
+
+        def draw(which: Indices, rng: np.random.Generator) -> Floats:
+            estimate, _ = rule.estimate(DenseGradients(matrix()[which]), rng)
+            return estimate + gaussian(gradients.dim, rest**0.5, rng)
+
+        is_small = own <= _MAX_DRAWN_RECORDS and gradients.dim * len(y) <= _MAX_DRAWN_NUMBERS
+        # Isotropic noise comes on top of the sampling, and so is part of what every direction has.
+        own_floor = _filled_to(rule)
+        return RecordCase(
+            blocks=tuple(_parts(rule, gradients)),
+            records=own,
+            batch=rule.batch_size,
+            floor=own_floor,
+            rest=rest + config.wfna_floor - own_floor,
+            draw=draw if is_small else None,
+            excess=excess,
+        )
+
     def check_shadows(self) -> None:
         """Raise if there are too few test records to train shadow models on and to compare with."""
         own, _ = _test_records(self.config)
-        if self.config.membership_shadows and len(own) < _LEAST_OWN:
+        if self.config.membership_shadows and len(own) < _MIN_OWN:
             few = len(self.task.dataset.test_y)
-            allowed = f"0 with {few} test records, as it needs {2 * _LEAST_OWN}"
+            allowed = f"0 with {few} test records, as it needs {2 * _MIN_OWN}"
             raise out_of_range("--membership-shadows", allowed, self.config.membership_shadows)
 
 
@@ -153,7 +208,7 @@ def _shadow_models(config: Config) -> Floats:
 
     They take as many passes as a client that is in every round, with its step length and batches.
     """
-    task, own = load_task(config), _test_records(config)[0][:_MOST_OWN]
+    task, own = load_task(config), _test_records(config)[0][:_MAX_OWN]
     names = [("membership", "shadow", i) for i in range(config.membership_shadows)]
     parts = [stream(config.seed, *name, "part").permutation(own)[: len(own) // 2] for name in names]
     rngs = [stream(config.seed, *name, "batches") for name in names]
@@ -177,3 +232,55 @@ def _losses(net: nn.Module, x: NDArray[np.float32], y: Indices) -> Floats:
             for first in range(0, len(y), _CHUNK)
         ]
     return np.asarray(torch.cat(each).numpy())
+
+
+def _excess(
+    config: Config,
+    net: nn.Module,
+    rule: GaussianSampling,
+    rows: tuple[Tensor, Tensor],
+    theirs: tuple[Tensor, Tensor],
+) -> list[Floats]:
+    """Return G E Gᵀ for each block: E is what another client's sampling adds above the floor.
+
+    With its gradients H, (records, dim), the client adds h(Σ), Σ = HᵀH/(BD) with eigenvalues μ; if
+    its noise is isotropic, Σ and the noise, which is the same with a floor of 0.
+    Of E = Σ_μ (μ - σ²)₊ w wᵀ the eigenvectors are w = Hᵀv/√(μBD), with v those of the Gram matrix
+    HHᵀ/(BD). So only products of gradients are needed, never a vector of length dim.
+    """
+    x, y = (torch.cat(pair) for pair in zip(rows, theirs, strict=True))
+    gradients = per_example_gradients(net, x, y, config.clip_norm)
+    first, scale = len(rows[1]), config.batch_size * len(theirs[1])
+    floor, found = _filled_to(rule), []
+    for part in _parts(rule, gradients):
+        gram = part.gram()
+        mu, v = np.linalg.eigh(gram[first:, first:] / scale)
+        # Without filling, what is left of eigenvalues that are zero is rounding.
+        above = mu > max(floor, 1e-12 * float(mu[-1]))
+        mu, seen = mu[above], gram[:first, first:] @ v[:, above]  # (rows, directions)
+        found.append((seen * ((mu - floor) / (mu * scale))) @ seen.T)
+    return found
+
+
+def _parts(rule: GaussianSampling, gradients: Gradients) -> Iterator[Gradients]:
+    """Yield the gradients of each block that is sampled and filled separately."""
+    if isinstance(rule.noise, WaterFilling):
+        yield from rule.noise.parts(gradients)
+    else:
+        yield gradients
+
+
+def _filled_to(rule: GaussianSampling) -> float:
+    """Return the floor that a client's covariance is filled to; 0 where noise is added to it."""
+    return rule.noise.sigma2 if isinstance(rule.noise, WaterFilling) else 0.0
+
+
+def _examples(task: Task, seed: int, client: int) -> tuple[Tensor, Tensor]:
+    """Return the client's own records, then candidates of others."""
+    own = task.parts[client].numpy()
+    pool = np.setdiff1d(np.arange(len(task.dataset.train_y)), own)
+    rng = stream(seed, "record-candidates", client)
+    chosen = rng.choice(pool, min(_CANDIDATES, len(pool)), replace=False)
+    rows = np.concatenate([own, chosen])
+    x, y = task.dataset.train_x[rows], task.dataset.train_y[rows]
+    return torch.from_numpy(x), torch.from_numpy(y)
