@@ -11,8 +11,8 @@ sum as the mean gradient, and searches for images with that gradient. Ours diffe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, Project, RoundView, check_every
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.picture import png
 from leakmeter.auditors.reconstruction import Attack, invert
@@ -110,6 +111,8 @@ class Inversion(Auditor):
     name = "inversion"
     reads = frozenset({"sent", "facts", "instructed"})
 
+    _played: Kept[list[Comparison]]  # pictures are on disk
+
     def __init__(
         self,
         at: Callable[[Vector], nn.Module],
@@ -129,7 +132,7 @@ class Inversion(Auditor):
         self._at, self._images_of = at, images_of
         self.rate, self.steps, self.seek, self.every = rate, steps, seek, every
         self.attack, self.seed = attack or Attack(), seed
-        self._due, self._played = Due(every, 1), list[Comparison]()
+        self._due, self._played = Due(every, 1), []
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan the audited rounds."""
@@ -183,18 +186,6 @@ class Inversion(Auditor):
         # largest edge is valid for the largest value.
         low, high = (max(one.shared[i] for one in self._played) for i in (0, 1))
         return [self._finding(best, (low, high), None)]
-
-    def state(self) -> dict[str, Any]:
-        """Return the figures of the audited rounds; pictures are on disk."""
-        return {"played": [asdict(one) for one in self._played]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        lists = ("sizes", "band", "shared")
-        self._played = [
-            Comparison(**{**kept, **{name: tuple(kept[name]) for name in lists}})
-            for kept in state["played"]
-        ]
 
     def _caveat(self, view: RoundView) -> str:
         """Return why the update is not the gradient of images, in words."""

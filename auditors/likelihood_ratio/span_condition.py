@@ -9,8 +9,7 @@ one is safe.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,18 @@ from numpy.typing import NDArray
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, few_clients
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, PerClient, ThreatModel
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """The share of one client's update outside the span, with sizes and facts of its finding."""
+
+    value: float
+    sizes: Mapping[str, int]
+    facts: Mapping[str, int]
 
 
 class SpanCondition(ScheduledAuditor):
@@ -41,14 +50,17 @@ class SpanCondition(ScheduledAuditor):
     wants_truth = True
     wants_mean = False
 
+    _audited: Kept[int]
+    _largest: Kept[_Outside | None]
+
     def __init__(self, *, every: int = 1) -> None:
         super().__init__(every=every)
-        self._audited, self._largest = 0, dict[str, Any]()
+        self._audited, self._largest = 0, None
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget an earlier run."""
         super().begin(dim, num_rounds)
-        self._audited, self._largest = 0, {}
+        self._audited, self._largest = 0, None
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are no other clients to compare with."""
@@ -71,18 +83,18 @@ class SpanCondition(ScheduledAuditor):
         # others.
         client = max(found, key=lambda c: found[c].share)
         worst = found[client]
-        seen = {
-            "value": worst.share,
-            "sizes": {"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
-            "facts": {
+        seen = _Outside(
+            worst.share,
+            {"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
+            {
                 "client": client,
                 "round": view.server_round,
                 "draws": 1,
                 "idle columns": worst.idle_columns,
             },
-        }
+        )
         self._audited += 1
-        if worst.share > self._largest.get("value", -1.0):
+        if self._largest is None or worst.share > self._largest.value:
             self._largest = seen
         shares = tuple(s.share for s in found.values())
         details = (PerClient(tuple(found), shares, (1,) * len(found)),)
@@ -92,19 +104,11 @@ class SpanCondition(ScheduledAuditor):
         """Return the largest share of all audited rounds."""
         return [self._finding(self._largest, None)] if self._largest else ()
 
-    def state(self) -> dict[str, Any]:
-        """Return the largest share so far, and of how many rounds."""
-        return {"audited": self._audited, "largest": self._largest}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._audited, self._largest = int(state["audited"]), dict(state["largest"])
-
-    def _finding(self, seen: Mapping[str, Any], server_round: int | None) -> Finding:
-        facts, sizes = seen["facts"], seen["sizes"]
+    def _finding(self, seen: _Outside, server_round: int | None) -> Finding:
+        facts, sizes = seen.facts, seen.sizes
         rounds = f" and {self._audited} audited rounds" if server_round is None else ""
         return Finding(
-            value=seen["value"],
+            value=seen.value,
             kind="diagnostic",
             rule=f"share of client {facts['client']}'s update of round {facts['round']} outside "
             f"the span of the other updates, the largest of {sizes['others'] + 1} clients{rounds}. "

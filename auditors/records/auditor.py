@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import Auditor, Due, RoundView, check_every
-from leakmeter.auditors.finding import Bound, Finding, ThreatModel
+from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.records.game import (
     THIS_RUN,
     WORST_CASE,
@@ -20,7 +18,6 @@ from leakmeter.auditors.records.game import (
     RecordCase,
     audit_records,
 )
-from leakmeter.auditors.records.spectrum import Spectrum
 
 
 class RecordLikelihoodRatio(Auditor):
@@ -45,6 +42,8 @@ class RecordLikelihoodRatio(Auditor):
     name = "record-likelihood-ratio"
     reads = frozenset({"sent", "facts", "instructed"})
 
+    _played: Kept[list[tuple[int, RecordAudit]]]  # with their rounds
+
     def __init__(
         self,
         case_of: Callable[[RoundView], RecordCase],
@@ -63,7 +62,7 @@ class RecordLikelihoodRatio(Auditor):
         self._audit = partial(
             audit_records, delta=delta, budget=budget, confidence=confidence, seed=seed
         )
-        self._played: list[tuple[int, RecordAudit]] = []  # with their rounds
+        self._played = []
 
     @property
     def due(self) -> Due:
@@ -109,39 +108,3 @@ class RecordLikelihoodRatio(Auditor):
             "confidence",
             facts={**finding.facts, "audited rounds": len(audits), "sharing confidence": sharing},
         )
-
-    def state(self) -> dict[str, Any]:
-        """Return the scores so far: the confidence of their bounds is known only at the end."""
-        return {"played": [_kept(r, one) for r, one in self._played]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._played = [(int(kept["server_round"]), _restored(kept)) for kept in state["played"]]
-
-
-def _kept(server_round: int, audit: RecordAudit) -> dict[str, Any]:
-    """Return all that `_restored` needs, in JSON types and arrays."""
-    return {
-        "server_round": server_round,
-        "is_this_run": audit.threat_model == THIS_RUN,
-        "bound": {**asdict(audit.bound), "assumptions": list(audit.bound.assumptions)},
-        "pair": [audit.record, audit.other],
-        "scores": list(audit.scores),
-        "eigenvalues": audit.spectrum.eigenvalues,
-        "space": [audit.spectrum.dim, audit.spectrum.floor],
-    }
-
-
-def _restored(kept: Mapping[str, Any]) -> RecordAudit:
-    """Return the audit that `_kept` described."""
-    own, others = (np.asarray(scores, dtype=np.float64) for scores in kept["scores"])
-    record, other = map(int, kept["pair"])
-    dim, floor = kept["space"]
-    return RecordAudit(
-        Bound(**{**kept["bound"], "assumptions": tuple(kept["bound"]["assumptions"])}),
-        record,
-        other,
-        (own, others),
-        Spectrum(np.asarray(kept["eigenvalues"], dtype=np.float64), int(dim), float(floor)),
-        THIS_RUN if kept["is_this_run"] else WORST_CASE,
-    )

@@ -11,9 +11,9 @@ trained on the record shows how small is small for it. Ours differs in two point
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 
 Spread = Literal["shared", "record"]
@@ -205,6 +206,11 @@ class Membership(Auditor):
     reads = frozenset({"released"})
     wants_mean = False
 
+    # All else is a function of these.
+    _model: Kept[Vector | None]
+    _rounds: Kept[int]  # behind the model
+    _uses: Kept[Indices]  # rounds in which each record trained
+
     def __init__(
         self,
         losses: Losses,
@@ -222,9 +228,8 @@ class Membership(Auditor):
         self._losses, self._shadows, self._trained = losses, shadows, trained
         self.every, self._due = every, Due(every, 1)
         self.delta, self.confidence, self.rule = delta, confidence, rule
-        self._model: Vector | None = None
-        self._rounds = 0  # behind the model
-        self._uses = np.zeros(0, dtype=np.int64)  # rounds in which each record trained
+        self._model, self._rounds = None, 0
+        self._uses = np.zeros(0, dtype=np.int64)
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget the model of an earlier run."""
@@ -247,19 +252,6 @@ class Membership(Auditor):
     def report(self) -> Sequence[Finding]:
         """Return what the final model reveals about its records."""
         return () if self._model is None else self._findings(self._model, None)
-
-    def state(self) -> dict[str, Any]:
-        """Return the last model and how often records trained: all else is a function of them."""
-        if self._model is None:
-            return {"uses": self._uses.copy()}
-        return {"model": self._model.copy(), "rounds": self._rounds, "uses": self._uses.copy()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        kept = state.get("model")
-        self._model = None if kept is None else np.asarray(kept, dtype=np.float64)
-        self._rounds = int(state.get("rounds", 0))
-        self._uses = np.asarray(state.get("uses", ()), dtype=np.int64)
 
     def _findings(self, model: Vector, server_round: int | None) -> list[Finding]:
         """Return a finding for each attack on one model; nothing if no record has trained."""
