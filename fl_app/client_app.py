@@ -23,9 +23,8 @@ from leakmeter.clients.node import DropoutMod, add_identity
 from leakmeter.clients.protection.fill_mod import filled_record
 from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
-from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.from_flower import from_context
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.fl_app.training import trained, update_rule

@@ -8,10 +8,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.config import OUT, RESUME, Config, adaptation, from_context
 from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
 from leakmeter.fl_app.config.field import expanded
-from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
 from leakmeter.fl_app.deployment import check_deployed, is_deployed
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.progress import Progress
@@ -43,6 +42,8 @@ def main(grid: Grid, context: Context) -> None:
         path = _allowed(out, OUT) if out else default_path(config, _home())
         folder = RunFolder.create(path, config)
     progress = Progress()
+    if not resume and (words := adaptation(context)):
+        progress.say(words)
     progress.say(f"run folder: {folder.path}")
     outcome = run_on(grid, folder, progress)
     end(folder.path, folder.config.to_mapping(), outcome, progress)

@@ -119,6 +119,8 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
         read = kind if kind is str else partial(number_or_text, kind)
         options |= {"type": read, "metavar": names or {int: "N", float: "X"}[kind]}
     group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
+    if meta["was"]:
+        group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -233,7 +235,9 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
     wanted = {**settings, **given}
-    config = Config.from_mapping(wanted)
+    config, words = Config.adapted(wanted)
+    if words:
+        print(words, flush=True)
     if config.target_epsilon and "noise-multiplier" in wanted:
         raise two_multipliers(config.noise_multiplier, config.target_epsilon)
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.audits.base import AuditorSettings
@@ -11,6 +13,7 @@ from leakmeter.fl_app.config.field import option
 from leakmeter.fl_app.config.names import RECORD_NOISES
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
 
+_SIZES = ("clients", "sample", "canary-seats", "rounds")
 _SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
 _ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
@@ -45,6 +48,49 @@ def check_together(config: Settings) -> None:
         owner.check(config)
     _check_game(config)
     _check_bounds(config)
+
+
+def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return other defaults for settings that are not given, where the usual ones cannot fit.
+
+    Args:
+        values: The settings that are given, by kebab-case names.
+    """
+    usual: dict[str, Any] = {option(spec.name)[2:]: spec.default for spec in fields(Settings)}
+    now = {**usual, **values}
+    if any(type(now[name]) is not int for name in _SIZES):
+        return {}  # checked later, with a message of its own
+    changed = {**_fitting_cohort(values, now)}
+    now |= changed
+    sample, names = now["sample"], _names(now)
+    if "mine" in names and "mine-draws" not in values and 1 < sample < 20 / usual["mine-draws"]:
+        changed["mine-draws"] = -(-20 // sample)  # for 20 pairs of an update and a sum
+    seats = now["canary-seats"] if "one-shot" in names else 0
+    if now["participation"] == "once" and "rounds" not in values and sample + seats > 0:
+        changed["rounds"] = min(max(now["clients"] // (sample + seats), 1), now["rounds"])
+    return {k: v for k, v in changed.items() if k not in values and v != usual[k]}
+
+
+def _names(values: Mapping[str, Any]) -> set[str]:
+    return {name.strip() for name in str(values["auditors"]).split(",")}
+
+
+def _fitting_cohort(values: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, int]:
+    """Return clients, sample and canary seats that fit, of those that are not given."""
+    clients, sample, seats = (now[name] for name in _SIZES[:3])
+    has_seats = "one-shot" in _names(now)
+    if sample + (seats if has_seats else 0) <= clients:
+        return {}
+    if "clients" not in values:
+        return {"clients": sample + (seats if has_seats else 0)}
+    if not has_seats:
+        return {} if "sample" in values else {"sample": clients}
+    if "canary-seats" not in values:
+        left = clients - sample if "sample" in values else clients // 4
+        seats = min(max(left, 1), seats)
+    if "sample" not in values:
+        return {"sample": min(max(clients - seats, 1), sample), "canary-seats": seats}
+    return {"canary-seats": seats}
 
 
 def _named(config: Settings) -> list[type[AuditorSettings]]:

@@ -28,16 +28,18 @@ def setting(
     below: float = math.inf,
     most: float | None = None,
     metavar: str = "",
+    was: str = "",
 ) -> Any:
     """Return a field that knows its own help text and allowed values.
 
+    `was` is an earlier name, as a user types it: command line and files take it, `--help` hides it.
     `most` is far beyond any use: it keeps a typo from filling the memory. An error names it only if
     it is exceeded.
     """
     if most is None:
         most = _MOST_SIZE if type(default) is int else _MOST_NUMBER
     limits = {"low": low, "high": high, "above": above, "below": below, "most": most}
-    words = {"help": help, "group": group, "choices": choices, "metavar": metavar}
+    words = {"help": help, "group": group, "choices": choices, "metavar": metavar, "was": was}
     return field(default=default, metadata={**words, **limits})
 
 

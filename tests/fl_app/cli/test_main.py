@@ -656,6 +656,7 @@ def test_a_run_audits_the_rounds_it_is_asked_to_and_says_which_it_skips(
 def test_too_few_pairs_for_critics_are_refused_before_training(
     tiny: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused([*tiny, "--auditors", "mine", "--sample", "2", "--secagg", "off"], capsys)
+    few = ["--auditors", "mine", "--mine-draws", "8", "--sample", "2", "--secagg", "off"]
+    said = refused([*tiny, *few], capsys)
     assert "mine-draws must be at least 10 with --sample 2" in said
     assert "got 8" in said

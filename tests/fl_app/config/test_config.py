@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.cli import run
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config, adaptation, from_context
 from leakmeter.fl_app.config.datasets import DATASETS
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.field import kebab, setting
 from leakmeter.fl_app.config.models import MODELS
 from leakmeter.fl_app.config.names import ALGORITHMS, PARTITIONS, SERVERS
 from leakmeter.fl_app.config.settings import TaskConfig
@@ -306,3 +310,76 @@ def test_the_settings_of_a_task_are_those_of_the_run_and_have_its_defaults() -> 
     assert {f.name: f.type for f in fields(TaskConfig)}.items() <= {
         f.name: f.type for f in fields(Config)
     }.items()
+
+
+@pytest.mark.parametrize(
+    ("given", "adapted"),
+    [
+        ({"clients": 10, "sample": 5}, {"canary-seats": 5}),
+        ({"clients": 10}, {"sample": 8, "canary-seats": 2}),
+        ({"clients": 10, "canary-seats": 4}, {"sample": 6}),
+        ({"clients": 20, "auditors": "none"}, {"sample": 20}),
+        ({"sample": 100}, {"clients": 110}),
+        ({"clients": 8, "sample": 2}, {"canary-seats": 6, "mine-draws": 10}),
+        ({"participation": "once"}, {"rounds": 1}),
+        ({"clients": 60, "sample": 30, "canary-seats": 10}, {}),
+    ],
+)
+def test_defaults_give_way_to_what_is_given_and_say_so(
+    given: dict[str, Any], adapted: dict[str, int]
+) -> None:
+    config, words = Config.adapted(given)
+    assert config.to_mapping() == {**SETTINGS, **given, **adapted}
+    shown = [f"--{name} {value} (default {SETTINGS[name]})" for name, value in adapted.items()]
+    assert words == ("adapted to your settings: " + ", ".join(shown) if adapted else "")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"clients": 10, "sample": 5, "canary-seats": 6},
+        {"clients": 10, "sample": 10},
+        {"clients": 10, "sample": 11, "auditors": "none"},
+        {"participation": "once", "rounds": 2},
+        {"sample": 2, "mine-draws": 8},
+        {"clients": "ten", "sample": 5},
+    ],
+)
+def test_what_is_given_never_gives_way(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Config.adapted(given)
+
+
+def test_the_run_says_which_defaults_gave_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text('clients = 10\nauditors = "one-shot"\nmodel = "linear"\nrounds = 1\n')
+    command = ["--config", str(file), "--sample", "5", "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("adapted to your settings: --canary-seats 5 (")
+    assert Config.from_toml(tmp_path / "run/config.toml").canary_seats == 5
+
+
+def test_under_flower_a_value_that_equals_its_default_counts_as_not_given() -> None:
+    run_config = {**SETTINGS, "clients": 10, "sample": 5}
+    del run_config["engine"]
+    context = Context(1, 0, {}, RecordDict(), run_config)
+    assert from_context(context).canary_seats == 5
+    assert adaptation(context) == "adapted to your settings: --canary-seats 5 (default 10)"
+
+
+def test_an_earlier_name_is_taken_and_hidden() -> None:
+    @dataclass(frozen=True)
+    class Renamed(Config):
+        warmth: int = setting(1, "how warm", group="run", was="heat")
+
+    assert Renamed.from_mapping({"heat": 3}).warmth == 3
+    assert "heat" not in Renamed.from_mapping({"heat": 3}).to_mapping()
+    with pytest.raises(ConfigError, match="heat is the earlier name of warmth; leave one"):
+        Renamed.from_mapping({"heat": 3, "warmth": 3})
+    parser = argparse.ArgumentParser()
+    for spec in fields(Renamed):
+        run.add_setting(parser, spec, spec.metadata["help"])
+    assert vars(parser.parse_args(["--heat", "5"])) == {"warmth": 5}
+    assert "--heat" not in parser.format_help()
