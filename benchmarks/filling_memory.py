@@ -19,7 +19,7 @@ from benchmarks.measure import Row, Scale
 from benchmarks.memory import peak
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import FactoredGradients, Gradients, Layer
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import WaterFilling
 
 FAN_IN, CLASSES, BATCH, FLOOR = 784, 10, 32, 1e-3
 

@@ -22,7 +22,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Kept
 from leakmeter.clients.update import fedavg

@@ -28,7 +28,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.model import build
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from leakmeter.auditors.canary import canary_products
+from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
-from leakmeter.clients.protection.clipping import clip, gaussian
+from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.secure_sum.graph import plan_graph
 from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, seal, unseal
 from leakmeter.clients.secure_sum.masking import Ring, add_masks, add_vectors

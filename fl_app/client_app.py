@@ -18,10 +18,10 @@ from flwr.clientapp import ClientApp
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
-from leakmeter.clients import FillMod, MaskMod, NoiseMod
+from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import DropoutMod, add_identity
-from leakmeter.clients.protection.fill_mod import filled_record
-from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
+from leakmeter.clients.protection.noise_mod import filled_record
+from leakmeter.clients.protection.record_rule import GaussianSampling
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.errors import ConfigError
@@ -48,9 +48,6 @@ def client_app_of(config: Config | None = None) -> ClientApp:
             mod = _signing(mod, *keys)
         return mod(message, context, call_next)
 
-    def fill(message: Message, context: Context, call_next: Call) -> Message:
-        return _policies(config_of(context), is_deployed()).fill(message, context, call_next)
-
     def noise(message: Message, context: Context, call_next: Call) -> Message:
         return _policies(config_of(context), is_deployed()).noise(message, context, call_next)
 
@@ -58,7 +55,7 @@ def client_app_of(config: Config | None = None) -> ClientApp:
         return _policies(config_of(context), is_deployed()).dropout(message, context, call_next)
 
     # From the wire inwards: a message passes from left to right, its reply from right to left.
-    @app.train(mods=[drop_out, mask, fill, noise, tap_mod, canary_mod])
+    @app.train(mods=[drop_out, mask, noise, tap_mod, canary_mod])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         own = config_of(context)
@@ -80,7 +77,6 @@ class _Policies:
 
     dropout: DropoutMod
     mask: MaskMod
-    fill: FillMod
     noise: NoiseMod
 
 
@@ -89,7 +85,6 @@ class _Policies:
 @lru_cache(maxsize=8)
 def _policies(config: Config, deployed: bool) -> _Policies:
     seed, allow_tap = noise_seed(config, deployed), not deployed
-    needs_noise = config.noise != "none" and not config.hides_records
     return _Policies(
         dropout=DropoutMod(0.0 if deployed else config.dropout, config.seed),
         mask=MaskMod(
@@ -98,8 +93,12 @@ def _policies(config: Config, deployed: bool) -> _Policies:
             allow_tap=allow_tap,
             seed=seed,
         ),
-        fill=FillMod(required=config.hides_records, allow_tap=allow_tap),
-        noise=NoiseMod(required=needs_noise, allow_tap=allow_tap, seed=seed),
+        noise=NoiseMod(
+            required=config.noise != "none",
+            unit="record" if config.hides_records else "client",
+            allow_tap=allow_tap,
+            seed=seed,
+        ),
     )
 
 

@@ -24,8 +24,7 @@ from leakmeter.auditors.hook.values import shaped
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.arrays import packed
 from leakmeter.clients.layers import dense_layers
-from leakmeter.clients.protection.gaussian_sampling import GaussianSampling, Isotropic
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import TaskConfig

@@ -8,19 +8,20 @@ from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen as Chosen
-    from leakmeter.strategies.mechanism import AdaptiveClip as AdaptiveClip
-    from leakmeter.strategies.mechanism import Central as Central
-    from leakmeter.strategies.mechanism import Distributed as Distributed
-    from leakmeter.strategies.mechanism import FixedClip as FixedClip
-    from leakmeter.strategies.mechanism import Local as Local
     from leakmeter.strategies.participation import EachOnce as EachOnce
     from leakmeter.strategies.participation import FixedSize as FixedSize
     from leakmeter.strategies.participation import Participation as Participation
     from leakmeter.strategies.participation import Poisson as Poisson
     from leakmeter.strategies.participation import ShuffledEpochs as ShuffledEpochs
+    from leakmeter.strategies.protection.client_noise import Central as Central
+    from leakmeter.strategies.protection.client_noise import Distributed as Distributed
+    from leakmeter.strategies.protection.client_noise import Local as Local
     from leakmeter.strategies.protection.clipped import Clipped as Clipped
-    from leakmeter.strategies.protection.filled import Filled as Filled
+    from leakmeter.strategies.protection.mechanism import AdaptiveClip as AdaptiveClip
+    from leakmeter.strategies.protection.mechanism import FixedClip as FixedClip
+    from leakmeter.strategies.protection.mechanism import Mechanism as Mechanism
     from leakmeter.strategies.protection.noised import Noised as Noised
+    from leakmeter.strategies.protection.record_noise import RecordNoise as RecordNoise
     from leakmeter.strategies.secure_sum.masked import Masked as Masked
     from leakmeter.strategies.secure_sum.topology import Risks as Risks
 

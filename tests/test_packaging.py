@@ -115,7 +115,7 @@ STAGES = {
         for name in ("bounds", "gaussian", "information", "likelihood_ratio", "records")
     ],
     "auditors": modules("auditors"),
-    "water filling": ["leakmeter.clients.protection.fill_mod"],
+    "water filling": ["leakmeter.clients.protection.noise_mod"],
     "everything": modules(),
 }
 

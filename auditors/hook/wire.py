@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeAlias, cast, get_args
+from typing import TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors.noise.integer import Law
+from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise.distribution import Distribution
 
 # Records, by who writes them.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it
@@ -270,26 +271,26 @@ def share_std(content: RecordDict) -> float:
     return get_float(order, "share-std") if order is not None and "share-std" in order else 0.0
 
 
-def noise_law(content: RecordDict) -> Law:
-    """Return the noise law that the message names.
+def noise_distribution(content: RecordDict) -> Distribution:
+    """Return the distribution of noise that the message names.
 
     Raises:
         WireError: It is unknown.
     """
     order = config(content, NOISE)
-    return as_law(order.get("law", "gaussian") if order is not None else "gaussian")
+    return as_distribution("gaussian" if order is None else order.get("distribution", "gaussian"))
 
 
-def as_law(value: object) -> Law:
-    """Return the law that a record names.
+def as_distribution(value: object) -> Distribution:
+    """Return the distribution that a record names.
 
     Raises:
-        WireError: There is no such law.
+        WireError: There is no such distribution.
     """
-    if not isinstance(value, str) or value not in get_args(Law):
-        shown = one_line(value, 40) if isinstance(value, str) else described(value)
-        raise WireError(f"noise law must be one of {', '.join(get_args(Law))}, got {shown!r}")
-    return cast(Law, value)
+    try:
+        return distribution(one_line(value, 40) if isinstance(value, str) else described(value))
+    except ValueError as error:
+        raise WireError(f"noise {error}") from None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from leakmeter.auditors.likelihood_ratio.integer_sum import IntegerSum
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker, outside_span
-from leakmeter.auditors.noise.integer import IntegerNoise
+from leakmeter.auditors.noise import IntegerNoise
 
 __all__ = ["IntegerNoise", "IntegerSum", "Span", "SpanTracker", "outside_span"]

@@ -22,7 +22,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
-from leakmeter.auditors.noise.integer import IntegerNoise
+from leakmeter.auditors.noise import IntegerNoise
 
 Integers = NDArray[np.int64]
 # Given a number of coordinates, draws this many integers of one share, as a client does.
@@ -121,7 +121,7 @@ class IntegerSum:
             adjacency=self.adjacency,
             unit="client",
             facts={
-                "law": self.noise.law,
+                "law": self.noise.distribution,
                 "noise std of the sum in steps": math.sqrt(self.shares * self.noise.variance),
                 "distance of the two updates in steps": float(
                     np.linalg.norm(self.first - self.second)

@@ -1,145 +1,209 @@
-"""Distributions of integer noise: exact weights, and log-probabilities of a sum of shares.
+"""Noise over integers: exact draws, and norms of updates after rounding to a grid.
 
-Skellam: the difference of two Poissons, P(k) = e^-μ·I_k(μ) at variance μ (Agarwal, Kairouz, Liu
-2021, The Skellam Mechanism for Differentially Private Federated Learning, arXiv:2110.04995). Sums
-of shares are Skellam again. Discrete Gaussian: P(k) ∝ e^(-k²/2σ²) (Canonne, Kamath, Steinke 2020,
-The Discrete Gaussian for Differential Privacy, arXiv:2004.00010). Sums of shares are not discrete
-Gaussian.
+Weights are fixed-point integers of `BITS` bits, so that no floating-point error is in them. A draw
+compares 128 uniform bits with cumulative probabilities, 128-bit integers that were computed without
+floating point. So its distribution is the stated one up to a total variation below 1e-32, which the
+accountant adds to δ. Only 64 of the bits are drawn at first; the others where these do not decide,
+with a chance below 1e-12 a draw.
 
-Weights are fixed-point integers of `_BITS` bits, so that no floating-point error is in them. They
-are computed by a recurrence over k, whose errors are far below 2^-140 of the total.
+Rounding is that of Kairouz, Liu, Steinke (2021), The Distributed Discrete Gaussian Mechanism for
+Federated Learning with Secure Aggregation, arXiv:2102.06387, section 4.2. All lengths are in grid
+steps.
 """
 
 from __future__ import annotations
 
 import math
+import os
+from abc import abstractmethod
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-
-Law = Literal["gaussian", "skellam", "discrete-gaussian"]
-IntegerLaw = Literal["skellam", "discrete-gaussian"]
+from leakmeter.auditors.noise.distribution import Distribution, Grid, Reach
 
 # Standard deviations of one draw in grid steps. Tables grow with them.
-LEAST_STD, MOST_STD = 2.0**-6, 2.0**14
-_BITS = 256
-_TAIL_BITS = 140  # outcomes below 2^-140 of the peak are left out
-_SPARE_BITS = 60  # by which the backward recurrence starts further out
+LEAST_STD, MAX_STD = 2.0**-6, 2.0**14
+# Conditional rounding is drawn again with at most this probability (the papers' choice).
+BETA = math.exp(-0.5)
+# Squares of coordinates and their sum must fit 64 bits.
+MAX_NORM = 2.0**30
+BITS = 256
+TAIL_BITS = 140  # outcomes below 2^-140 of the peak are left out
+_HIGH, _LOW = 63, 64  # bits of the magnitude's uniform; the 64th bit of the first word is the sign
+_MAX_STEPS = 2.0**60  # sums beyond it are clipped, which moves no two of them apart
+_FLOAT_ERROR = 1e-9  # relative; quotients of float64 err by far less
 
 
-@dataclass(frozen=True)
-class IntegerNoise:
-    """One client's share of integer noise, or the server's noise, per coordinate.
+class IntegerDistribution(Distribution):
+    """A distribution over integers, by its exact weights."""
 
-    Attributes:
-        law: Its law.
-        variance: Variance of a Skellam, or the parameter σ² of a discrete Gaussian, in squared
-            steps.
-    """
+    is_integer: ClassVar[bool] = True
+    least_std: ClassVar[float] = LEAST_STD
 
-    law: IntegerLaw
-    variance: float
-
-    def __post_init__(self) -> None:
-        if self.law not in get_args(IntegerLaw):
-            raise ValueError(f"law must be one of {get_args(IntegerLaw)}, got {self.law!r}")
-        # A little room: the standard deviation comes from a quotient of floats.
-        if not 0.99 * LEAST_STD**2 <= self.variance <= 1.01 * MOST_STD**2:
-            raise ValueError(
-                f"noise must have a standard deviation of {LEAST_STD:g} to {MOST_STD:g} steps, "
-                f"got {math.sqrt(max(self.variance, 0.0)):g}"
-            )
-
-    def weights(self) -> list[int]:
+    @abstractmethod
+    def weights(self, variance: Fraction) -> list[int]:
         """Return integers in proportion to P(0), P(1), …; the other side is the same."""
-        variance = Fraction(self.variance)  # a float is a fraction, exactly
-        if self.law == "skellam":
-            return _bessel(variance)
-        return _squared_exponential(variance)
 
-    def log_pmf(self, shares: int = 1) -> Vector:
-        """Return ln P(|k|) of the sum of `shares` independent draws, for k = 0, 1, …
+    @abstractmethod
+    def log_pmf(self, variance: float, shares: int) -> Vector:
+        """Return ln P(|k|) of the sum of `shares` independent draws, for k = 0, 1, …"""
 
-        Relative errors of P are about 1e-13; outcomes below 1e-40 are left out.
+    def noised(self, vector: Vector, std: float, rng: np.random.Generator | None) -> Vector:
+        """Return a vector rounded to the finest grid of the sampler, with integer noise on it.
+
+        What is released follows from these integers, so no bit of a floating-point sample is in it.
         """
-        return _log_pmf(self, shares)
+        step = std / MAX_STD
+        steps = np.clip(np.rint(vector / step), -_MAX_STEPS, _MAX_STEPS).astype(np.int64)
+        noise = Sampler.of(self, (std / step) ** 2).draw(vector.size, rng)
+        return np.asarray((steps + noise) * step)
+
+    def of_server(self, moved: float, std: float, dim: int) -> Reach:
+        """Return how far a client reaches; rounding moves two sums apart by at most √d steps."""
+        step = std / MAX_STD
+        l2 = moved / step * (1 + _FLOAT_ERROR) + math.sqrt(dim)
+        norms = RoundedNorms.within(l2**2, dim)
+        return Reach(norms.l2 * step, Grid(step, norms.l1, dim))
+
+    def of_clients(self, clip_norm: float, step: float, dim: int) -> Reach:
+        """Return how far a client reaches whose update is rounded within `RoundedNorms`."""
+        if not step > 0:
+            raise ValueError(
+                f"step must be above 0 with noise of the distribution {self.name}, got {step:g}: "
+                "give the rounding step of the secure sum, Masked.step"
+            )
+        norms = RoundedNorms.of(clip_norm / step, dim)
+        return Reach(norms.l2 * step, Grid(step, norms.l1, dim))
+
+    def total_variation(self, variance: float) -> float:
+        """Return a bound for one draw.
+
+        Each limit errs by less than 2^-127, the weights beneath it by far less, and the outcomes
+        that are left out have less than 2^-130.
+        """
+        # Not from the table, which would have to be made: no distribution reaches further.
+        outcomes = 16 * math.sqrt(variance) + 160
+        return outcomes * 2.0**-126
 
 
-@lru_cache(maxsize=16)
-def _log_pmf(noise: IntegerNoise, shares: int) -> Vector:
-    if noise.law == "skellam":
-        # Sums of Skellams are Skellam: no convolution.
-        return _log_side(_bessel(Fraction(noise.variance) * shares))
-    side = np.exp(_log_side(noise.weights()))
-    both = np.concatenate([side[:0:-1], side])
-    total, left = np.ones(1), shares
-    while left:  # powers by squaring; sums of positive numbers lose no digits
-        if left & 1:
-            total = _trimmed(np.convolve(total, both))
-        both, left = (_trimmed(np.convolve(both, both)) if left > 1 else both), left >> 1
-    side = total[len(total) // 2 :]
-    return np.asarray(np.log(side / (side[0] + 2 * side[1:].sum())))
+def check_variance(variance: float) -> None:
+    """Raise if noise of this variance, in squared steps, cannot be made."""
+    # A little room: the standard deviation comes from a quotient of floats.
+    if not 0.99 * LEAST_STD**2 <= variance <= 1.01 * MAX_STD**2:
+        raise ValueError(
+            f"noise must have a standard deviation of {LEAST_STD:g} to {MAX_STD:g} steps, "
+            f"got {math.sqrt(max(variance, 0.0)):g}"
+        )
 
 
-def _trimmed(pmf: Vector) -> Vector:
-    """Return a symmetric pmf without outcomes that are too rare to matter."""
-    kept = np.flatnonzero(pmf > 1e-44 * pmf.max())
-    return pmf[kept[0] : kept[-1] + 1]
-
-
-def _log_side(weights: list[int]) -> Vector:
+def log_side(weights: list[int]) -> Vector:
+    """Return ln P(0), ln P(1), … from weights of one side."""
     total = weights[0] + 2 * sum(weights[1:])
     # math.log takes integers of any size.
     return np.array([math.log(weight) for weight in weights]) - math.log(total)
 
 
-def _squared_exponential(variance: Fraction) -> list[int]:
-    """Return e^(-k²/2σ²) in units of 2^-256: each is the one before times e^-(2k+1)/2σ²."""
-    with localcontext() as context:
-        context.prec = 100
-        exponent = -Decimal(variance.denominator) / (2 * Decimal(variance.numerator))
-        ratio = int(exponent.exp() * Decimal(2) ** _BITS)
-    weights, square = [1 << _BITS], ratio * ratio >> _BITS
-    while (weight := weights[-1] * ratio >> _BITS) >> (_BITS - _TAIL_BITS):
-        weights.append(weight)
-        ratio = ratio * square >> _BITS
-    return weights
+@dataclass(frozen=True)
+class RoundedNorms:
+    """Most that a rounded update can be, as integers.
 
-
-def _bessel(variance: Fraction) -> list[int]:
-    """Return multiples of I_k(μ), by I_{k-1} = I_{k+1} + (2k/μ)·I_k from far out inwards.
-
-    Inwards this recurrence is stable (Miller's algorithm): what the start gets wrong vanishes.
+    Attributes:
+        l2: Its L2 norm.
+        l1: Its L1 norm.
     """
-    last = _far_out(float(variance), _TAIL_BITS + _SPARE_BITS)
-    unit = (2 << _BITS) * variance.denominator // variance.numerator  # 2/μ
-    beyond, weight = 0, 1 << _BITS
-    weights = [weight]
-    for k in range(last, 0, -1):
-        beyond, weight = weight, beyond + (k * unit * weight >> _BITS)
-        weights.append(weight)
-    weights.reverse()
-    least = weights[0] >> _TAIL_BITS
-    return [weight for weight in weights if weight > least]
+
+    l2: float
+    l1: float
+
+    @classmethod
+    def of(cls, norm: float, dim: int) -> Self:
+        """Return the limits of an update of L2 norm `norm`, conditionally rounded.
+
+        Rounding moves a coordinate by less than 1, so (c + √d)² always holds. On average it adds at
+        most d/4 to the square; clients draw again until the second limit holds as well.
+        """
+        if not 0 < norm <= MAX_NORM:
+            raise ValueError(f"norm must be in (0, {MAX_NORM:g}] steps, got {norm:g}")
+        root = math.sqrt(dim)
+        spread = math.sqrt(2 * math.log(1 / BETA)) * (norm + root / 2)
+        return cls.within(min((norm + root) ** 2, norm**2 + dim / 4 + spread), dim)
+
+    @classmethod
+    def within(cls, square: float, dim: int) -> Self:
+        """Return the limits of an integer vector with at most this square of the L2 norm."""
+        # |v| ≤ v² for integers, and Cauchy and Schwarz.
+        l2 = math.sqrt(square)
+        return cls(l2, min(math.sqrt(dim) * l2, square))
 
 
-def _far_out(variance: float, bits: int) -> int:
-    """Return a k beyond which a Skellam has at most 2^-bits (Chernoff's bound)."""
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Draws integers of one distribution by inversion.
 
-    def exponent(k: int) -> float:
-        return k * math.asinh(k / variance) - math.hypot(k, variance) + variance
+    Attributes:
+        limits: `limits[k]` of 2^127 is P(|X| ≤ k), rounded down.
+        high: Their upper 63 bits.
+        guide: Number of limits below each multiple of 2^(63 - guide_bits).
+        guide_bits: Bits that the guide looks at.
+    """
 
-    k = 1
-    while exponent(k) < bits * math.log(2):
-        k *= 2
-    low = k // 2
-    while k - low > 1:
-        middle = (k + low) // 2
-        k, low = (k, middle) if exponent(middle) < bits * math.log(2) else (middle, low)
-    return k
+    limits: tuple[int, ...]
+    high: NDArray[np.uint64]
+    guide: NDArray[np.int32]
+    guide_bits: int
+
+    @staticmethod
+    def of(distribution: IntegerDistribution, variance: float) -> Sampler:
+        """Return the sampler of a distribution; the tables of the last few are kept."""
+        return _made(distribution, variance)
+
+    def draw(self, dim: int, rng: np.random.Generator | None) -> NDArray[np.int64]:
+        """Return independent draws from `rng`, or from the operating system's source if None."""
+        words = np.frombuffer(_random_bytes(8 * dim, rng), "<u8")
+        first = words >> np.uint64(1)
+        bucket = (first >> np.uint64(_HIGH - self.guide_bits)).astype(np.int64)
+        size = self.guide[bucket].astype(np.int64)
+        open_ = np.flatnonzero(self.guide[bucket + 1] != size)  # a limit is in the same bucket
+        size[open_] = self._searched(first[open_], rng)
+        sign = (words & np.uint64(1)).astype(np.int64)
+        return (size ^ -sign) + sign  # negated where the sign bit is set
+
+    def _searched(
+        self, first: NDArray[np.uint64], rng: np.random.Generator | None
+    ) -> NDArray[np.int64]:
+        """Return the magnitudes that belong to these first words."""
+        found = np.searchsorted(self.high, first, side="right")
+        # Where a limit begins with the same 63 bits, the next 64 decide.
+        ties = np.flatnonzero(self.high[np.maximum(found - 1, 0)] == first)
+        for i in ties:
+            low = int.from_bytes(_random_bytes(8, rng), "little")
+            uniform = (int(first[i]) << _LOW) + low
+            found[i] = sum(limit <= uniform for limit in self.limits)
+        return found
+
+
+@lru_cache(maxsize=4)
+def _made(distribution: IntegerDistribution, variance: float) -> Sampler:
+    check_variance(variance)
+    weights = distribution.weights(Fraction(variance))  # a float is a fraction, exactly
+    total = weights[0] + 2 * sum(weights[1:])
+    limits, below = [], weights[0]
+    for weight in weights[1:]:
+        limits.append((below << _HIGH + _LOW) // total)
+        below += 2 * weight
+    high = np.array([limit >> _LOW for limit in limits], np.uint64)
+    # Several buckets for each outcome of the bulk, so that few draws need a search.
+    guide_bits = min(max(10, math.ceil(math.log2(variance) / 2) + 5), 20)
+    edges = np.arange((1 << guide_bits) + 1, dtype=np.uint64) << np.uint64(_HIGH - guide_bits)
+    guide = np.searchsorted(high, edges, side="left").astype(np.int32)
+    return Sampler(tuple(limits), high, guide, guide_bits)
+
+
+def _random_bytes(count: int, rng: np.random.Generator | None) -> bytes:
+    return os.urandom(count) if rng is None else rng.bytes(count)

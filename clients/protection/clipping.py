@@ -1,17 +1,12 @@
-"""Clipping and Gaussian noise on one flat update.
-
-Float64 Gaussians are open to attacks on their lowest bits (Mironov 2012, On Significance of the
-Least Significant Bits for Differential Privacy); the guarantees here are about real numbers.
-"""
+"""Clipping of one flat update, and of a model's change."""
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
-from scipy.special import ndtri
+from flwr.app import ArrayRecord
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.hook.layout import Layout
 
 
 def clip(update: Vector, norm: float) -> Vector:
@@ -28,19 +23,16 @@ def clip(update: Vector, norm: float) -> Vector:
     return update if length <= norm / peak else direction * (norm / length)
 
 
-def gaussian(dim: int, std: float, rng: np.random.Generator | None) -> Vector:
-    """Return N(0, std²) noise from `rng`, or from the operating system's source if it is None.
+def model_within(
+    norm: float, update: Vector, start: Vector, layout: Layout, sent: ArrayRecord
+) -> ArrayRecord:
+    """Return the model after `update`, with a change within `norm` in the model's precision.
 
-    The system's source serves where noise must be unpredictable. Its uniforms have 52 bits, so a
-    coordinate is never beyond 8.3 standard deviations.
+    The sum of a float32 model and an update is rounded, and that may lengthen the update.
     """
-    if not 0 <= std < float("inf"):
-        raise ValueError(f"std must be in [0, inf), got {std}")
-    if std == 0:
-        return np.zeros(dim)
-    if rng is not None:
-        return std * rng.standard_normal(dim)
-    words = np.frombuffer(os.urandom(8 * dim), "<u8") >> np.uint64(12)
-    # The half keeps 0 and 1 out, where the quantile function is infinite; with a 53rd bit the
-    # largest word plus a half would be rounded up to 1.
-    return np.asarray(std * ndtri((words + 0.5) * 2.0**-52))
+    shrink = 2.0**-24
+    while True:
+        arrays = layout.restore(start + update, sent)
+        if float(np.linalg.norm(layout.flatten(arrays) - start)) <= norm or shrink > 1:
+            return arrays if shrink <= 1 else layout.restore(start, sent)
+        update, shrink = update * (1 - min(shrink, 1.0)), 2 * shrink

@@ -1,39 +1,69 @@
-"""The client mod of DP-FedAvg: clip, count, add noise, and weight all clients equally.
+"""The client mod of noise: does what an order asks, within the limits of the client's owner.
 
-McMahan, Ramage, Talwar, Zhang (2018), Learning Differentially Private Recurrent Language Models,
-arXiv:1710.06963; Andrew, Thakkar, McMahan, Ramaswamy (2021), Differentially Private Learning with
-Adaptive Clipping, arXiv:1905.03871, for the bit that says whether a norm was below the clip norm.
+Whole clients: clip, count, add noise, and weight all equally. McMahan, Ramage, Talwar, Zhang
+(2018), Learning Differentially Private Recurrent Language Models, arXiv:1710.06963; Andrew,
+Thakkar, McMahan, Ramaswamy (2021), Differentially Private Learning with Adaptive Clipping,
+arXiv:1905.03871, for the bit that says whether a norm was below the clip norm.
+
+Single records: `clients.protection.record_rule` draws the noise itself, since it sees the gradients
+of single examples, which a mod cannot. The app states what it has done in a record next to its
+arrays, and the mod compares that with the order.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.hook.seat import passed_on
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.clipping import clip, gaussian
+from leakmeter.clients.protection.clipping import clip, model_within
 from leakmeter.clients.protection.ring_noise import RingNoise
+
+if TYPE_CHECKING:
+    from leakmeter.clients.protection.record_rule import GaussianSampling
+
+# Turns the reply of the app into what leaves the client.
+_Finish: TypeAlias = Callable[[Message], Message]
+
+# What hides which unit, by the record that its order travels in.
+_KEYS: dict[Unit, str] = {"client": wire.NOISE, "record": wire.FILLED}
+# What the server assumes of noise for records, and how the client's own value must compare.
+_AT_LEAST = ("sigma2", "batch-size", "examples")
+_AT_MOST = ("clip-norm",)
+_EXACTLY = ("lr", "steps")
+PROMISES = (*_AT_LEAST, *_AT_MOST, *_EXACTLY)
+_MECHANISM = "mechanism"
+_USUAL = "water-filling"  # if a record does not name the mechanism
 
 
 @dataclass(frozen=True)
 class NoiseMod:
-    """Clips and noises the update as the message orders, within the limits of its owner.
+    """Lets only updates out that are as private as the server will claim.
 
-    List it after `mask_mod` and before everything that changes the update. A client that adds its
-    own noise sends no metrics but its weight, which is 1: they would travel without noise. If its
-    update is not finite, it sends only its noise; a client without noise replies with an error.
+    List it after `mask_mod` and before everything that changes the update.
+
+    An order for whole clients: the update is clipped, and noised if the order says so. A client
+    that adds its own noise sends no metrics but its weight, which is 1: they would travel without
+    noise. If its update is not finite, it sends only its noise; a client without noise replies
+    with an error.
+
+    An order for records: the app must have made the update at least as random as the order
+    assumes. Loss and metrics stay here, and the weight is 1.
 
     Attributes:
         required: Whether a train message without an order gets an error.
-        max_clip_norm: Largest clip norm that is accepted: a larger one protects less.
+        unit: What the required order must hide: whole clients or single records.
+        max_clip_norm: Largest clip norm of updates that is accepted: a larger one protects less.
         min_noise_std: Least noise that the client itself adds, in units of the clip norm; with
             integer noise in units of the norm after rounding, which is larger.
         allow_tap: Whether the auditor's tap may collect kept updates; for simulations only.
@@ -41,67 +71,99 @@ class NoiseMod:
     """
 
     required: bool = True
+    unit: Unit = "client"
     max_clip_norm: float = math.inf
     min_noise_std: float = 0.0
     allow_tap: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.unit not in _KEYS:
+            raise ValueError(f"unit must be one of {', '.join(_KEYS)}, got {self.unit!r}")
         if not self.max_clip_norm > 0:
             raise ValueError(f"max_clip_norm must be above 0, got {self.max_clip_norm}")
         if not 0 <= self.min_noise_std < math.inf:
             raise ValueError(f"min_noise_std must be in [0, inf), got {self.min_noise_std}")
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
-        """Train, then clip and noise."""
+        """Check the order, train, and do what was ordered."""
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
-        order = wire.config(message.content, wire.NOISE)
-        if order is None:
-            if not self.required or (self.allow_tap and wire.only_collects(message.content)):
-                return call_next(message, context)
-            raise ValueError(f"a train message must carry {wire.NOISE!r}: this client clips")
+        found = {unit: wire.config(message.content, key) for unit, key in _KEYS.items()}
+        orders = {unit: order for unit, order in found.items() if order is not None}
+        collects = self.allow_tap and wire.only_collects(message.content)
+        if self.required and self.unit not in orders and not collects:
+            does = "clips" if self.unit == "client" else "fills"
+            raise ValueError(f"a train message must carry {_KEYS[self.unit]!r}: this client {does}")
+        if len(orders) > 1:
+            raise ValueError(f"a train message must carry one of {list(_KEYS.values())}, got both")
+        if not orders:
+            return call_next(message, context)
+        # Everything that the order says is checked before anybody trains.
+        prepare = self._clipped if "client" in orders else self._compared
+        finish = prepare(message, next(iter(orders.values())), context)
+        reply = call_next(message, context)
+        return reply if reply.has_error() else finish(reply)
+
+    def _clipped(self, message: Message, order: ConfigRecord, context: Context) -> _Finish:
+        """Return what clips and noises the update."""
         norm, std = self._allowed(order)
         sent = wire.arrays(message.content)
         layout = Layout.of(sent, wire.left_out(message.content))
+        noise = wire.noise_distribution(message.content)
         ring = RingNoise.ordered(message.content, norm, std, layout.dim)
         if ring is not None:
             self._check_least(std, ring.norm)
         source = self._source(order, context)
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        if wire.FILLED in reply.content:
-            raise ValueError(
-                f"a reply must not carry {wire.FILLED!r} here: clipping would change the "
-                "distribution of an update that was filled, and its guarantee is of another kind"
-            )
-        start = layout.flatten(sent)
-        update = layout.flatten(wire.arrays(reply.content)) - start
-        is_finite = bool(np.isfinite(update).all())
-        if not is_finite and std == 0:
-            return wire.not_finite(message, "the update")
-        # A client that stays out reveals something about its data, and no noise covers that. So a
-        # client that adds noise sends only its noise.
-        bounded = clip(update, norm) if is_finite else np.zeros(layout.dim)
-        is_below = bounded is update
-        if ring is not None:
-            steps = Array(ring.applied(bounded, source))
-            arrays, metrics = ArrayRecord({wire.STEPS: steps}), MetricRecord()
-        elif std > 0:
-            noise = gaussian(layout.dim, std, source)
-            # In float64 up to the secure sum: rounded to a float16 model's grid, noise may vanish.
-            exact = ["float64"] * len(layout.names)
-            arrays = layout.restore(start + bounded + noise, sent, exact)
+
+        def finish(reply: Message) -> Message:
+            if wire.FILLED in reply.content:
+                raise ValueError(
+                    f"a reply must not carry {wire.FILLED!r} here: clipping would change the "
+                    "distribution of an update that was filled, and its guarantee is of another "
+                    "kind"
+                )
+            start = layout.flatten(sent)
+            update = layout.flatten(wire.arrays(reply.content)) - start
+            is_finite = bool(np.isfinite(update).all())
+            if not is_finite and std == 0:
+                return wire.not_finite(message, "the update")
+            # A client that stays out reveals something about its data, and no noise covers that.
+            # So a client that adds noise sends only its noise.
+            bounded = clip(update, norm) if is_finite else np.zeros(layout.dim)
             metrics = MetricRecord()
-        else:
-            arrays, metrics = _within(norm, bounded, start, layout, sent), _metrics(reply.content)
-            metrics[wire.CLIP_BIT] = float(is_below)
-        metrics[wire.get_text(order, "weight-key")] = 1  # the accounting assumes equal weights
-        done = ConfigRecord({"clip-norm": norm, "share-std": std})
-        key = wire.arrays_key(reply.content)
-        content = RecordDict({key: arrays, "metrics": metrics, wire.NOISE: done})
-        return Message(passed_on(reply.content, content), reply_to=message)
+            if ring is not None:
+                arrays = ArrayRecord({wire.STEPS: Array(ring.applied(bounded, source))})
+            elif std > 0:
+                # In float64 up to the secure sum: on a float16 model's grid noise may vanish.
+                exact = ["float64"] * len(layout.names)
+                noised = noise.noised(start + bounded, std, source)
+                arrays = layout.restore(noised, sent, exact)
+            else:
+                arrays = model_within(norm, bounded, start, layout, sent)
+                metrics = _metrics(reply.content)
+                metrics[wire.CLIP_BIT] = float(bounded is update)
+            done = ConfigRecord({"clip-norm": norm, "share-std": std})
+            return _outgoing(message, reply, order, arrays, metrics, {wire.NOISE: done})
+
+        return finish
+
+    def _compared(self, message: Message, order: ConfigRecord, context: Context) -> _Finish:
+        """Return what checks that the app has made its update as random as ordered."""
+        if missing := sorted({*PROMISES, "weight-key"} - set(order)):
+            raise ValueError(f"{wire.FILLED!r} must say {', '.join(missing)}")
+
+        def finish(reply: Message) -> Message:
+            done = wire.config(reply.content, wire.FILLED)
+            if done is None:
+                raise ValueError(
+                    f"the app's reply must carry {wire.FILLED!r}: its update has no such noise"
+                )
+            _compare(order, done)
+            arrays = wire.arrays(reply.content)
+            return _outgoing(message, reply, order, arrays, MetricRecord(), {wire.FILLED: done})
+
+        return finish
 
     def _allowed(self, order: ConfigRecord) -> tuple[float, float]:
         """Return the clip norm and noise that the order asks for, if the owner allows them."""
@@ -129,21 +191,61 @@ class NoiseMod:
 
 
 noise_mod = NoiseMod()
+fill_mod = NoiseMod(unit="record")
 
 
-def _within(
-    norm: float, update: Vector, start: Vector, layout: Layout, sent: ArrayRecord
-) -> ArrayRecord:
-    """Return the model after `update`, with a change within `norm` in the model's precision.
+def filled_record(rule: GaussianSampling, num_examples: int) -> ConfigRecord:
+    """Return the record that an app puts under `wire.FILLED`, next to the trained arrays.
 
-    The sum of a float32 model and an update is rounded, and that may lengthen the update.
+    Args:
+        rule: The update rule, with water filling or isotropic noise.
+        num_examples: Examples that it weighted, or drew its minibatch from.
     """
-    shrink = 2.0**-24
-    while True:
-        arrays = layout.restore(start + update, sent)
-        if float(np.linalg.norm(layout.flatten(arrays) - start)) <= norm or shrink > 1:
-            return arrays if shrink <= 1 else layout.restore(start, sent)
-        update, shrink = update * (1 - min(shrink, 1.0)), 2 * shrink
+    if rule.noise is None:
+        raise ValueError(f"noise must be WaterFilling or Isotropic, got {rule.noise}")
+    return ConfigRecord(
+        {
+            _MECHANISM: rule.mechanism,
+            "sigma2": float(rule.noise.sigma2),
+            "batch-size": int(rule.batch_size),
+            "examples": int(num_examples),
+            "clip-norm": float(rule.clip_norm),
+            "lr": float(rule.lr),
+            "steps": int(rule.steps),
+        }
+    )
+
+
+def _outgoing(
+    message: Message,
+    reply: Message,
+    order: ConfigRecord,
+    arrays: ArrayRecord,
+    metrics: MetricRecord,
+    done: dict[str, ConfigRecord],
+) -> Message:
+    """Return what leaves the client: arrays, metrics, what was done, and the audit's answer."""
+    metrics[wire.get_text(order, "weight-key")] = 1  # the accounting assumes equal weights
+    key = wire.arrays_key(reply.content)
+    content = RecordDict({key: arrays, "metrics": metrics, **done})
+    return Message(passed_on(reply.content, content), reply_to=message)
+
+
+def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
+    """Raise if the server assumes more than this client does."""
+    wanted, own_way = (str(record.get(_MECHANISM, _USUAL)) for record in (order, done))
+    if wanted != own_way:
+        raise ValueError(f"mechanism must be this client's own {own_way!r}, got {wanted!r}")
+    # A larger minibatch is no less random, but is more likely to contain a given record.
+    exact = (*_EXACTLY, "batch-size") if own_way == "minibatch" else _EXACTLY
+    for name in PROMISES:
+        asked, own = wire.get_float(order, name), wire.get_float(done, name)
+        words = "at most" if name in _AT_LEAST else "at least"
+        kept = own >= asked if name in _AT_LEAST else own <= asked
+        if name in exact:
+            words, kept = "exactly", own == asked
+        if not kept:
+            raise ValueError(f"{name} must be {words} this client's own {own:g}, got {asked:g}")
 
 
 def _metrics(content: RecordDict) -> MetricRecord:

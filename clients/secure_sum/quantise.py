@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.noise.grid import MOST_NORM
-from leakmeter.auditors.noise.integer import LEAST_STD, MOST_STD, Law
+from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise.integer import MAX_NORM, MAX_STD
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask_stream
 
 # Room that noise gets in the ring, in standard deviations: beyond it with chance 1.5e-23.
@@ -94,7 +94,7 @@ class Quantiser:
     max_weight: float = 1.0
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     noise_std: float = 0.0
-    law: Law = "gaussian"
+    law: str = "gaussian"
 
     def __post_init__(self) -> None:
         most = (1 << self.ring.bits - 1) - 1
@@ -142,8 +142,7 @@ class Quantiser:
                 f"{self.law}: each of them rounds, and the ring has {self._half} steps, got "
                 f"{self.bits} bits"
             )
-        # The bound for sums of discrete Gaussians is proved from half a step on.
-        least = 0.5 if self.law == "discrete-gaussian" else LEAST_STD
+        least = distribution(self.law).least_std
         if not least <= (std := self.noise_std / self.step):
             raise CoarseError(
                 f"noise of a client must be at least {least:g} rounding steps with the law "
@@ -153,7 +152,7 @@ class Quantiser:
     @property
     def has_integers(self) -> bool:
         """Whether clients add integer noise after rounding."""
-        return self.law != "gaussian"
+        return distribution(self.law).is_integer
 
     @property
     def _half(self) -> int:
@@ -187,7 +186,7 @@ class Quantiser:
         # n roundings of less than a step each, n clip ranges, and the noise of the whole sum.
         n, noise = self.max_clients, NOISE_ROOM * self.noise_std * math.sqrt(self.max_clients)
         fits = (n * self.clip_range + noise) / max(self._half - n, 1)
-        return max(fits, self.noise_std / MOST_STD, self.clip_range / MOST_NORM)
+        return max(fits, self.noise_std / MAX_STD, self.clip_range / MAX_NORM)
 
     @property
     def weight_unit(self) -> float:

@@ -149,7 +149,7 @@ def get_quantiser(record: ConfigRecord) -> Quantiser:
             max_clients=values["max-clients"],
             max_weight=values["max-weight"],
             noise_std=values["noise-std"],
-            law=wire.as_law(values.get("noise-law", "gaussian")),
+            law=wire.as_distribution(values.get("noise-law", "gaussian")).name,
             metrics=dict(zip(values["metric-names"], limits, strict=True)),
         )
     except (KeyError, TypeError, ValueError) as error:

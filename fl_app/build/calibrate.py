@@ -39,7 +39,7 @@ def calibrated(config: Config) -> Config:
 def planned_guarantee(config: Config) -> Finding:
     """Return what the run would guarantee if nobody drops out.
 
-    It is the guarantee that `Assurance.headline` chooses, with the cost of rounding in a secure
+    It is the guarantee that `headline` chooses, with the cost of rounding in a secure
     sum.
     """
     strategy = server_strategy(config)
@@ -48,17 +48,17 @@ def planned_guarantee(config: Config) -> Finding:
     masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
     cohorts, dim = _cohorts(config, chosen), load_task(config).dim
     if masked is None:
-        assurance = noised.planned(cohorts, lambda _: None, dim=dim)
+        guarantees = noised.planned(cohorts, lambda _: None, dim=dim)
     else:
         # Fewer than three clients give no sum, so they release nothing.
         sums = [cohort for cohort in cohorts if len(cohort) > 2]
-        assurance = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
-    if assurance is None:
+        guarantees = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
+    if guarantees is None:
         raise ConfigError(
             "--target-epsilon needs at least one round that releases a model, but no cohort of "
             "this plan has three clients; use a larger --sample or another --seed"
         )
-    return assurance.headline(config.delta)
+    return guarantees.headline(config.delta)
 
 
 def _cohorts(config: Config, chosen: Chosen) -> list[Sequence[int]]:

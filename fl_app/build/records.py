@@ -19,15 +19,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.inversion import RoundImages
+from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.records import Shadows, logit_confidences
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.protection.clipping import gaussian
-from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFilling
 from leakmeter.clients.update import LocalSteps, fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
@@ -33,10 +32,15 @@ def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
     """
     plan = topology(config)
     noised = next((s for s in chain(strategy) if isinstance(s, Noised)), None)
-    share = noised.integer_share if noised else None
+    noise: dict[str, Any] = {}
+    if (
+        noised is not None
+        and noised.share_std > 0
+        and noised.mechanism.noise_distribution.is_integer
+    ):
+        noise = {"law": noised.mechanism.noise_distribution.name, "noise_std": noised.share_std}
     try:
         plan.plan(config.cohort)
-        noise = asdict(share) if share else {}
         Quantiser(max_clients=config.cohort, bits=config.secagg_bits, **noise, **shape)
     except CoarseError as error:
         raise CoarseNoiseError(_coarse(config, str(error))) from None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise.integer import Law
 from leakmeter.fl_app.build.secure_sum import masked, topology
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
@@ -21,17 +18,17 @@ from leakmeter.strategies import (
     Clipped,
     Distributed,
     EachOnce,
-    Filled,
     FixedClip,
     FixedSize,
     Local,
+    Mechanism,
     Noised,
     Participation,
     Poisson,
+    RecordNoise,
     ShuffledEpochs,
 )
-from leakmeter.strategies.accounting.rdp import Mechanism
-from leakmeter.strategies.mechanism import Clipping, Noise
+from leakmeter.strategies.protection.mechanism import Clipping
 
 # Noises of `Noised`, which clips the mean before its own noise.
 _ON_THE_MEAN = ("central", "distributed", "local")
@@ -40,8 +37,7 @@ _ON_THE_MEAN = ("central", "distributed", "local")
 def server_strategy(config: Config) -> Strategy:
     """Return the chain of strategies without the audit: `Masked(Noised(Chosen(FedAvg())))`.
 
-    With noise for single records `Filled` takes the place of `Noised`; without noise or masks a
-    link is missing.
+    Without noise or masks a link is missing.
     """
     strategy: Strategy = Chosen(
         _averaging(config),
@@ -53,8 +49,9 @@ def server_strategy(config: Config) -> Strategy:
     if config.clip_aggregate and config.noise not in _ON_THE_MEAN:
         strategy = Clipped(strategy, config.clip_aggregate)
     if config.hides_records:
-        filled = _filled(strategy, config)
-        return masked(filled, config, max_weight=1.0, clip_range=filled.clip_range)
+        noise = _record_noise(config)
+        noised = Noised(strategy, noise=noise, delta=config.delta)
+        return masked(noised, config, max_weight=1.0, clip_range=noise.clip_range)
     if config.noise != "none":
         strategy = _noised(strategy, config)
     return _masked(strategy, config) if config.has_sums else strategy
@@ -102,15 +99,16 @@ def participation(config: Config) -> Participation:
 
 def _noised(strategy: Strategy, config: Config) -> Noised:
     """Return the strategy with clipping, noise and accounting."""
-    law = cast(Law, config.noise_law)
-    noise: Noise = Central(config.noise_multiplier, law)
+    noise: Mechanism = Central(config.noise_multiplier, config.noise_law)
     if config.noise == "local":
         noise = Local(config.noise_multiplier)
     elif config.noise == "distributed":
         # The target is reached by those who are certain to be there, less those who may collude.
         plan = topology(config).plan(config.cohort)
         certain = plan.least or plan.threshold - plan.bearable(config.cohort)
-        noise = Distributed(config.noise_multiplier, min_honest=certain, law=law)
+        noise = Distributed(
+            config.noise_multiplier, min_honest=certain, distribution=config.noise_law
+        )
     clipping: Clipping = FixedClip(config.clip_norm)
     if config.clipping == "adaptive":
         clipping = AdaptiveClip(config.clip_norm, quantile=config.clip_quantile)
@@ -125,24 +123,22 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
     )
 
 
-def _filled(strategy: Strategy, config: Config) -> Filled:
-    """Return the strategy with the accounting of noise for single records."""
+def _record_noise(config: Config) -> RecordNoise:
+    """Return the mechanism of noise for single records."""
     rule, sizes = record_rule(config), load_task(config).sizes
     if rule.sampling == "minibatch" and rule.batch_size > sizes.smallest:
         allowed = (
             f"at most {sizes.smallest}, the fewest records of a client, with --noise record-sgd"
         )
         raise out_of_range("--batch-size", allowed, rule.batch_size)
-    return Filled(
-        strategy,
+    return RecordNoise(
         sigma2=config.wfna_floor,
         clip_norm=rule.clip_norm,
         batch_size=rule.batch_size,
         examples=sizes.smallest,
         lr=rule.lr,
         steps=rule.steps,
-        mechanism=cast(Mechanism, rule.mechanism),
-        delta=config.delta,
+        kind=rule.mechanism,
     )
 
 

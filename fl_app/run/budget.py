@@ -25,8 +25,8 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Masked, Noised
-from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
+from leakmeter.strategies.accounting.spending import Guarantees
 
 _log = logging.getLogger("flwr")
 
@@ -123,10 +123,10 @@ class Account:
     def _released(self, strategy: Strategy) -> Entry:
         """Return the entry of what was released so far, possibly nothing."""
         noised = next(s for s in chain(strategy) if isinstance(s, Noised))
-        if (assurance := noised.spending.assurance()) is None:
+        if (guarantees := noised.guarantees()) is None:
             return replace(self.planned, participations=0, releases=(), is_planned=False)
         names = {"run": self.planned.run, "data": self.planned.data}
-        entry = Entry.of(assurance, **names, seed=self.config.seed)
+        entry = guarantees.entry(**names, seed=self.config.seed)
         return replace(entry, place=self.planned.place)
 
     def _projected(self, done: Entry, rounds_done: int) -> Entry:
@@ -140,7 +140,7 @@ class Account:
             done,
             releases=releases,
             participations=min(most, len(releases)),
-            thin=done.thin * len(releases) / len(done.releases),
+            dropout_delta=done.dropout_delta * len(releases) / len(done.releases),
             is_planned=True,
         )
 
@@ -177,32 +177,32 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
     cohorts = (chosen.cohort(number) for number in range(1, config.rounds + 1))
     bearable = masked.bearable if masked else lambda _: None
     if config.noise_law == "gaussian":
-        assurance = noised.planned(cohorts, bearable)
+        guarantees = noised.planned(cohorts, bearable)
     else:  # integer noise has no price without its grid
-        assurance = _planned_on_grid(config, noised, masked, cohorts)
-    assert assurance is not None  # there is at least one round
-    return Entry.of(assurance, run=run, data=config.dataset, seed=config.seed)
+        guarantees = _planned_on_grid(config, noised, masked, cohorts)
+    assert guarantees is not None  # there is at least one round
+    return guarantees.entry(run=run, data=config.dataset, seed=config.seed)
 
 
 def _planned_on_grid(
     config: Config, noised: Noised, masked: Masked | None, cohorts: Iterable[Sequence[int]]
-) -> Assurance:
+) -> Guarantees:
     """Return the plan of integer noise; fewer than three clients give no secure sum."""
     dim = load_task(config).dim
     if masked is None:
-        assurance = noised.planned(cohorts, lambda _: None, dim=dim)
+        guarantees = noised.planned(cohorts, lambda _: None, dim=dim)
     else:
         sums = [cohort for cohort in cohorts if len(cohort) > 2]
         try:
-            assurance = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
+            guarantees = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
         except CoarseError as error:
             fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
             allowed = f"more for --noise-law {config.noise_law}: {error}"
             raise out_of_range("--secagg-bits", allowed, config.secagg_bits, fix=fix) from None
-    if assurance is None:
+    if guarantees is None:
         allowed = "enough for a secure sum of three clients in one of the planned rounds"
         raise out_of_range("--sample", allowed, config.sample)
-    return assurance
+    return guarantees
 
 
 def _cost(entry: Entry) -> float:
@@ -211,8 +211,8 @@ def _cost(entry: Entry) -> float:
 
 def _is_above(new: Entry, old: Entry) -> bool:
     """Whether an entry claims less than another one, or costs more."""
-    costs_more = _cost(new) > _cost(old) * _SAME or new.thin > old.thin * _SAME
-    claims_less = (new.is_rough and not old.is_rough) or (old.amplifies and not new.amplifies)
+    costs_more = _cost(new) > _cost(old) * _SAME or new.dropout_delta > old.dropout_delta * _SAME
+    claims_less = (new.is_coarse and not old.is_coarse) or (old.amplifies and not new.amplifies)
     return costs_more or claims_less
 
 

@@ -6,8 +6,9 @@ noise multiplier is never stored. Adding, removing or zeroing a client moves the
 sensitivity; replacing it moves the sum by twice that. dp-accounting's PLD includes the factor two
 under its REPLACE_ONE; its RDP accountant does not.
 
-Gaussian noise composes exactly. Integer noise is priced by Rényi DP (`integer_noise`), as soon as
-one of the releases has it.
+Gaussian noise composes exactly. Other noise is priced by the Rényi divergences of its distribution
+(`auditors.noise`), as soon as one of the releases has it. They hold for every pair of updates
+within both norms, and for mixtures over the rounding, since they are quasi-convex in the pair.
 
 All this is about whole clients. `strategies.accounting.guarantee` prices what sampled gradients
 guarantee to a single record.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Self, get_args
@@ -28,10 +29,19 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise.distribution import Grid, Shift
 from leakmeter.auditors.wording import counted
-from leakmeter.strategies.accounting.integer_noise import ORDERS, GridNoise, epsilon_of
 
 Sampling = Literal["none", "poisson", "fixed"]
+
+# Orders of Rényi divergences: fractions, where the Skellam's has no proof, and integers, all of
+# them at first and then fewer and fewer, for small ε.
+_INTEGERS = np.geomspace(2, 2**20, 2000).round()
+ORDERS: Vector = np.unique(
+    [*(1 + np.geomspace(1e-3, 0.99, 60)), *np.arange(21, 200) / 10, *_INTEGERS]
+)
+ORDERS.setflags(write=False)
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,8 @@ class Release:
         cohort: Clients drawn, with sampling of a fixed size.
         population: Clients they were drawn from.
         bit_std: Noise on the sum of clip bits, each counted as ±1/2, that was released with it.
-        grid: What integer noise needs beside these; None for Gaussian noise.
+        distribution: Name of the noise's distribution.
+        grid: What noise needs beside these if it is not Gaussian.
     """
 
     noise_std: float
@@ -56,7 +67,8 @@ class Release:
     cohort: int = 0
     population: int = 0
     bit_std: float | None = None
-    grid: GridNoise | None = None
+    distribution: str = "gaussian"
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.noise_std < math.inf:
@@ -71,24 +83,33 @@ class Release:
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
         if self.bit_std is not None and not 0 < self.bit_std < math.inf:
             raise ValueError(f"bit_std must be in (0, inf), got {self.bit_std}")
+        if distribution(self.distribution).is_gaussian != (self.grid is None):
+            raise ValueError(
+                f"grid must be None with Gaussian noise alone, got {self.grid} with noise of the "
+                f"distribution {self.distribution}"
+            )
         if self.grid is not None and self.bit_std is not None:
-            raise ValueError("bit_std must be None with integer noise: no proof covers both")
+            raise ValueError("bit_std must be None unless noise is Gaussian: no proof covers both")
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the release that `to_json` wrote."""
-        grid = values.get("grid")
-        return cls(**{**values, "grid": None if grid is None else GridNoise(**grid)})
+        grid = values["grid"]
+        return cls(**{**values, "grid": None if grid is None else Grid(**grid)})
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; Gaussian noise has no grid."""
-        values = asdict(self)
-        return values if self.grid is not None else {k: v for k, v in values.items() if k != "grid"}
+        """Return plain values."""
+        return asdict(self)
+
+    def of_shares(self, shares: int) -> Self:
+        """Return this release with the noise of so many contributors, from that of one."""
+        grid = None if self.grid is None else replace(self.grid, shares=shares)
+        return replace(self, noise_std=self.noise_std * math.sqrt(shares), grid=grid)
 
     def separation(self, adjacency: Adjacency) -> float:
         """Return how many standard deviations apart the two worlds are.
 
-        With integer noise it is that of a Gaussian with the same Rényi divergence of order 2, which
+        With other noise it is that of a Gaussian with the same Rényi divergence of order 2, which
         compares costs but prices nothing.
         """
         if self.noise_std == 0:
@@ -107,13 +128,29 @@ class Release:
         """Return the Rényi divergences between the two worlds."""
         if self.grid is None:
             return orders * (self.separation(adjacency) ** 2 / 2)
-        factor = 2.0 if adjacency == "replace" else 1.0
-        return self.grid.divergence(self.noise_std, self.sensitivity, factor, orders)
+        if self.noise_std == 0 or self.grid.shares == 0:
+            return np.full(len(orders), math.inf)
+        factor, step = 2.0 if adjacency == "replace" else 1.0, self.grid.step
+        shift = Shift(
+            l2=factor * self.sensitivity / step,
+            l1=factor * self.grid.l1,
+            variance=(self.noise_std / step) ** 2,
+            dim=self.grid.dim,
+            shares=self.grid.shares,
+        )
+        return distribution(self.distribution).divergence(shift, orders)
 
     @property
     def distance(self) -> float:
-        """Total variation between the noise as it is sampled and its law; Gaussian: not counted."""
-        return 0.0 if self.grid is None else self.grid.total_variation(self.noise_std)
+        """Total variation between the noise as it is sampled and its distribution, over all draws.
+
+        That of Gaussian noise is not counted: its guarantees are about real numbers.
+        """
+        grid = self.grid
+        if grid is None or self.noise_std == 0 or grid.shares == 0:
+            return 0.0
+        share = (self.noise_std / grid.step) ** 2 / grid.shares
+        return grid.dim * grid.shares * distribution(self.distribution).total_variation(share)
 
 
 def unamplified(
@@ -146,12 +183,12 @@ def _by_divergences(
     releases: Sequence[Release], delta: float, participations: int, adjacency: Adjacency
 ) -> Bound:
     total, distance = composed(releases, participations, adjacency)
-    laws = sorted({r.grid.law if r.grid else "gaussian" for r in releases})
+    names = sorted({r.distribution for r in releases})
     return Bound(
         value=epsilon_of(total, delta, distance),
         kind="guarantee",
         delta=delta,
-        rule=f"Rényi DP of noise of the law {' and '.join(laws)}, composed over "
+        rule=f"Rényi DP of noise of the law {' and '.join(names)}, composed over "
         f"{counted(participations, 'participation')}, no amplification",
         sample_sizes={"releases": len(releases), "participations": participations},
         assumptions=(Assumption.UNIFORM_BITS,),
@@ -164,7 +201,7 @@ def composed(
     """Return the most that this many of the releases cost together.
 
     That is their Rényi divergences at `ORDERS`, each with its own costliest releases, and the total
-    variation between their noise and its law.
+    variation between their noise and its distribution.
     """
     counts = Counter(releases)
     if not counts or participations == 0:
@@ -178,6 +215,29 @@ def composed(
     return total, participations * max(r.distance for r in counts)
 
 
+def epsilon_of(divergences: Vector, delta: float, distance: float = 0.0) -> float:
+    """Return ε at δ from Rényi divergences at `ORDERS`.
+
+    Canonne, Kamath, Steinke (2020), Proposition 12. Noise that is off by `distance` in total
+    variation costs another (1 + e^ε)·distance of δ.
+    """
+    found = _converted(divergences, delta)
+    while math.isfinite(found):
+        # The larger ε, the more δ the distance costs: from below, until nothing changes.
+        left = delta - (1 + math.exp(min(found, 700.0))) * distance
+        if left <= 0:
+            return math.inf
+        if (more := _converted(divergences, left)) <= found * (1 + 1e-12):
+            return max(more, found)
+        found = more
+    return found
+
+
+def _converted(divergences: Vector, delta: float) -> float:
+    costs = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    return max(float(costs.min()), 0.0)
+
+
 def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency) -> Bound:
     """Return ε with amplification by sampling, for observers who do not learn the cohorts.
 
@@ -188,7 +248,7 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
     _check(releases, delta, adjacency)
     kinds = {r.sampling for r in releases}
     if any(r.grid is not None for r in releases):
-        raise ValueError("amplification must be of Gaussian noise, got an integer law")
+        raise ValueError("amplification must be of Gaussian noise, got another distribution")
     if any(r.noise_std == 0 for r in releases):
         return Bound(math.inf, "guarantee", "no noise", delta)
     if kinds == {"poisson"}:

@@ -5,11 +5,53 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
-from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise, law_of
+from leakmeter.strategies.accounting.ledger import Entry
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What one observer sees.
+
+    Attributes:
+        observer: Who.
+        sees: What.
+        noise: The noise on it: that of the whole sum, a client's own, or none.
+    """
+
+    observer: Observer
+    sees: Sees
+    noise: Literal["sum", "own", "none"] = "sum"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a mechanism promises, whatever it releases.
+
+    Attributes:
+        name: Of the mechanism, in facts.
+        protects: The observer that it is meant for. They may know who takes part when.
+        exposures: What observers see, from those who see most.
+        by_clients: Whether clients add the noise. Then a client that is not drawn adds none, and
+            the noise of a sum is as honest as its contributors; and a client whose update is not
+            finite sends its noise, and does not stay out.
+        is_gaussian: Whether the noise is Gaussian.
+    """
+
+    name: str
+    protects: Observer
+    exposures: tuple[Exposure, ...]
+    by_clients: bool
+    is_gaussian: bool
+
+    @property
+    def amplifies(self) -> bool:
+        """Whether Poisson sampling amplifies: Gaussian noise of the server alone has a theorem."""
+        return self.is_gaussian and not self.by_clients
 
 
 @dataclass(frozen=True)
@@ -17,23 +59,23 @@ class Assurance:
     """What a run's releases guarantee.
 
     Attributes:
-        noise: Who added it.
+        promise: What the mechanism promises.
         releases: The sums behind the released models, round by round.
         participations: Most rounds that any client took part in.
-        single: The single updates under local noise, round by round.
+        single: The single updates, where clients add all the noise themselves, round by round.
         is_masked: Whether a secure sum hid single updates from the server.
-        is_rough: Whether rounding was too coarse against the clients' noise for a proof.
+        is_coarse: Whether rounding was too coarse against the clients' noise for a proof.
         canary_rounds: Most rounds that any canary was played in. If it is larger, there is a second
             guarantee for that many, so that a bound from canaries has one to compare with.
         colluders: Clients whose noise was not counted, since they may reveal it.
     """
 
-    noise: Noise
+    promise: Promise
     releases: tuple[Release, ...]
     participations: int
     single: tuple[Release, ...] = ()
     is_masked: bool = False
-    is_rough: bool = False
+    is_coarse: bool = False
     canary_rounds: int = 0
     colluders: int = 0
 
@@ -48,22 +90,26 @@ class Assurance:
         """All adjacencies that have a guarantee."""
         return ("zero-out", "replace") if self.adjacency == "zero-out" else (self.adjacency,)
 
-    @property
-    def amplifies(self) -> bool:
-        """Whether Poisson sampling amplifies: central Gaussian noise alone has a theorem."""
-        # Elsewhere a client that is not drawn adds no noise either.
-        return isinstance(self.noise, Central) and law_of(self.noise) == "gaussian"
-
     def headline(self, delta: float) -> Finding:
-        """Return the guarantee that a target is about.
-
-        It protects a client against the observer that the noise is meant for: outsiders with
-        central noise, otherwise the server. They may know who takes part when, so there is no
-        amplification.
-        """
-        observer = "outsider" if isinstance(self.noise, Central) else "server"
+        """Return the guarantee that a target is about: against whom the noise is meant for."""
         found = self._priced(self.participations, self.adjacency, delta)
-        return next(finding for finding in found if finding.observer == observer)
+        return next(one for one in found if one.observer == self.promise.protects)
+
+    def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
+        """Return the line of a ledger."""
+        is_poisson = all(r.sampling == "poisson" for r in self.releases)
+        amplifies = is_poisson and self.promise.amplifies
+        return Entry(
+            run=run,
+            data=data,
+            seed=seed,
+            adjacency=self.adjacency,
+            participations=self.participations,
+            releases=self.releases,
+            amplifies=amplifies,
+            dropout_delta=self.dropout_delta() if amplifies else 0.0,
+            is_coarse=self.is_coarse,
+        )
 
     def findings(self, delta: float) -> Sequence[Finding]:
         """Return the guarantees against each observer, for each adjacency."""
@@ -82,12 +128,19 @@ class Assurance:
 
     def _priced(self, rounds: int, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
         """Yield the guarantees for this many participations: against server, wire, outsiders."""
-        plain = self._plain(self.releases, rounds, adjacency, delta)
-        yield from self._inside(plain, rounds, adjacency, delta)
         # A client that adds no noise withholds an update that is not finite.
-        kept_back = (Assumption.INDEPENDENT_DROPOUTS,) if isinstance(self.noise, Central) else ()
-        hidden = (Assumption.MODELS_ONLY, *kept_back)
-        yield self._finding(plain, rounds, "outsider", adjacency, "noised sum", hidden)
+        kept_back = () if self.promise.by_clients else (Assumption.INDEPENDENT_DROPOUTS,)
+        for exposure in self.promise.exposures:
+            bound = self._bound(exposure, rounds, adjacency, delta)
+            is_out = exposure.observer == "outsider"
+            hidden = (Assumption.MODELS_ONLY, *kept_back) if is_out else ()
+            yield self._finding(bound, rounds, exposure, adjacency, hidden)
+
+    def _bound(self, exposure: Exposure, rounds: int, adjacency: Adjacency, delta: float) -> Bound:
+        if exposure.noise == "none":
+            return Bound(math.inf, "guarantee", "the server sees the mean before noise", delta)
+        priced = self.single if exposure.noise == "own" else self.releases
+        return self._plain(priced, rounds, adjacency, delta)
 
     def _plain(
         self, releases: Sequence[Release], rounds: int, adjacency: Adjacency, delta: float
@@ -98,32 +151,15 @@ class Assurance:
         rule = f"{bound.rule}; canaries play that often, clients at most {self.participations}"
         return replace(bound, rule=rule)
 
-    def _inside(
-        self, plain: Bound, rounds: int, adjacency: Adjacency, delta: float
-    ) -> Iterator[Finding]:
-        """Yield the guarantees against the server and on the wire."""
-        match self.noise:
-            case Central():
-                # The noise is added after the server has seen the mean.
-                rule = "the server sees the mean before noise"
-                none = Bound(math.inf, "guarantee", rule, delta)
-                yield self._finding(none, rounds, "server", adjacency, "round sum")
-            case Distributed():
-                yield self._finding(plain, rounds, "server", adjacency, "round sum")
-            case Local():
-                own = self._plain(self.single, rounds, adjacency, delta)
-                for observer in ("server", "wire"):
-                    yield self._finding(own, rounds, observer, adjacency, "updates")
-
     def _amplified(self, delta: float) -> Iterator[Finding]:
         """Yield the guarantees against those who see models but not the cohorts."""
         if self.colluders:
             return  # a colluder that is drawn gets its peers' keys and so learns the cohort
         left = delta
         if all(r.sampling == "poisson" for r in self.releases):
-            if not self.amplifies:
+            if not self.promise.amplifies:
                 return
-            left -= self.thin_rounds()
+            left -= self.dropout_delta()
         if left <= 0 or any(r.noise_std == 0 for r in self.releases):
             return
         for kind in self.adjacencies:
@@ -136,11 +172,10 @@ class Assurance:
             if better.value < plain.value:
                 better, rounds = replace(better, delta=delta), len(self.releases)
                 hidden = (Assumption.MODELS_ONLY, Assumption.INDEPENDENT_DROPOUTS)
-                yield self._finding(
-                    better, rounds, "outsider", kind, "noised sum", hidden, knows_cohort=False
-                )
+                outside = Exposure("outsider", "noised sum")
+                yield self._finding(better, rounds, outside, kind, hidden, knows_cohort=False)
 
-    def thin_rounds(self) -> float:
+    def dropout_delta(self) -> float:
         """Return the probability that one client decided whether there was a secure sum at all.
 
         Fewer than three clients give none, and observers see that. Without masks an empty round
@@ -156,25 +191,24 @@ class Assurance:
         self,
         bound: Bound,
         rounds: int,
-        observer: Observer,
+        exposure: Exposure,
         adjacency: Adjacency,
-        sees: Sees,
         assumptions: tuple[str, ...] = (),
         *,
         knows_cohort: bool = True,
     ) -> Finding:
-        is_own = isinstance(self.noise, Local) and observer != "outsider"
-        is_shared = not isinstance(self.noise, Central) and not is_own
-        rough = self.is_rough and is_shared
+        is_own = exposure.noise == "own"
+        is_shared = self.promise.by_clients and not is_own
+        is_coarse = self.is_coarse and is_shared
         priced = self.single if is_own else self.releases
         return Finding.of(
             bound,
-            kind="approximation" if rough else bound.kind,
+            kind="approximation" if is_coarse else bound.kind,
             auditor="accountant",
             quantity="epsilon",
             threat_model=ThreatModel(
-                observer=observer,
-                sees=sees,
+                observer=exposure.observer,
+                sees=exposure.sees,
                 knows_cohort=knows_cohort,
                 participations=rounds,
                 colluders=self.colluders,
@@ -185,12 +219,12 @@ class Assurance:
                 *bound.assumptions,
                 *assumptions,
                 Assumption.EQUAL_WEIGHTS,
-                *((Assumption.REAL_GAUSSIAN,) if law_of(self.noise) == "gaussian" else ()),
+                *((Assumption.REAL_GAUSSIAN,) if self.promise.is_gaussian else ()),
                 *((Assumption.HONEST_NOISE,) if is_shared else ()),
-                *((Assumption.COARSE_ROUNDING,) if rough else ()),
+                *((Assumption.COARSE_ROUNDING,) if is_coarse else ()),
             ),
             facts={
-                "noise": type(self.noise).__name__.lower(),
+                "noise": self.promise.name,
                 **_grid_facts(priced),
                 "least noise std": min((r.noise_std for r in priced), default=0.0),
                 "largest sensitivity": max((r.sensitivity for r in priced), default=0.0),
@@ -202,11 +236,11 @@ class Assurance:
 
 
 def _grid_facts(releases: Sequence[Release]) -> dict[str, float | str]:
-    """Return law and grid of integer noise; nothing for Gaussian noise."""
-    grids = [r.grid for r in releases if r.grid is not None]
-    if not grids:
+    """Return distribution and grid; nothing for Gaussian noise."""
+    named = [(r.distribution, r.grid) for r in releases if r.grid is not None]
+    if not named:
         return {}
     return {
-        "law": ", ".join(sorted({grid.law for grid in grids})),
-        "largest grid step": max(grid.step for grid in grids),
+        "law": ", ".join(sorted({name for name, _ in named})),
+        "largest grid step": max(grid.step for _, grid in named),
     }

@@ -20,8 +20,8 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.rdp import (
+    KINDS,
     Conversion,
-    Mechanism,
     Round,
     composed,
     epsilon_of,
@@ -34,13 +34,6 @@ _COMMON = (
     Assumption.ONE_STEP,
     Assumption.REAL_GAUSSIAN,
 )
-_ASSUMED: dict[Mechanism, tuple[Assumption, ...]] = {
-    "sampling": (Assumption.GAUSSIAN_WEIGHTS, Assumption.LASTING_FLOOR),
-    "isotropic": (Assumption.GAUSSIAN_WEIGHTS, Assumption.ISOTROPIC_FLOOR),
-    "water-filling": (Assumption.GAUSSIAN_WEIGHTS, Assumption.FILLED_FLOOR),
-    "full": (Assumption.FULL_GRADIENT,),
-    "minibatch": (Assumption.ISOTROPIC_FLOOR, Assumption.SECRET_BATCHES),
-}
 
 
 @dataclass(frozen=True)
@@ -166,13 +159,13 @@ def _worded(rounds: Sequence[Round], delta: float, value: float, rule: str) -> R
     saturated = sum(one.saturated for one in rounds)
     if saturated:
         value, rule = math.inf, f"{saturated} coordinates saturated, which voids the guarantee"
-    is_rough = any(one.is_rough for one in rounds)
-    specific = [name for kind in kinds for name in _ASSUMED[kind]]
-    if is_rough:
+    is_coarse = any(one.is_coarse for one in rounds)
+    specific = [name for kind in kinds for name in KINDS[kind].assumptions]
+    if is_coarse:
         specific.append(Assumption.COARSE_ROUNDING)
     bound = Bound(
         value=value,
-        kind="approximation" if is_rough else "guarantee",
+        kind="approximation" if is_coarse else "guarantee",
         rule=rule,
         delta=delta,
         sample_sizes={"rounds": len(rounds), "users": min(len(one.members) for one in rounds)},

@@ -34,12 +34,10 @@ from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import append_line, write_atomically
 from leakmeter.auditors.wording import counted
-from leakmeter.strategies.accounting.accountant import Release, amplified, composed
-from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.accounting.integer_noise import epsilon_of
+from leakmeter.strategies.accounting.accountant import Release, amplified, composed, epsilon_of
 
 _PREVIOUS: Final = "previous"
-_MOST_RELEASES: Final = 10_000_000  # a number in a file must not fill the memory
+_MAX_RELEASES: Final = 10_000_000  # a number in a file must not fill the memory
 # Seconds to wait for others, each of whom writes one line; longer waits are for a stopped process.
 _PATIENCE: Final = 60.0
 _NEXT: Final = (
@@ -59,8 +57,9 @@ class Entry:
         participations: Most rounds that any client took part in.
         releases: The sums behind the released models.
         amplifies: Whether amplification by Poisson sampling may be used.
-        thin: Probability that one client decided whether a round took place; then part of delta.
-        is_rough: Whether rounding was too coarse for a proof.
+        dropout_delta: Probability that one client decided whether a round took place; then part of
+            delta.
+        is_coarse: Whether rounding was too coarse for a proof.
         is_planned: Whether these releases are a plan. It counts until the run ends properly.
         place: Where the run's folder is: a copy of the folder is at another place.
     """
@@ -72,8 +71,8 @@ class Entry:
     participations: int
     releases: tuple[Release, ...]
     amplifies: bool = False
-    thin: float = 0.0
-    is_rough: bool = False
+    dropout_delta: float = 0.0
+    is_coarse: bool = False
     is_planned: bool = False
     place: str = ""
 
@@ -84,33 +83,22 @@ class Entry:
             )
 
     @classmethod
-    def of(cls, assurance: Assurance, *, run: str, data: str, seed: int | None) -> Self:
-        """Return the entry of a run whose releases are known."""
-        is_poisson = all(r.sampling == "poisson" for r in assurance.releases)
-        amplifies = is_poisson and assurance.amplifies
-        return cls(
-            run=run,
-            data=data,
-            seed=seed,
-            adjacency=assurance.adjacency,
-            participations=assurance.participations,
-            releases=assurance.releases,
-            amplifies=amplifies,
-            thin=assurance.thin_rounds() if amplifies else 0.0,
-            is_rough=assurance.is_rough,
-        )
-
-    @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Return the entry that `to_json` wrote."""
-        kinds = {"run": str, "data": str, "place": str, "participations": int, "thin": float}
+        kinds = {
+            "run": str,
+            "data": str,
+            "place": str,
+            "participations": int,
+            "dropout_delta": float,
+        }
         for name, kind in kinds.items():
             if type(values.get(name, kind())) is not kind:
                 raise TypeError(f"{name} must be of type {kind.__name__}")
         groups = [dict(group) for group in values["releases"]]
         counts = [group.pop("count") for group in groups]
-        if not all(type(n) is int and n > 0 for n in counts) or sum(counts) > _MOST_RELEASES:
-            raise ValueError(f"a run has from 1 to {_MOST_RELEASES} releases of a kind")
+        if not all(type(n) is int and n > 0 for n in counts) or sum(counts) > _MAX_RELEASES:
+            raise ValueError(f"a run has from 1 to {_MAX_RELEASES} releases of a kind")
         releases = [
             r
             for group, n in zip(groups, counts, strict=True)
@@ -126,7 +114,7 @@ class Entry:
     def separation(self, adjacency: Adjacency) -> float:
         """Return μ of the one Gaussian mechanism that all releases of the run compose to.
 
-        With integer noise it compares costs only; see `Release.separation`.
+        With other noise it compares costs only; see `Release.separation`.
         """
         each = sorted((r.separation(adjacency) for r in self.releases), reverse=True)
         return math.hypot(*each[: self.participations])
@@ -340,16 +328,16 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
     """Return ε of all entries together against all who see models, without amplification."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
-    has_integers = any(r.grid is not None for e in entries for r in e.releases)
-    value = _by_divergences(entries, delta) if has_integers else _by_separation(entries, delta)
-    law = "Rényi DP of all noise" if has_integers else "Gaussian mechanisms"
+    is_mixed = any(r.grid is not None for e in entries for r in e.releases)
+    value = _by_divergences(entries, delta) if is_mixed else _by_separation(entries, delta)
+    rule = "Rényi DP of all noise" if is_mixed else "Gaussian mechanisms"
     # A client that is removed takes its own share of noise away: each run keeps its adjacency.
     kinds = " and ".join(sorted({e.adjacency for e in entries})) or "zero-out"
     return Bound(
         value=value,
-        kind="approximation" if any(e.is_rough for e in entries) else "guarantee",
+        kind="approximation" if any(e.is_coarse for e in entries) else "guarantee",
         delta=delta,
-        rule=f"{law} composed over {counted(len(entries), 'run')}, {kinds}",
+        rule=f"{rule} composed over {counted(len(entries), 'run')}, {kinds}",
         sample_sizes={
             "runs": len(entries),
             "participations": sum(entry.participations for entry in entries),
@@ -378,7 +366,7 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
     """
     entries = [e for e in entries if e.releases]  # a run that ended before its first round
     seeds = [e.seed for e in entries if e.seed is not None]
-    left = delta - math.fsum(e.thin for e in entries)
+    left = delta - math.fsum(e.dropout_delta for e in entries)
     if not entries or not all(e.amplifies for e in entries) or len(set(seeds)) < len(seeds):
         return None
     if left <= 0:
@@ -387,7 +375,7 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
     bound = amplified(releases, left, adjacency=_adjacency(entries))
     return Bound(
         bound.value,
-        "approximation" if any(e.is_rough for e in entries) else bound.kind,
+        "approximation" if any(e.is_coarse for e in entries) else bound.kind,
         f"{bound.rule}, {counted(len(entries), 'run')}",
         delta,
         assumptions=(*bound.assumptions, Assumption.FRESH_RUNS),

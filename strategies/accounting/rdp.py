@@ -20,30 +20,46 @@ between the worlds and continued to α, by its second derivative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.assumptions import Assumption
 
 Curve = Callable[[Floats], Floats]  # order to Rényi divergence, infinite where nothing is known
 
-# What makes the sum random: Gaussian sampling alone, with isotropic noise, with noise that fills to
-# a floor, or isotropic noise on the full gradient or on the mean gradient of a minibatch.
-Mechanism = Literal["sampling", "isotropic", "water-filling", "full", "minibatch"]
 # How an order and its divergence become ε at δ: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010),
 # Proposition 12, or Mironov 2017 (arXiv:1702.07476), Proposition 3.
 Conversion = Literal["tight", "plain"]
 
-_SLACK: dict[Mechanism, float] = {
-    "sampling": 1.0,
-    "isotropic": 1.0,
-    "water-filling": math.sqrt(2),
-    "full": 0.0,
-    "minibatch": 0.0,
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to make a sum of gradients random.
+
+    Attributes:
+        slack: l/t of the formula above: how far the covariance of a neighbour may be below.
+        assumptions: What its guarantee assumes beyond all others.
+    """
+
+    slack: float
+    assumptions: tuple[Assumption, ...]
+
+
+# Gaussian sampling alone, with isotropic noise, with noise that fills to a floor, or isotropic
+# noise on the full gradient or on the mean gradient of a minibatch.
+KINDS: dict[str, Kind] = {
+    "sampling": Kind(1.0, (Assumption.GAUSSIAN_WEIGHTS, Assumption.LASTING_FLOOR)),
+    "isotropic": Kind(1.0, (Assumption.GAUSSIAN_WEIGHTS, Assumption.ISOTROPIC_FLOOR)),
+    "water-filling": Kind(math.sqrt(2), (Assumption.GAUSSIAN_WEIGHTS, Assumption.FILLED_FLOOR)),
+    "full": Kind(0.0, (Assumption.FULL_GRADIENT,)),
+    "minibatch": Kind(0.0, (Assumption.ISOTROPIC_FLOOR, Assumption.SECRET_BATCHES)),
 }
+# Sampling alone has no floor that a server could order.
+NOISED = tuple(name for name in KINDS if name != "sampling")
 
 
 @dataclass(frozen=True)
@@ -95,22 +111,36 @@ class Round:
     """
 
     members: tuple[Contribution, ...]
-    mechanism: Mechanism = "water-filling"
+    mechanism: str = "water-filling"
     step: float = 0.0
     saturated: int = 0
 
     def __post_init__(self) -> None:
         if not self.members:
             raise ValueError("members must not be empty, got none")
-        if self.mechanism not in get_args(Mechanism):
+        if self.mechanism not in KINDS:
             raise ValueError(
-                f"mechanism must be one of {get_args(Mechanism)}, got {self.mechanism!r}: "
+                f"mechanism must be one of {', '.join(KINDS)}, got {self.mechanism!r}: "
                 "others have no guarantee"
             )
         if not 0 <= self.step < math.inf:
             raise ValueError(f"step must be in [0, inf), got {self.step}")
         if self.saturated < 0:
             raise ValueError(f"saturated must be at least 0, got {self.saturated}")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the round that `to_json` wrote."""
+        members = tuple(Contribution(**one) for one in values["members"])
+        return cls(**{**values, "members": members})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def of_shares(self, shares: int) -> Self:
+        """Return this round with so many contributors, from one with a single one."""
+        return replace(self, members=self.members * shares)
 
     @property
     def floor(self) -> float:
@@ -120,11 +150,11 @@ class Round:
     @property
     def limit(self) -> float:
         """Supremum of the admissible orders α."""
-        slack = _SLACK[self.mechanism] * max(member.spread for member in self.members)
+        slack = KINDS[self.mechanism].slack * max(member.spread for member in self.members)
         return 1 + self.floor / slack if slack else math.inf
 
     @property
-    def is_rough(self) -> bool:
+    def is_coarse(self) -> bool:
         """Whether rounding is too coarse for a proof: a client's noise is below two steps."""
         return any(math.sqrt(member.floor) < 2 * self.step for member in self.members)
 
@@ -142,7 +172,7 @@ class Round:
 
         The members of a minibatch count as known here; `guarantee` adds what their secrecy gives.
         """
-        floor, slack = self.floor, _SLACK[self.mechanism]
+        floor, slack = self.floor, KINDS[self.mechanism].slack
         # One pair for each kind of member: equal members would only repeat the same bound.
         moves = {(self.shift(one), one.spread if slack else 0.0) for one in self.members}
         worst = np.zeros(np.shape(alpha))

@@ -1,117 +1,119 @@
-"""Records what a noised run has released so far, and how often each client took part."""
+"""Records what a noised run has released so far, and who has paid for it."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
-from leakmeter.strategies.accounting.accountant import Release
-from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
+from leakmeter.auditors.finding import Finding
+from leakmeter.strategies.accounting.ledger import Entry
+
+
+class Priced(Protocol):
+    """A release in a charge: frozen data that its mechanism can price."""
+
+    def of_shares(self, shares: int) -> Self:
+        """Return it with the noise of so many contributors, from that of one."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        ...
+
+
+class Guarantees(Protocol):
+    """What the charges of a run guarantee."""
+
+    def findings(self, delta: float) -> Sequence[Finding]:
+        """Return a guarantee for each observer."""
+        ...
+
+    def headline(self, delta: float) -> Finding:
+        """Return the guarantee against the observer whom the noise is meant for."""
+        ...
+
+    def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
+        """Return the line of a ledger.
+
+        Raises:
+            ValueError: The guarantee is not about whole clients.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One sum that somebody has seen or may have seen, and who pays for it.
+
+    Attributes:
+        release: The sum. Where clients add noise, it has the noise of one contributor, since the
+            number that counts is known only at the end.
+        clients: Clients, or nodes if clients are not known, that took part: in the sum or in a
+            round that was rejected.
+        contributors: How many of them are in the sum with noise that counts unless they collude.
+        canaries: Canaries that some of them were told to play, by name.
+        bearable: Colluders that the secure sum tolerates; None without one.
+        is_masked: Whether a secure sum hid single updates.
+        is_coarse: Whether rounding was too coarse against the clients' noise for a proof.
+    """
+
+    release: Priced
+    clients: tuple[int, ...]
+    contributors: int
+    canaries: tuple[str, ...] = ()
+    bearable: int | None = None
+    is_masked: bool = False
+    is_coarse: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**vars(self), "release": self.release.to_json()}
 
 
 @dataclass
 class Spending:
-    """Notes rounds as they happen.
+    """The charges of a run, round by round.
 
     Attributes:
-        noise: Who adds it.
-        releases: The sums behind the released models. Where clients add noise, each has the noise
-            of one contributor, since the number that counts is known only at the end.
-        contributors: Clients in each sum whose noise counts unless they collude.
-        times: Rounds that each client, or node if clients are not known, took part in.
-        canary_times: Rounds that each canary was played in, whichever client had its seat.
-        bearable: Fewest colluders that the secure sum of any round tolerates; None without one.
-        is_masked: Whether a secure sum hid single updates.
-        is_rough: Whether rounding was too coarse against the clients' noise in some round.
+        charges: All so far. That of an open round is the last: it is for everybody who was asked,
+            and it stays if the sum is rejected or the process ends.
+        opened: The charge of the open round, until it is known who was in the sum.
     """
 
-    noise: Noise
-    releases: list[Release] = field(default_factory=list)
-    contributors: list[int] = field(default_factory=list)
-    times: Counter[int] = field(default_factory=Counter)
-    canary_times: Counter[str] = field(default_factory=Counter)
-    bearable: int | None = None
-    is_masked: bool = False
-    is_rough: bool = False
-    _before: dict[str, Any] | None = field(default=None, repr=False, compare=False)
-    _opened: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    charges: list[Charge] = field(default_factory=list)
+    opened: Charge | None = None
 
-    def open(self, release: Release, clients: Iterable[int], **about: Any) -> None:
-        """Charge a round before its outcome is known.
+    def add(self, charge: Charge) -> None:
+        """Charge a round."""
+        self.charges.append(charge)
 
-        The charge is for everybody who was asked, and it stays if the sum is rejected or the
-        process ends. `undo` reverts it once `add` can say who was in the sum.
-        """
-        self._before = self.state()
-        self._opened = {"release": release, "clients": tuple(clients), **about}
-        self.add(**self._opened)
+    def open(self, charge: Charge) -> None:
+        """Charge a round before its outcome is known."""
+        self.add(charge)
+        self.opened = charge
 
     def undo(self) -> None:
         """Revert the charge of the open round, if there is one."""
-        if self._before is not None:
-            self.restore(self._before)
+        if self.opened is not None:
+            self.charges.pop()
+        self.opened = None
 
     def close(self) -> None:
         """Keep the charge of the last round."""
-        self._before, self._opened = None, {}
+        self.opened = None
 
-    def rebase(self, state: Mapping[str, Any]) -> None:
-        """Restore an earlier state, and add the charge of the open round to it."""
-        opened = self._opened
-        self.restore(state)
-        if opened:
-            self.open(**opened)
+    def rebase(self, charges: Iterable[Charge]) -> None:
+        """Take these charges in place of our own, and add that of the open round."""
+        self.charges = list(charges)
+        if self.opened is not None:
+            self.charges.append(self.opened)
 
-    def add(
-        self,
-        release: Release,
-        clients: Iterable[int],
-        *,
-        share_std: float,
-        step: float,
-        grain: float = 0.0,
-        contributors: int | None = None,
-        canaries: Iterable[str] = (),
-        bearable: int | None = None,
-    ) -> None:
-        """Add a round.
-
-        Args:
-            release: The sum with the server's noise, if any; the clients' noise is added here.
-            clients: Clients that took part, in the sum or in a round that was rejected.
-            share_std: Noise that each of them added.
-            step: Rounding step of each update; 0 without a secure sum.
-            grain: Rounding step of the number type of the noised updates before that.
-            contributors: How many of them are in the sum with their noise; None for all.
-            canaries: Canaries that some of the clients were told to play, by name.
-            bearable: Colluders that the round's secure sum tolerates; None without one.
-        """
-        who = list(clients)
-        self.times.update(who)
-        self.canary_times.update(canaries)
-        if bearable is not None:
-            self.bearable = bearable if self.bearable is None else min(bearable, self.bearable)
-        self.is_masked |= step > 0
-        # Each client rounds separately, so rounding is not post-processing of the noised sum. Only
-        # a fine grid leaves the Gaussian analysis valid.
-        is_coarse = share_std < 2 * max(step, grain)
-        count = len(who) if contributors is None else contributors
-        match self.noise:
-            case Central():
-                pass
-            case Distributed():
-                release = replace(release, noise_std=share_std)
-                # Integer noise is added after rounding, on any grid.
-                self.is_rough |= is_coarse and release.grid is None
-            case Local():
-                release = replace(release, noise_std=share_std)
-                count = 1 if is_coarse else count  # the client's own, which is rounded after it
-        self.releases.append(release)
-        self.contributors.append(count)
+    @property
+    def times(self) -> Counter[int]:
+        """Rounds that each client, or node if clients are not known, took part in."""
+        return Counter(client for charge in self.charges for client in charge.clients)
 
     @property
     def participations(self) -> int:
@@ -119,61 +121,54 @@ class Spending:
         return max(self.times.values(), default=0)
 
     @property
-    def colluders(self) -> int:
-        """Clients whose noise does not count, in no round more than its secure sum tolerates."""
-        if isinstance(self.noise, Central):
-            return 0
-        declared = self.noise.colluders if isinstance(self.noise, Distributed) else None
-        return min((n for n in (declared, self.bearable) if n is not None), default=0)
+    def canary_rounds(self) -> int:
+        """Most rounds that any canary was played in, whichever client had its seat."""
+        played = Counter(canary for charge in self.charges for canary in charge.canaries)
+        return max(played.values(), default=0)
 
-    def _sums(self) -> tuple[Release, ...]:
-        """Return the sums with all the noise that counts."""
-        if isinstance(self.noise, Central):
-            return tuple(self.releases)
-        least = 1 if isinstance(self.noise, Local) else 0  # a client counts on its own local noise
+    @property
+    def bearable(self) -> int | None:
+        """Fewest colluders that the secure sum of any round tolerates; None without one."""
+        known = [c.bearable for c in self.charges if c.bearable is not None]
+        return min(known, default=None)
+
+    @property
+    def releases(self) -> tuple[Any, ...]:
+        """The releases as they were charged."""
+        return tuple(charge.release for charge in self.charges)
+
+    def sums(self, colluders: int, least: int = 0) -> tuple[Any, ...]:
+        """Return the releases with the noise of all contributors but the colluders.
+
+        Args:
+            colluders: Contributors of each sum whose noise does not count.
+            least: Contributors that count in any case.
+        """
         return tuple(
-            _of_shares(release, max(count - self.colluders, least))
-            for release, count in zip(self.releases, self.contributors, strict=True)
-        )
-
-    def assurance(self) -> Assurance | None:
-        """Return the guarantees of all rounds so far; None before the first round."""
-        if not self.releases:
-            return None
-        return Assurance(
-            noise=self.noise,
-            releases=self._sums(),
-            participations=self.participations,
-            canary_rounds=max(self.canary_times.values(), default=0),
-            colluders=self.colluders,
-            single=tuple(self.releases) if isinstance(self.noise, Local) else (),
-            is_masked=self.is_masked,
-            is_rough=self.is_rough,
+            charge.release.of_shares(max(charge.contributors - colluders, least))
+            for charge in self.charges
         )
 
     def state(self) -> dict[str, Any]:
-        """Return everything but the noise, which is a setting."""
-        return {
-            "releases": [r.to_json() for r in self.releases],
-            "contributors": list(self.contributors),
-            "times": {str(k): v for k, v in self.times.items()},
-            "canary_times": dict(self.canary_times),
-            "bearable": self.bearable,
-            "is_masked": self.is_masked,
-            "is_rough": self.is_rough,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self.releases = [Release.from_json(r) for r in state["releases"]]
-        self.contributors = list(state["contributors"])
-        self.times = Counter({int(k): v for k, v in state["times"].items()})
-        self.canary_times, self.bearable = Counter(state["canary_times"]), state["bearable"]
-        self.is_masked, self.is_rough = state["is_masked"], state["is_rough"]
-        self.close()
+        """Return the charges as plain values."""
+        return {"charges": [charge.to_json() for charge in self.charges]}
 
 
-def _of_shares(release: Release, shares: int) -> Release:
-    """Return a release with the noise of this many contributors, from that of one."""
-    grid = None if release.grid is None else replace(release.grid, shares=shares)
-    return replace(release, noise_std=release.noise_std * math.sqrt(shares), grid=grid)
+def charges_of(state: Mapping[str, Any], release_of: Callable[[Any], Priced]) -> list[Charge]:
+    """Return the charges in what `Spending.state` returned.
+
+    Args:
+        state: Plain values.
+        release_of: Makes a release from what its `to_json` returned.
+    """
+    return [
+        Charge(
+            **{
+                **one,
+                "release": release_of(one["release"]),
+                "clients": tuple(map(int, one["clients"])),
+                "canaries": tuple(map(str, one["canaries"])),
+            }
+        )
+        for one in state["charges"]
+    ]

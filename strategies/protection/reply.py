@@ -15,25 +15,6 @@ class NotNoisedError(ValueError):
     """A reply did not pass noise_mod, so the guarantee would not hold."""
 
 
-def check(message: Message, weight_key: str, *, has_noise: bool) -> None:
-    """Raise if a reply did not pass noise_mod.
-
-    `has_noise` says whether it should carry the client's own noise.
-    """
-    weight = wire.weight(message.content, weight_key)
-    node = message.metadata.src_node_id
-    if weight != 1:
-        raise NotNoisedError(
-            f"{weight_key} must be 1 under noise, got {weight:g} from node {node}: "
-            "list noise_mod in the client app"
-        )
-    if has_noise and wire.config(message.content, wire.NOISE) is None:
-        raise NotNoisedError(
-            f"the reply of node {node} must say that it carries noise, but does not: "
-            "list noise_mod in the client app"
-        )
-
-
 def reply_of_nobody(arrays: ArrayRecord, weight_key: str) -> Message:
     """Return the reply that brings the noise of an empty round to the inner strategy."""
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord({weight_key: 1})})

@@ -23,7 +23,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.auditors.noise.integer import Law
+from leakmeter.auditors.noise import distribution
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.drawn import union
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean
@@ -129,7 +129,7 @@ class Masked(Wrapper):
         except ValueError:
             return None
 
-    def step(self, num_clients: int, noise_std: float = 0.0, law: Law = "gaussian") -> float:
+    def step(self, num_clients: int, noise_std: float = 0.0, law: str = "gaussian") -> float:
         """Return the grid that updates of this many clients, with this noise, are rounded to."""
         return Quantiser(max_clients=num_clients, noise_std=noise_std, law=law, **self._shape).step
 
@@ -294,7 +294,7 @@ class Masked(Wrapper):
         noise = _noise(exchange.messages.values())
         norm = max(wire.clip_norm(m.content) or 0.0 for m in exchange.messages.values())
         # Integer noise is added after the range clip, so nothing needs room.
-        is_added_before = noise["law"] == "gaussian" and noise["noise_std"] > 0
+        is_added_before = not distribution(noise["law"]).is_integer and noise["noise_std"] > 0
         if is_added_before and norm > self._shape["clip_range"]:
             raise ValueError(
                 f"clip_range must be at least the clip norm {norm:g} where clients add noise, or "
@@ -362,7 +362,7 @@ class Masked(Wrapper):
 
 def _noise(messages: Iterable[Message]) -> dict[str, Any]:
     """Return the noise that the messages ask each client to add, as arguments of a quantiser."""
-    asked = [(wire.share_std(m.content), wire.noise_law(m.content)) for m in messages]
+    asked = [(wire.share_std(m.content), wire.noise_distribution(m.content).name) for m in messages]
     std, law = max(asked, default=(0.0, "gaussian"))
     return {"noise_std": std, "law": law}
 

@@ -28,7 +28,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Chosen, Distributed, Filled, Masked, Noised
+from leakmeter.strategies import Chosen, Distributed, Masked, Noised, RecordNoise
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -176,9 +176,10 @@ def test_water_filling_is_masked_and_the_server_counts_on_what_the_clients_do(
     noise = {"noise": "wfna", "wfna_floor": 0.02, "clip_norm": 0.7, "algorithm": "fedsgd"}
     config = replace(tiny_config, auditors="none", **noise)
     masked, filled, *inner = chain(build.server_strategy(config))
-    assert [type(held) for held in (masked, filled, *inner)] == [Masked, Filled, Chosen, FedAvg]
+    assert [type(held) for held in (masked, filled, *inner)] == [Masked, Noised, Chosen, FedAvg]
+    assert isinstance(filled.mechanism, RecordNoise)
     room = 0.7 + 10 * math.sqrt(max(0.02, 0.7**2 / config.batch_size))
-    assert filled.clip_range == pytest.approx(config.lr * room)
+    assert filled.mechanism.clip_range == pytest.approx(config.lr * room)
 
 
 def test_the_sampler_weighs_and_clips_as_the_runs_clients_do(tiny_config: Config) -> None:
@@ -260,7 +261,7 @@ def test_distributed_noise_reaches_its_target_without_dropouts_and_colluders(
     )
     strategy = build.server_strategy(config)
     [noised] = [one for one in chain(strategy) if isinstance(one, Noised)]
-    noise = noised.spending.noise
+    noise = noised.mechanism
     assert noise == Distributed(2.0, min_honest=14)
     [masked] = [one for one in chain(strategy) if isinstance(one, Masked)]
     assert masked.bearable(40) == 13

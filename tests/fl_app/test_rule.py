@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakmeter.clients import GaussianSampling, WaterFilling, update
-from leakmeter.clients.protection.gaussian_sampling import Isotropic
+from leakmeter.clients.protection.record_rule import Isotropic
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.training import record_rule, update_rule
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.audit import Played, Runs, mean_std

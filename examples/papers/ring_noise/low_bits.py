@@ -19,13 +19,12 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from leakmeter.auditors._types import Floats, Vector
-from leakmeter.auditors.noise.grid import RoundedNorms
-from leakmeter.auditors.noise.integer import MOST_STD, IntegerLaw, IntegerNoise
+from leakmeter.auditors.noise import IntegerNoise, distribution
+from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.clients.protection.ring_noise import RingNoise
 from leakmeter.papers.base import Cells, Table
-from leakmeter.strategies.protection.on_grid import noised_sum
 
 _SCALES: Final = {"paper": 1000, "small": 40}
 _DIMS: Final = (10, 100, 400)
@@ -103,8 +102,8 @@ def _as_float(dtype: str, total: Vector) -> Floats:
     return np.asarray(total + gaussian(len(total), 1.0, None)).astype(dtype)
 
 
-def _central(law: IntegerLaw, total: Vector) -> Floats:
-    return noised_sum(total, std=1.0, law=law, rng=None)
+def _central(law: str, total: Vector) -> Floats:
+    return distribution(law).noised(total, 1.0, None)
 
 
 def _in_ring(total: Vector) -> Floats:
@@ -121,6 +120,6 @@ _RELEASES: Final[Mapping[str, tuple[Callable[[Vector], Floats], float]]] = {
     "float64, Gaussian": (partial(_as_float, "float64"), 0.0),
     "float32, Gaussian": (partial(_as_float, "float32"), 0.0),
     "ring, Skellam shares": (_in_ring, _STEP),
-    "grid, central Skellam": (partial(_central, "skellam"), 1 / MOST_STD),
-    "grid, central discrete Gaussian": (partial(_central, "discrete-gaussian"), 1 / MOST_STD),
+    "grid, central Skellam": (partial(_central, "skellam"), 1 / MAX_STD),
+    "grid, central discrete Gaussian": (partial(_central, "discrete-gaussian"), 1 / MAX_STD),
 }

@@ -18,7 +18,6 @@ from leakmeter.strategies.accounting.guarantee import best_guarantee, diluted, g
 from leakmeter.strategies.accounting.rdp import (
     Contribution,
     Conversion,
-    Mechanism,
     Round,
     epsilon_of,
 )
@@ -171,7 +170,7 @@ def theorem_two_epsilon(
 def _equal(
     one: Contribution,
     users: int,
-    mechanism: Mechanism,
+    mechanism: str,
     rounds: int,
     delta: float,
     conversion: Conversion,

@@ -27,7 +27,7 @@ from leakmeter.auditors.hook.chain import (
     wrappers,
 )
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.strategies import Central, Chosen, Filled, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised, RecordNoise
 
 MEMBERS = ("client_of", "facts", "findings", "hides_updates", "pattern", "weight_key")
 
@@ -40,8 +40,8 @@ def noised(inner: Strategy) -> Noised:
     return Noised(inner, noise=Central(0.0), clipping=FixedClip(2.0), expected_clients=3)
 
 
-def filled(inner: Strategy) -> Filled:
-    return Filled(inner, sigma2=1e-3, clip_norm=1.0, batch_size=4, examples=20, lr=0.1)
+def filled(inner: Strategy) -> Noised:
+    return Noised(inner, noise=RecordNoise(1e-3, clip_norm=1.0, batch_size=4, examples=20, lr=0.1))
 
 
 class Misleading(FedAvg):

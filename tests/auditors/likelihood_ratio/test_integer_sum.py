@@ -12,14 +12,13 @@ import pytest
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.likelihood_ratio import IntegerSum
-from leakmeter.auditors.noise.grid import RoundedNorms
-from leakmeter.auditors.noise.integer import IntegerLaw, IntegerNoise
-from leakmeter.clients.protection.integers import Sampler
-from leakmeter.clients.protection.rounding import to_integers
+from leakmeter.auditors.noise import IntegerNoise
+from leakmeter.auditors.noise.distribution import Grid
+from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.clients.protection.ring_noise import to_integers
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.accounting.integer_noise import GridNoise
-from leakmeter.strategies.mechanism import Distributed
+from leakmeter.strategies.protection.client_noise import Distributed
 
 LAWS: tuple[Any, ...] = ("skellam", "discrete-gaussian")
 DELTA = 1e-5
@@ -38,16 +37,17 @@ def pair(norm: float, dim: int, adjacency: str, seed: int = 0) -> tuple[np.ndarr
 def guarantee(game: IntegerSum, norm: float, adjacency: str) -> Any:
     """Return what the accountant guarantees against the server in one round."""
     limits = RoundedNorms.of(norm, len(game.first))
-    grid = GridNoise(game.noise.law, 1.0, limits.l1, len(game.first), game.shares)
-    release = Release(math.sqrt(game.shares * game.noise.variance), limits.l2, grid=grid)
-    noise = Distributed(1.0, min_honest=game.shares, law=game.noise.law)
-    assurance = Assurance(noise, (release,), 1, is_masked=True, colluders=game.colluders)
+    grid = Grid(1.0, limits.l1, len(game.first), game.shares)
+    named = {"distribution": game.noise.distribution, "grid": grid}
+    release = Release(math.sqrt(game.shares * game.noise.variance), limits.l2, **named)
+    noise = Distributed(1.0, min_honest=game.shares, distribution=game.noise.distribution)
+    assurance = Assurance(noise.promise, (release,), 1, is_masked=True, colluders=game.colluders)
     found = assurance.findings(DELTA)
     return next(f for f in found if (f.observer, f.adjacency) == ("server", adjacency))
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_score_is_the_exact_log_ratio_of_the_sum(law: IntegerLaw) -> None:
+def test_the_score_is_the_exact_log_ratio_of_the_sum(law: str) -> None:
     """Against a convolution by hand, of three shares in two coordinates."""
     noise = IntegerNoise(law, 0.8)
     side = np.exp(noise.log_pmf())
@@ -70,7 +70,7 @@ def test_the_attacker_is_named_and_its_adjacency_follows_from_the_pair() -> None
     game = IntegerSum(noise, 4, np.array([3, 1, 0]), zero, colluders=2)
     assert game.adjacency == "zero-out"
     assert IntegerSum(noise, 4, game.first, -game.first).adjacency == "replace"
-    found = game.finding(game.play(partial(Sampler.of(noise).draw, rng=None), 50), delta=DELTA)
+    found = game.finding(game.play(partial(noise.sampler.draw, rng=None), 50), delta=DELTA)
     model = found.threat_model
     assert (model.observer, model.sees, model.holds) == ("server", "round sum", "two updates")
     assert (model.game, model.colluders, model.knows_cohort) == ("worst-data", 2, True)
@@ -88,7 +88,7 @@ def test_what_is_no_game_is_refused(wrong: dict[str, Any]) -> None:
         IntegerSum(IntegerNoise("skellam", 1.0), **{**given, **wrong})
 
 
-def audited(law: IntegerLaw, adjacency: str, trials: int, cheat: float = 1.0) -> tuple[Any, Any]:
+def audited(law: str, adjacency: str, trials: int, cheat: float = 1.0) -> tuple[Any, Any]:
     """Return the bound of a game in 40 dimensions, and the guarantee that it stands against.
 
     With `cheat` below 1 the clients add that share of the variance that is accounted for.
@@ -97,7 +97,7 @@ def audited(law: IntegerLaw, adjacency: str, trials: int, cheat: float = 1.0) ->
     limits = RoundedNorms.of(norm, dim)
     noise = IntegerNoise(law, limits.l2**2 / shares)
     game = IntegerSum(noise, shares, *pair(norm, dim, adjacency), colluders=1)
-    real = Sampler.of(IntegerNoise(law, cheat * noise.variance))
+    real = IntegerNoise(law, cheat * noise.variance).sampler
     played = game.play(partial(real.draw, rng=np.random.default_rng(7)), trials)
     return game.finding(played, delta=DELTA), guarantee(game, norm, adjacency)
 
@@ -106,7 +106,7 @@ def audited(law: IntegerLaw, adjacency: str, trials: int, cheat: float = 1.0) ->
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
 def test_ten_thousand_runs_stay_below_the_guarantee_and_show_something(
-    law: IntegerLaw, adjacency: str
+    law: str, adjacency: str
 ) -> None:
     bound, limit = audited(law, adjacency, 10_000)
     assert covers(limit, bound)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise.grid import BETA, MOST_NORM, RoundedNorms
-from leakmeter.auditors.noise.integer import LEAST_STD, MOST_STD, IntegerLaw, IntegerNoise
+from leakmeter.auditors.noise import IntegerNoise
+from leakmeter.auditors.noise.integer import BETA, LEAST_STD, MAX_NORM, MAX_STD, RoundedNorms
 
 
 def bessel_series(k: int, variance: Fraction, terms: int = 60) -> Fraction:
@@ -51,7 +51,7 @@ def test_discrete_gaussian_probabilities_are_the_normalised_exponential(variance
 
 
 @pytest.mark.parametrize("law", ["skellam", "discrete-gaussian"])
-def test_a_sum_of_shares_is_their_convolution(law: IntegerLaw) -> None:
+def test_a_sum_of_shares_is_their_convolution(law: str) -> None:
     noise = IntegerNoise(law, 0.7)
     side = np.exp(noise.log_pmf())
     one = np.concatenate([side[:0:-1], side])
@@ -66,14 +66,14 @@ def test_a_sum_of_shares_is_their_convolution(law: IntegerLaw) -> None:
     assert is_closed == (law == "skellam")  # discrete Gaussians are not closed under addition
 
 
-@pytest.mark.parametrize("std", [0.0, LEAST_STD / 2, 2 * MOST_STD, math.inf, math.nan])
+@pytest.mark.parametrize("std", [0.0, LEAST_STD / 2, 2 * MAX_STD, math.inf, math.nan])
 def test_noise_beyond_the_tables_is_refused(std: float) -> None:
     with pytest.raises(ValueError, match="standard deviation"):
         IntegerNoise("skellam", std**2)
 
 
 def test_an_unknown_law_is_refused() -> None:
-    with pytest.raises(ValueError, match="law must be one of"):
+    with pytest.raises(ValueError, match="distribution must be one of"):
         IntegerNoise("laplace", 1.0)  # type: ignore[arg-type]
 
 
@@ -88,4 +88,4 @@ def test_norms_after_rounding_are_the_smaller_of_the_sure_and_the_likely_bound()
     fine = RoundedNorms.of(1e6, 100)
     assert fine.l1 == pytest.approx(10 * fine.l2)
     with pytest.raises(ValueError, match="norm must be in"):
-        RoundedNorms.of(2 * MOST_NORM, 3)
+        RoundedNorms.of(2 * MAX_NORM, 3)

@@ -15,13 +15,13 @@ from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
 from leakmeter.auditors.records.pair import PairDistribution
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
 from leakmeter.strategies.accounting.guarantee import guarantee as guarantee_of
 from leakmeter.strategies.accounting.rdp import Contribution, Round

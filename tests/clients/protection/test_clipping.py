@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from leakmeter.clients.protection import clipping as noise
-from leakmeter.clients.protection.clipping import clip, gaussian
+from leakmeter.auditors.noise import gaussian as noise
+from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.clients.protection.clipping import clip
 
 finite = st.floats(-1e150, 1e150, allow_nan=False)
 updates = arrays(np.float64, st.integers(1, 30), elements=finite)

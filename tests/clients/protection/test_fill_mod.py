@@ -9,10 +9,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.hook import wire
-from leakmeter.clients import FillMod, NoiseMod, fill_mod
-from leakmeter.clients.protection.fill_mod import PROMISES, _compare, filled_record
-from leakmeter.clients.protection.gaussian_sampling import GaussianSampling, Isotropic
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients import NoiseMod, fill_mod
+from leakmeter.clients.protection.noise_mod import PROMISES, _compare, filled_record
+from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -79,7 +78,7 @@ def test_a_client_is_never_counted_on_for_more_than_it_does(
 def test_an_order_is_required_unless_the_owner_says_otherwise() -> None:
     with pytest.raises(ValueError, match=wire.FILLED):
         fill_mod(message(), context(), app)
-    assert "extra" in FillMod(required=False)(message(), context(), app).content
+    assert "extra" in NoiseMod(required=False, unit="record")(message(), context(), app).content
     assert "extra" in fill_mod(message(kind="evaluate"), context(), app).content
     incomplete = ConfigRecord({"sigma2": 0.5})
     with pytest.raises(ValueError, match="weight-key"):

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise.integer import LEAST_STD, MOST_STD, IntegerLaw, IntegerNoise
-from leakmeter.clients.protection import integers
-from leakmeter.clients.protection.integers import Sampler, total_variation
+from leakmeter.auditors.noise import IntegerNoise, distribution, integer
+from leakmeter.auditors.noise.integer import LEAST_STD, MAX_STD
 
 LAWS = ("skellam", "discrete-gaussian")
 DRAWS = 200_000
+
+
+def total_variation(noise: IntegerNoise) -> float:
+    return distribution(noise.distribution).total_variation(noise.variance)
 
 
 def p_value(drawn: np.ndarray, noise: IntegerNoise) -> float:
@@ -36,9 +39,9 @@ def p_value(drawn: np.ndarray, noise: IntegerNoise) -> float:
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("std", [0.3, 1.7, 20.0])
-def test_draws_have_their_law_and_no_other(law: IntegerLaw, std: float) -> None:
+def test_draws_have_their_law_and_no_other(law: str, std: float) -> None:
     # Chance of failure by bad luck: 1e-4 for each case (fixed seed).
-    drawn = Sampler.of(IntegerNoise(law, std**2)).draw(DRAWS, np.random.default_rng(5))
+    drawn = IntegerNoise(law, std**2).sampler.draw(DRAWS, np.random.default_rng(5))
     assert p_value(drawn, IntegerNoise(law, std**2)) > 1e-4
     for wrong in (0.95, 1.05):
         assert p_value(drawn, IntegerNoise(law, wrong * std**2)) < 1e-4
@@ -49,55 +52,57 @@ def test_draws_have_their_law_and_no_other(law: IntegerLaw, std: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
-def test_wide_draws_have_their_law(law: IntegerLaw) -> None:
+def test_wide_draws_have_their_law(law: str) -> None:
     # Chance of failure by bad luck: 1e-4 (fixed seed), by equally likely groups of outcomes.
-    noise = IntegerNoise(law, MOST_STD**2)
-    drawn = Sampler.of(noise).draw(DRAWS, np.random.default_rng(6))
+    noise = IntegerNoise(law, MAX_STD**2)
+    drawn = noise.sampler.draw(DRAWS, np.random.default_rng(6))
     side = np.exp(noise.log_pmf())
     cumulative = np.cumsum(np.concatenate([side[:0:-1], side]))
     places = cumulative[drawn + len(side) - 1] - np.exp(noise.log_pmf())[np.abs(drawn)] / 2
     assert stats.kstest(places, "uniform").pvalue > 1e-4
-    assert stats.kstest(stats.norm(scale=MOST_STD * 1.02).cdf(drawn), "uniform").pvalue < 1e-4
+    assert stats.kstest(stats.norm(scale=MAX_STD * 1.02).cdf(drawn), "uniform").pvalue < 1e-4
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("std", [LEAST_STD, 0.5, 4.0])
-def test_the_tables_law_is_within_the_stated_total_variation(law: IntegerLaw, std: float) -> None:
+def test_the_tables_law_is_within_the_stated_total_variation(law: str, std: float) -> None:
     """The law that comparing 127 bits with the limits gives, as exact fractions."""
     noise = IntegerNoise(law, std**2)
-    limits = [0, *Sampler.of(noise).limits, 2**127]
+    limits = [0, *noise.sampler.limits, 2**127]
     weights = noise.weights()
     total = weights[0] + 2 * sum(weights[1:])
     drawn = [Fraction(b - a, 2**127) for a, b in itertools.pairwise(limits)]
     exact = [Fraction(w if k == 0 else 2 * w, total) for k, w in enumerate(weights)]
     distance = sum(abs(a - b) for a, b in zip(drawn, exact, strict=True)) / 2
-    assert distance <= total_variation(noise.variance) < 1e-32
-    assert len(weights) * 2.0**-127 <= total_variation(noise.variance)
+    assert distance <= total_variation(noise) < 1e-32
+    assert len(weights) * 2.0**-127 <= distribution(noise.distribution).total_variation(
+        noise.variance
+    )
 
 
 @pytest.mark.slow
 def test_the_stated_total_variation_covers_the_widest_table() -> None:
-    noise = IntegerNoise("skellam", MOST_STD**2)
-    assert len(Sampler.of(noise).limits) * 2.0**-127 <= total_variation(noise.variance) < 1e-32
+    noise = IntegerNoise("skellam", MAX_STD**2)
+    assert len(noise.sampler.limits) * 2.0**-127 <= total_variation(noise) < 1e-32
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_words_that_tie_with_a_limit_are_decided_by_further_bits(
-    law: IntegerLaw, monkeypatch: Any
+    law: str, monkeypatch: Any
 ) -> None:
     """A first word that equals a limit's leaves it open; the exact comparison decides."""
-    sampler = Sampler.of(IntegerNoise(law, 4.0))
+    sampler = IntegerNoise(law, 4.0).sampler
     for size, limit in enumerate(sampler.limits[:5]):
         high, low = divmod(limit, 2**64)
         for more, magnitude in ((low, size + 1), (max(low - 1, 0), size)):
             words = [(high << 1).to_bytes(8, "little"), more.to_bytes(8, "little")]
-            monkeypatch.setattr(integers, "_random_bytes", lambda *_, w=words: w.pop(0))
+            monkeypatch.setattr(integer, "_random_bytes", lambda *_, w=words: w.pop(0))
             assert sampler.draw(1, None).tolist() == [magnitude]
             assert not words  # the further bits were asked for
 
 
 def test_the_systems_source_differs_from_draw_to_draw_and_a_seed_does_not() -> None:
-    sampler = Sampler.of(IntegerNoise("skellam", 100.0))
+    sampler = IntegerNoise("skellam", 100.0).sampler
     assert not np.array_equal(sampler.draw(50, None), sampler.draw(50, None))
     same = [sampler.draw(50, np.random.default_rng(1)) for _ in "ab"]
     assert np.array_equal(*same)

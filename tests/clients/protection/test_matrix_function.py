@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection import matrix_function
-from leakmeter.clients.protection.matrix_function import function_times
+from leakmeter.clients.protection import record_rule
+from leakmeter.clients.protection.record_rule import function_times
 
 
 def root(values: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ def test_it_falls_back_when_the_tridiagonal_solver_gives_up(
 
     matrix, vector = with_spectrum(CASES["spread"]), np.ones(120)
     _, before = function_times(matrix, root, vector)
-    monkeypatch.setattr(matrix_function.lapack, "dstevd", fails)
+    monkeypatch.setattr(record_rule.lapack, "dstevd", fails)
     _, after = function_times(matrix, root, vector)
     assert after == pytest.approx(before, abs=1e-10)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakmeter.auditors.noise.grid import RoundedNorms
-from leakmeter.clients.protection.rounding import to_integers
+from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.clients.protection.ring_noise import to_integers
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,7 +16,7 @@ from scipy import stats
 
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, FactoredGradients, Layer
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import WaterFilling
 from tests.helpers.numbers import FixedNormals, num_examples
 
 Draw = Callable[[np.random.Generator], np.ndarray]

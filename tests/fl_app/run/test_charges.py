@@ -162,7 +162,7 @@ def test_charges_that_are_damaged_are_a_mistake_with_its_file(
     clients_that(None)
     whole = json.loads(path.read_text())
     noise = next(i for i, one in enumerate(whole["charges"]) if one is not None)
-    other = {**whole["charges"][noise], "releases": [{"noise_std": "much"}]}
+    other = {**whole["charges"][noise], "charges": [{"release": {"noise_std": "much"}}]}
     for broken in (
         '{"server_round": 3',
         json.dumps({"server_round": 3, "charges": [1, 2]}),

@@ -73,7 +73,7 @@ def test_assumed_colluders_decide_how_large_a_share_of_the_noise_is(tiny_config:
     for colluders, honest in ((-1, 4), (0, 7), (2, 5)):
         config = replace(own, colluders=colluders)
         [noised] = [s for s in chain(build.server_strategy(config)) if isinstance(s, Noised)]
-        assert noised.spending.noise == Distributed(1.0, min_honest=honest)
+        assert noised.mechanism == Distributed(1.0, min_honest=honest)
 
 
 def test_dropouts_are_recovered_exactly_counted_and_the_same_again(

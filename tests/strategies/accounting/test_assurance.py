@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.accounting.spending import Spending
-from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
+from leakmeter.strategies.accounting.spending import Spending, charges_of
+from leakmeter.strategies.protection.client_noise import Central, ClientNoise, Distributed, Local
+from leakmeter.strategies.protection.mechanism import Clip, Summed, charge
 
 DELTA = 1e-5
 
@@ -29,6 +31,21 @@ def fixed(std: float = 2.0) -> Release:
 
 def poisson(std: float = 2.0, rate: float = 0.1, population: int = 500) -> Release:
     return plain(std, sampling="poisson", rate=rate, population=population)
+
+
+class Book(Spending):
+    """The charges of rounds under one noise, with a clip norm of 1."""
+
+    def __init__(self, noise: ClientNoise) -> None:
+        super().__init__()
+        self.noise = noise
+
+    def charge(self, clients: Sequence[int], *, step: float = 0.0, **about: Any) -> None:
+        summed = Summed(Clip(1.0), contributors=len(clients), step=step)
+        self.add(charge(self.noise, summed, tuple(clients), **about))
+
+    def assurance(self) -> Assurance:
+        return self.noise.guarantees(self)
 
 
 def by_observer(
@@ -46,7 +63,7 @@ def amplified(found: Sequence[Finding]) -> list[Finding]:
 
 
 def test_central_noise_protects_from_outsiders_not_from_the_server() -> None:
-    found = by_observer(Assurance(Central(2.0), (plain(),) * 4, 4).findings(DELTA))
+    found = by_observer(Assurance(Central(2.0).promise, (plain(),) * 4, 4).findings(DELTA))
     assert [f.value for f in found["server"]] == [math.inf]
     [outsider] = found["outsider"]
     assert outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
@@ -58,24 +75,24 @@ def test_central_noise_protects_from_outsiders_not_from_the_server() -> None:
     ("noise", "listed"), [(Central(2.0), True), (Distributed(2.0, 3), False), (Local(2.0), False)]
 )
 def test_clients_without_noise_of_their_own_may_drop_out_because_of_their_data(
-    noise: Noise, listed: bool
+    noise: ClientNoise, listed: bool
 ) -> None:
-    found = Assurance(noise, (plain(),) * 4, 4, single=(plain(),) * 4).findings(DELTA)
+    found = Assurance(noise.promise, (plain(),) * 4, 4, single=(plain(),) * 4).findings(DELTA)
     for f in (f for f in found if math.isfinite(f.value)):
         assert (Assumption.INDEPENDENT_DROPOUTS in f.assumptions) is listed
 
 
 def test_distributed_noise_protects_from_the_server_too() -> None:
-    found = by_observer(Assurance(Distributed(2.0, 3), (plain(),) * 4, 4).findings(DELTA))
+    found = by_observer(Assurance(Distributed(2.0, 3).promise, (plain(),) * 4, 4).findings(DELTA))
     [server], [outsider] = found["server"], found["outsider"]
     assert server.value == outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
     assert Assumption.HONEST_NOISE in server.assumptions
 
 
 def test_local_noise_protects_on_the_wire_and_the_sum_even_more() -> None:
-    spending = Spending(Local(2.0))
+    spending = Book(Local(2.0))
     for _ in range(4):
-        spending.add(Release(0.0, 1.0), range(9), share_std=2.0, step=0.0)
+        spending.charge(range(9))
     found = by_observer(spending.assurance().findings(DELTA))
     [server], [wire], [outsider] = found["server"], found["wire"], found["outsider"]
     assert server.value == wire.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
@@ -86,7 +103,7 @@ def test_local_noise_protects_on_the_wire_and_the_sum_even_more() -> None:
 
 def test_amplification_is_claimed_only_for_those_who_do_not_learn_the_cohort() -> None:
     for release, kinds in ((poisson(), {"zero-out", "replace"}), (fixed(), {"replace"})):
-        found = Assurance(Central(2.0), (release,) * 4, 3).findings(DELTA)
+        found = Assurance(Central(2.0).promise, (release,) * 4, 3).findings(DELTA)
         sampled = amplified(found)
         assert {f.adjacency for f in sampled} == kinds
         for finding in sampled:
@@ -100,18 +117,18 @@ def test_amplification_is_claimed_only_for_those_who_do_not_learn_the_cohort() -
 def test_amplification_that_is_weaker_than_no_amplification_is_not_claimed() -> None:
     # Two thirds of the clients each round: Rényi DP says 10.57 where exact composition says 10.22.
     release = plain(1.3, sampling="fixed", cohort=40, population=60)
-    found = Assurance(Central(1.3), (release,) * 2, 2).findings(DELTA)
+    found = Assurance(Central(1.3).promise, (release,) * 2, 2).findings(DELTA)
     assert amplified(found) == []
 
 
 def test_clients_that_take_their_noise_away_are_not_amplified() -> None:
     for noise in (Distributed(2.0, 3), Local(2.0)):
-        found = Assurance(noise, (poisson(),), 1, (poisson(),)).findings(DELTA)
+        found = Assurance(noise.promise, (poisson(),), 1, (poisson(),)).findings(DELTA)
         assert amplified(found) == []
 
 
 def test_colluders_learn_cohorts_so_nothing_is_amplified_beside_them() -> None:
-    alone = Assurance(Distributed(2.0, 3), (fixed(),) * 4, 3)
+    alone = Assurance(Distributed(2.0, 3).promise, (fixed(),) * 4, 3)
     assert len(amplified(alone.findings(DELTA))) == 1
     assert amplified(replace(alone, colluders=1).findings(DELTA)) == []
 
@@ -123,34 +140,34 @@ def test_rounds_too_thin_for_a_secure_sum_cost_delta() -> None:
 
     # Thirty expected of 300: fewer than three with chance 1e-11; then five of 50: 0.1.
     many, few = poisson(population=300), poisson(population=50)
-    [open_sum] = sampled(Assurance(Central(2.0), (many,), 1))
-    [masked] = sampled(Assurance(Central(2.0), (many,), 1, is_masked=True))
+    [open_sum] = sampled(Assurance(Central(2.0).promise, (many,), 1))
+    [masked] = sampled(Assurance(Central(2.0).promise, (many,), 1, is_masked=True))
     assert masked.value == pytest.approx(open_sum.value, rel=1e-3)
     assert masked.value >= open_sum.value
     assert masked.delta == DELTA
-    assert len(sampled(Assurance(Central(2.0), (few,), 1))) == 1
-    assert sampled(Assurance(Central(2.0), (few,), 1, is_masked=True)) == []
+    assert len(sampled(Assurance(Central(2.0).promise, (few,), 1))) == 1
+    assert sampled(Assurance(Central(2.0).promise, (few,), 1, is_masked=True)) == []
 
 
 def test_a_clip_bit_leaves_add_remove_only() -> None:
     release = plain(sampling="poisson", rate=0.1, population=500, bit_std=3.0)
-    found = Assurance(Central(2.0), (release,) * 2, 1).findings(DELTA)
+    found = Assurance(Central(2.0).promise, (release,) * 2, 1).findings(DELTA)
     assert {f.adjacency for f in found} == {"add-remove"}
     assert len(found) == 3
 
 
 @pytest.mark.parametrize("noise", [Central(0.0), Central(1e-9), Distributed(1e-9, 1), Local(1e-9)])
-def test_hardly_any_noise_is_a_huge_epsilon_never_nan(noise: Noise) -> None:
-    spending = Spending(noise)
-    spending.add(Release(noise.noise_multiplier, 1.0), [1, 2], share_std=1e-9, step=0.0)
+def test_hardly_any_noise_is_a_huge_epsilon_never_nan(noise: ClientNoise) -> None:
+    spending = Book(noise)
+    spending.charge([1, 2])
     values = [f.value for f in spending.assurance().findings(DELTA)]
     assert not any(map(math.isnan, values))
     assert min(values) > 1e6
 
 
 def test_nobody_in_any_round_is_no_loss() -> None:
-    spending = Spending(Central(1.0))
-    spending.add(Release(1.0, 1.0), [], share_std=0.0, step=0.0)
+    spending = Book(Central(1.0))
+    spending.charge([])
     assert min(f.value for f in spending.assurance().findings(DELTA)) == 0.0
 
 
@@ -158,22 +175,21 @@ def test_nobody_in_any_round_is_no_loss() -> None:
 
 
 def test_participations_are_counted_for_each_client_as_they_happened() -> None:
-    spending = Spending(Central(1.0))
+    spending = Book(Central(1.0))
     for cohort in ([1, 2], [2, 3], [2, 1], []):
-        spending.add(Release(1.0, 1.0), cohort, share_std=0.0, step=0.0)
+        spending.charge(cohort)
     assert spending.participations == 3
-    assert dict(spending.times) == {1: 2, 2: 3, 3: 1}
     assert len(spending.releases) == 4
 
 
 def test_distributed_noise_counts_the_rounds_honest_survivors() -> None:
     noise = Distributed(1.0, min_honest=4, colluders=2)
-    spending = Spending(noise)
+    spending = Book(noise)
     for survivors in (6, 10, 2):
-        spending.add(Release(0.0, 1.0), range(survivors), share_std=0.5, step=0.1)
+        spending.charge(range(survivors), step=0.1)
     stds = [r.noise_std for r in spending.assurance().releases]
     assert stds == pytest.approx([1.0, math.sqrt(2), 0.0])  # target, more, only colluders
-    assert not spending.is_rough
+    assert not spending.assurance().is_coarse
 
 
 @pytest.mark.parametrize(
@@ -182,11 +198,9 @@ def test_distributed_noise_counts_the_rounds_honest_survivors() -> None:
 def test_noise_counts_no_more_colluders_than_the_secure_sum_can_bear_in_any_round(
     declared: int | None, counted: int
 ) -> None:
-    spending = Spending(Distributed(1.0, min_honest=4, colluders=declared))
+    spending = Book(Distributed(1.0, min_honest=4, colluders=declared))
     for survivors, bearable in ((10, 3), (9, 2)):
-        spending.add(
-            Release(0.0, 1.0), range(survivors), share_std=0.5, step=0.1, bearable=bearable
-        )
+        spending.charge(range(survivors), step=0.1, bearable=bearable)
     found = spending.assurance()
     stds = [r.noise_std for r in found.releases]
     assert stds == pytest.approx([0.5 * math.sqrt(n - counted) for n in (10, 9)])
@@ -198,13 +212,13 @@ def test_noise_counts_no_more_colluders_than_the_secure_sum_can_bear_in_any_roun
 
 def test_replacing_a_client_has_a_guarantee_of_its_own_against_each_observer() -> None:
     # MATH: z = 2, ten rounds, δ = 1e-5: 17.86 is the truth, 8.08 a mistake in the convention.
-    found = Assurance(Central(2.0), (plain(),) * 10, 10).findings(DELTA)
+    found = Assurance(Central(2.0).promise, (plain(),) * 10, 10).findings(DELTA)
     by = by_observer(found, "replace")
     [server], [outsider] = by["server"], by["outsider"]
     assert outsider.value == pytest.approx(17.86, abs=0.005)
     assert server.value == math.inf
     for noise in (Distributed(2.0, 3), Local(2.0)):
-        many = Assurance(noise, (plain(),) * 10, 10, single=(plain(),) * 10).findings(DELTA)
+        many = Assurance(noise.promise, (plain(),) * 10, 10, single=(plain(),) * 10).findings(DELTA)
         observers = {o for o, guarantees in by_observer(many, "replace").items() if guarantees}
         assert observers == {o for o, guarantees in by_observer(many).items() if guarantees}
         [server] = by_observer(many, "replace")["server"]
@@ -219,7 +233,7 @@ def test_loss_distributions_give_the_same_price_for_replacing() -> None:
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, 1e-3)
     accountant.compose(dp_accounting.GaussianDpEvent(2.0), 10)
     [outsider] = by_observer(
-        Assurance(Central(2.0), (plain(),) * 10, 10).findings(DELTA), "replace"
+        Assurance(Central(2.0).promise, (plain(),) * 10, 10).findings(DELTA), "replace"
     )["outsider"]
     assert outsider.value == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
 
@@ -232,7 +246,7 @@ def test_what_distinguishes_two_updates_of_a_client_has_a_guarantee_to_stand_aga
         knows_cohort=True,
         game="partition",
     )
-    found = Assurance(Central(2.0), (plain(),) * 4, 4).findings(DELTA)
+    found = Assurance(Central(2.0).promise, (plain(),) * 4, 4).findings(DELTA)
     [guarantee] = by_observer(found, "replace")["outsider"]
     assert shown.is_within(guarantee.threat_model)
 
@@ -240,11 +254,11 @@ def test_what_distinguishes_two_updates_of_a_client_has_a_guarantee_to_stand_aga
 def test_guarantees_are_priced_for_clients_and_for_canaries_that_play_more_often() -> None:
     # z = 0.1, δ = 1e-5, one participation: 91.8. Canaries of five rounds showed 206.8 beside it;
     # then only their price was printed, and the clients' own was not.
-    spending = Spending(Central(0.1))
+    spending = Book(Central(0.1))
     for number in range(5):
         clients = [2 * number, 2 * number + 1]
-        spending.add(Release(0.1, 1.0), clients, share_std=0.0, step=0.0, canaries=["7/0"])
-    assert (spending.participations, dict(spending.canary_times)) == (1, {"7/0": 5})
+        spending.charge(clients, canaries=("7/0",))
+    assert (spending.participations, spending.canary_rounds) == (1, 5)
     found = spending.assurance()
     by = by_observer(found.findings(DELTA))
     own, often = by["outsider"]
@@ -265,25 +279,25 @@ def test_guarantees_are_priced_for_clients_and_for_canaries_that_play_more_often
 def test_more_clients_do_not_change_the_price_of_central_noise() -> None:
     values = []
     for count in (3, 300):
-        spending = Spending(Central(1.0))
-        spending.add(Release(1.0, 1.0), range(count), share_std=0.0, step=0.0)
+        spending = Book(Central(1.0))
+        spending.charge(range(count))
         values.append([f.value for f in spending.assurance().findings(DELTA)])
     assert values[0] == values[1]
 
 
 def test_noise_below_two_rounding_steps_is_an_approximation() -> None:
-    spending = Spending(Distributed(1.0, 4))
-    spending.add(Release(0.0, 1.0), range(6), share_std=0.5, step=0.25)
+    spending = Book(Distributed(1.0, 4))
+    spending.charge(range(6), step=0.25)
     assert {f.kind for f in spending.assurance().findings(DELTA)} == {"guarantee"}
-    spending.add(Release(0.0, 1.0), range(6), share_std=0.5, step=0.26)
+    spending.charge(range(6), step=0.26)
     found = spending.assurance().findings(DELTA)
     assert {f.kind for f in found} == {"approximation"}
     assert all(Assumption.COARSE_ROUNDING in f.assumptions for f in found)
 
 
 def test_local_noise_counts_the_others_only_if_rounding_is_fine() -> None:
-    spending = Spending(Local(1.0))
-    spending.add(Release(0.0, 1.0), range(4), share_std=0.5, step=0.3)
+    spending = Book(Local(0.5))
+    spending.charge(range(4), step=0.3)
     found = spending.assurance()
     assert (found.releases[0].noise_std, found.single[0].noise_std) == (0.5, 0.5)
     assert {f.kind for f in found.findings(DELTA)} == {"guarantee"}
@@ -291,25 +305,39 @@ def test_local_noise_counts_the_others_only_if_rounding_is_fine() -> None:
 
 def test_local_noise_of_colluders_in_a_secure_sum_does_not_count() -> None:
     # Once all nine shares were counted beside a secure sum that bears five colluders.
-    spending = Spending(Local(2.0))
+    spending = Book(Local(2.0))
     for bearable in (6, 5):
-        spending.add(Release(0.0, 1.0), range(9), share_std=2.0, step=0.1, bearable=bearable)
+        spending.charge(range(9), step=0.1, bearable=bearable)
     found = spending.assurance()
     assert [r.noise_std for r in found.releases] == pytest.approx([2.0 * math.sqrt(9 - 5)] * 2)
     assert [r.noise_std for r in found.single] == [2.0, 2.0]
     assert {f.threat_model.colluders for f in found.findings(DELTA)} == {5}
     # The client's own noise is left in any case.
-    spending.add(Release(0.0, 1.0), range(3), share_std=2.0, step=0.1, bearable=5)
+    spending.charge(range(3), step=0.1, bearable=5)
     assert spending.assurance().releases[-1].noise_std == 2.0
 
 
-def test_spending_comes_back_from_its_state() -> None:
+def test_charges_come_back_from_their_state() -> None:
     import json
 
-    spending = Spending(Local(1.0))
-    about = {"canaries": ["5/1"], "bearable": 2}
-    spending.add(fixed(0.1 + 0.2), [3, 4], share_std=1 / 3, step=0.2, **about)
-    again = Spending(Local(1.0))
-    again.restore(json.loads(json.dumps(spending.state())))
-    assert again == spending
-    assert Spending(Local(1.0)).assurance() is None
+    noise = Local(0.1 + 0.2)
+    spending = Book(noise)
+    spending.charge([3, 4], step=0.2, canaries=("5/1",), bearable=2)
+    kept = json.loads(json.dumps(spending.state()))
+    assert charges_of(kept, noise.read_release) == spending.charges
+
+
+def test_the_charge_of_an_open_round_is_replaced_or_stays() -> None:
+    spending = Book(Central(1.0))
+    spending.charge([1])
+    first = spending.charges[0]
+    spending.open(first)
+    spending.rebase([])  # an earlier state is restored: the open round keeps its charge
+    assert spending.charges == [first]
+    spending.undo()
+    spending.undo()  # once only
+    assert spending.charges == []
+    spending.open(first)
+    spending.close()
+    spending.undo()
+    assert spending.charges == [first]

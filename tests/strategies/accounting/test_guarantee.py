@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
@@ -20,7 +20,7 @@ from leakmeter.papers.zhang2024.prices import (
     water_filling_epsilon,
 )
 from leakmeter.strategies.accounting.guarantee import best_guarantee, guarantee
-from leakmeter.strategies.accounting.rdp import Contribution, Mechanism, Round
+from leakmeter.strategies.accounting.rdp import Contribution, Round
 from tests.helpers.numbers import few_or_many
 
 # N = 50, C = 10, B = 32, D = 1200, δ = 1e-4: computed with 40 digits by another route.
@@ -115,7 +115,7 @@ def test_a_minibatch_of_everything_is_the_full_gradient() -> None:
             users=50, floor=1e-3, clip=10.0, batch=32, examples=1200, delta=1e-4)),
     ],
 )  # fmt: skip
-def test_every_mechanism_has_its_best_price(mechanism: Mechanism, epsilon: float) -> None:
+def test_every_mechanism_has_its_best_price(mechanism: str, epsilon: float) -> None:
     found = best_guarantee([Round((MEMBER,) * 50, mechanism)], 1e-4)
     assert found.bound.value == pytest.approx(epsilon, abs=1e-6)
     assert (found.unit, found.adjacency, found.observer) == ("record", "replace", "server")

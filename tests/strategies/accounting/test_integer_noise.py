@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,22 +17,34 @@ import pytest
 from scipy.special import gammaln, logsumexp
 
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.noise.grid import RoundedNorms
-from leakmeter.auditors.noise.integer import IntegerLaw
-from leakmeter.strategies.accounting.accountant import Release, amplified, composed, unamplified
-from leakmeter.strategies.accounting.integer_noise import (
+from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise.distribution import Grid, Shift
+from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.strategies.accounting.accountant import (
     ORDERS,
-    GridNoise,
-    discrete_gaussian_divergence,
+    Release,
+    amplified,
+    composed,
     epsilon_of,
-    skellam_divergence,
+    unamplified,
 )
 
 REACH = 90  # outcomes on either side
 
 
+def skellam_divergence(l2: float, l1: float, variance: float, orders: np.ndarray) -> np.ndarray:
+    return distribution("skellam").divergence(Shift(l2, l1, variance, 1, 1), orders)
+
+
+def discrete_gaussian_divergence(
+    l2: float, l1: float, variance: float, orders: np.ndarray, *, shares: int, dim: int
+) -> np.ndarray:
+    shift = Shift(l2, l1, variance, dim, shares)
+    return distribution("discrete-gaussian").divergence(shift, orders)
+
+
 @lru_cache(maxsize=64)
-def log_pmf(law: IntegerLaw, share: float, shares: int) -> np.ndarray:
+def log_pmf(law: str, share: float, shares: int) -> np.ndarray:
     """Return the exact log-probabilities of a sum of shares, from -REACH to REACH."""
     k = np.abs(np.arange(-REACH, REACH + 1))
     if law == "skellam":
@@ -59,9 +72,7 @@ def renyi(p: np.ndarray, q: np.ndarray, order: float) -> float:
     return float(logsumexp(order * p[inside] - (order - 1) * q[inside])) / (order - 1)
 
 
-def divergence(
-    law: IntegerLaw, share: float, shares: int, shift: tuple[int, ...], a: float
-) -> float:
+def divergence(law: str, share: float, shares: int, shift: tuple[int, ...], a: float) -> float:
     """Return the exact divergence of noise and shifted noise: coordinates are independent."""
     p = log_pmf(law, share, shares)
     return sum(renyi(_shifted(p, v), p, a) for v in shift)
@@ -134,7 +145,7 @@ def corners(values: tuple[float, ...], limits: RoundedNorms) -> Iterator[tuple[f
     yield from ((chance / total, whole) for chance, whole in found)
 
 
-def density(law: IntegerLaw, share: float, shares: int, roundings: list) -> np.ndarray:  # type: ignore[type-arg]
+def density(law: str, share: float, shares: int, roundings: list) -> np.ndarray:  # type: ignore[type-arg]
     """Return the exact probabilities of a rounded and noised vector, over a grid of outcomes."""
     one = np.exp(log_pmf(law, share, shares))
     total: np.ndarray | float = 0.0
@@ -157,13 +168,13 @@ def density(law: IntegerLaw, share: float, shares: int, roundings: list) -> np.n
     [("skellam", 0.4, 5), ("skellam", 2.0, 2), ("discrete-gaussian", 0.5, 4)],
 )
 def test_rounded_and_noised_worlds_are_within_epsilon_and_delta(
-    law: IntegerLaw, share: float, shares: int, values: tuple[float, ...], adjacency: str
+    law: str, share: float, shares: int, values: tuple[float, ...], adjacency: str
 ) -> None:
     """The whole mechanism, exactly: both worlds are mixtures over all roundings."""
     dim, norm, delta = len(values), math.hypot(*values), 1e-3
     limits = RoundedNorms.of(norm, dim)
-    grid = GridNoise(law, 1.0, limits.l1, dim, shares)
-    release = Release(math.sqrt(share * shares), limits.l2, grid=grid)
+    grid = Grid(1.0, limits.l1, dim, shares)
+    release = Release(math.sqrt(share * shares), limits.l2, distribution=law, grid=grid)
     bound = unamplified([release], delta, participations=1, adjacency=adjacency)  # type: ignore[arg-type]
     other = tuple(-v for v in values) if adjacency == "replace" else (0.0,) * dim
     p = density(law, share, shares, list(corners(values, limits)))
@@ -194,8 +205,8 @@ def test_the_samplers_distance_costs_delta() -> None:
     assert epsilon_of(curve, delta, 1e-6) == math.inf  # (1 + e^ε)·1e-6 is above δ
 
 
-def on_grid(std: float = 30.0, l2: float = 20.0, law: IntegerLaw = "skellam") -> Release:
-    return Release(std, l2, grid=GridNoise(law, 1.0, 4 * l2, 16, 5))
+def on_grid(std: float = 30.0, l2: float = 20.0, law: str = "skellam") -> Release:
+    return Release(std, l2, distribution=law, grid=Grid(1.0, 4 * l2, 16, 5))
 
 
 def test_each_order_takes_its_own_costliest_releases() -> None:
@@ -209,7 +220,7 @@ def test_each_order_takes_its_own_costliest_releases() -> None:
 def test_ample_integer_noise_costs_little_more_than_gaussian_noise() -> None:
     gaussian = unamplified([Release(30.0, 20.0)], 1e-5, participations=1, adjacency="zero-out")
     for law in ("skellam", "discrete-gaussian"):
-        release = on_grid(law=law)  # type: ignore[arg-type]
+        release = on_grid(law=law)
         found = unamplified([release], 1e-5, participations=1, adjacency="zero-out")
         assert gaussian.value < found.value < 1.12 * gaussian.value
         twice = unamplified([release], 1e-5, participations=1, adjacency="replace")
@@ -220,14 +231,18 @@ def test_what_has_no_proof_is_refused() -> None:
     with pytest.raises(ValueError, match="amplification must be of Gaussian noise"):
         amplified([on_grid()], 1e-5, adjacency="zero-out")
     with pytest.raises(ValueError, match="no proof covers both"):
-        Release(1.0, 1.0, bit_std=1.0, grid=on_grid().grid)
-    for wrong in ({"law": "laplace"}, {"step": 0.0}, {"l1": math.inf}, {"dim": 0}, {"shares": -1}):
+        replace(on_grid(), bit_std=1.0)
+    with pytest.raises(ValueError, match="distribution must be one of gaussian"):
+        replace(on_grid(), distribution="laplace")
+    with pytest.raises(ValueError, match="grid must be None with Gaussian noise alone"):
+        replace(on_grid(), distribution="gaussian")
+    for wrong in ({"step": 0.0}, {"l1": math.inf}, {"dim": 0}, {"shares": -1}):
         with pytest.raises(ValueError, match="must be"):
-            GridNoise(**{"law": "skellam", "step": 1.0, "l1": 1.0, "dim": 1, **wrong})  # type: ignore[arg-type]
+            Grid(**{"step": 1.0, "l1": 1.0, "dim": 1, **wrong})  # type: ignore[arg-type]
 
 
 def test_no_noise_and_no_honest_share_guarantee_nothing() -> None:
-    silent = Release(0.0, 1.0, grid=GridNoise("skellam", 1.0, 1.0, 3, 0))
+    silent = Release(0.0, 1.0, distribution="skellam", grid=Grid(1.0, 1.0, 3, 0))
     found = unamplified([silent], 1e-5, participations=1, adjacency="zero-out")
     assert found.value == math.inf
 
@@ -235,4 +250,3 @@ def test_no_noise_and_no_honest_share_guarantee_nothing() -> None:
 def test_a_release_comes_back_whole() -> None:
     for release in (on_grid(), Release(1.0, 0.5)):
         assert Release.from_json(release.to_json()) == release
-    assert "grid" not in Release(1.0, 0.5).to_json()

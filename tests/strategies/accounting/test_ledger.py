@@ -15,7 +15,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent, spent_amplified
-from leakmeter.strategies.mechanism import Central, Distributed
+from leakmeter.strategies.protection.client_noise import Central, Distributed
 
 DELTA = 1e-5
 
@@ -27,8 +27,8 @@ def entry(run: str = "a", std: float = 2.0, rounds: int = 4, **more: Any) -> Ent
 
 def sampled(run: str, seed: int | None, rate: float = 0.1, noise: Any = None) -> Entry:
     release = Release(2.0, 1.0, sampling="poisson", rate=rate, population=500)
-    assurance = Assurance(noise or Central(2.0), (release,) * 5, 2)
-    return Entry.of(assurance, run=run, data="digits", seed=seed)
+    assurance = Assurance((noise or Central(2.0)).promise, (release,) * 5, 2)
+    return assurance.entry(run=run, data="digits", seed=seed)
 
 
 def test_an_entry_comes_back_whole_and_names_no_bare_multiplier(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_run_without_noise_has_spent_everything() -> None:
 
 
 def test_a_rough_run_makes_the_sum_an_approximation() -> None:
-    assert spent([entry(), entry("b", is_rough=True)], DELTA).kind == "approximation"
+    assert spent([entry(), entry("b", is_coarse=True)], DELTA).kind == "approximation"
 
 
 def test_no_delta_no_claim() -> None:

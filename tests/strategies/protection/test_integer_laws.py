@@ -17,8 +17,7 @@ from scipy import stats
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise.grid import RoundedNorms
-from leakmeter.auditors.noise.integer import MOST_STD, Law
+from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.protection.ring_noise import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser
@@ -33,7 +32,7 @@ from leakmeter.strategies import (
     Masked,
     Noised,
 )
-from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
+from leakmeter.strategies.accounting.ledger import Ledger, spent
 from tests.helpers.federation import Federation
 from tests.helpers.numbers import first_fast
 
@@ -64,8 +63,8 @@ def noised(noise: Any, **options: Any) -> Noised:
     return Noised(chosen, noise=noise, **given)
 
 
-def shared(law: Law, multiplier: float = 1.0) -> Distributed:
-    return Distributed(multiplier, min_honest=3, colluders=1, law=law)
+def shared(law: str, multiplier: float = 1.0) -> Distributed:
+    return Distributed(multiplier, min_honest=3, colluders=1, distribution=law)
 
 
 def masked(strategy: Noised, **options: Any) -> Masked:
@@ -104,7 +103,7 @@ def has_variance(noise: np.ndarray, variance: float) -> bool:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_released_sum_is_on_the_grid_and_carries_all_shares(law: Law) -> None:
+def test_the_released_sum_is_on_the_grid_and_carries_all_shares(law: str) -> None:
     strategy = noised(shared(law))
     outer = masked(strategy)
     run(outer)
@@ -117,15 +116,15 @@ def test_the_released_sum_is_on_the_grid_and_carries_all_shares(law: Law) -> Non
     norms = RoundedNorms.of(CLIP / step, DIM)
     assert release.sensitivity == pytest.approx(norms.l2 * step)
     assert release.grid is not None
-    assert (release.grid.law, release.grid.step, release.grid.dim) == (law, step, DIM)
-    [counted] = strategy.spending.assurance().releases
+    assert (release.distribution, release.grid.step, release.grid.dim) == (law, step, DIM)
+    [counted] = strategy.guarantees().releases
     assert counted.grid.shares == NUM - 1  # one may collude
     assert counted.noise_std == pytest.approx(CLIP / math.sqrt(3) * math.sqrt(NUM - 1))
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("bits", first_fast(1, [12, 32]))
-def test_noise_on_the_mean_has_the_stated_scale_and_no_other(law: Law, bits: int) -> None:
+def test_noise_on_the_mean_has_the_stated_scale_and_no_other(law: str, bits: int) -> None:
     std = CLIP * math.sqrt(NUM / 3) / NUM
     assert has_variance(drawn(masked(noised(shared(law)), bits=bits)), std**2)
 
@@ -143,7 +142,7 @@ def test_a_sum_beyond_the_ring_wraps_around_and_stays_charged() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_findings_name_law_and_assumptions_for_both_adjacencies(law: Law) -> None:
+def test_findings_name_law_and_assumptions_for_both_adjacencies(law: str) -> None:
     strategy = noised(shared(law))
     run(masked(strategy), rounds=2)
     found = [f for f in strategy.findings() if f.observer == "server"]
@@ -174,17 +173,17 @@ def test_fewer_survivors_add_less_noise_and_are_priced() -> None:
     federation.fails = lambda _, client: client in (0, 4)
     strategy = noised(shared("skellam"))
     run(masked(strategy), federation)
-    [release] = strategy.spending.assurance().releases
+    [release] = strategy.guarantees().releases
     assert release.grid.shares == 3  # four have survived, one of whom may collude
     assert release.noise_std == pytest.approx(CLIP)
 
 
 @pytest.mark.parametrize("secure", first_fast(1, [True, False]))
 @pytest.mark.parametrize("law", LAWS)
-def test_central_noise_releases_a_function_of_integers(law: Law, secure: bool) -> None:
+def test_central_noise_releases_a_function_of_integers(law: str, secure: bool) -> None:
     strategy = noised(Central(1.0, law))
     run(masked(strategy, bits=32) if secure else strategy)
-    step = CLIP / MOST_STD
+    step = CLIP / MAX_STD
     steps = strategy.facts().noised * 6.0 / step
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-5)
     outsider = next(f for f in strategy.findings() if f.observer == "outsider")
@@ -196,7 +195,7 @@ def test_central_noise_releases_a_function_of_integers(law: Law, secure: bool) -
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_central_noise_has_the_stated_scale_and_no_other(law: Law) -> None:
+def test_central_noise_has_the_stated_scale_and_no_other(law: str) -> None:
     assert has_variance(drawn(noised(Central(1.0, law)), rounds=15), (CLIP / 6) ** 2)
 
 
@@ -208,7 +207,7 @@ def test_central_noise_of_zero_has_no_grid() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_seeds_repeat_the_noise_and_the_systems_source_does_not(law: Law) -> None:
+def test_seeds_repeat_the_noise_and_the_systems_source_does_not(law: str) -> None:
     seeded = [run(masked(noised(shared(law)))) for _ in "ab"]
     assert np.array_equal(*seeded)
     fresh = [run(masked(noised(shared(law))), clients(seed=None)) for _ in "ab"]
@@ -229,9 +228,9 @@ def test_the_ledger_composes_integer_and_gaussian_runs(tmp_path: Path) -> None:
     for name, noise in (("a", shared("skellam")), ("b", shared("gaussian"))):
         strategy = noised(noise)
         run(masked(strategy))
-        assurance = strategy.spending.assurance()
+        assurance = strategy.guarantees()
         assert assurance is not None
-        entries.append(Entry.of(assurance, run=name, data="digits", seed=None))
+        entries.append(assurance.entry(run=name, data="digits", seed=None))
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for entry in entries:
         ledger.record(entry)
@@ -264,20 +263,20 @@ def test_settings_without_a_proof_are_refused(noise: Any, options: Any, reason: 
 
 
 @pytest.mark.parametrize("law", ["gaussian", *LAWS])
-def test_shares_without_a_secure_sum_are_refused_before_anybody_trains(law: Law) -> None:
+def test_shares_without_a_secure_sum_are_refused_before_anybody_trains(law: str) -> None:
     federation = clients()
     with pytest.raises(ValueError, match=r"needs Masked around Noised.*got no secure sum; write"):
         run(noised(shared(law)), federation)
     assert not [seen for seen in federation.seen if seen[0] == "train"]
     if law != "gaussian":
-        with pytest.raises(ValueError, match="step must be above 0 with noise of the law"):
+        with pytest.raises(ValueError, match="step must be above 0 with noise of the"):
             noised(shared(law)).planned([range(NUM)], lambda _: 1, dim=DIM)
 
 
 def test_an_adaptive_clip_norm_and_integers_have_no_common_proof() -> None:
-    with pytest.raises(ValueError, match="law must be gaussian with an adaptive clip norm"):
+    with pytest.raises(ValueError, match="distribution must be gaussian with an adaptive"):
         noised(Central(1.0, "skellam"), clipping=AdaptiveClip(1.0))
-    with pytest.raises(ValueError, match="law must be one of"):
+    with pytest.raises(ValueError, match="distribution must be one of"):
         Central(1.0, "laplace")  # type: ignore[arg-type]
 
 
@@ -315,14 +314,14 @@ def asked(**changes: Any) -> Message:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"noise": {"law": "laplace"}}, "noise law must be one of"),
-        ({"noise": {"law": 7}}, "noise law must be one of"),
-        ({"noise": {"law": "discrete-gaussian"}}, "must have the noise of"),
+        ({"noise": {"distribution": "laplace"}}, "noise distribution must be one of"),
+        ({"noise": {"distribution": 7}}, "noise distribution must be one of"),
+        ({"noise": {"distribution": "discrete-gaussian"}}, "must have the noise of"),
         ({"noise": {"share-std": 0.0}}, "share-std must be at least"),
         ({"noise": {"share-std": 1e-9}}, "share-std must be at least"),
         ({"noise": {"share-std": 1.0}}, "must have the noise of"),
         ({"total": {"noise-law": "gaussian"}}, "must have the noise of"),
-        ({"total": {"noise-law": "laplace"}}, "noise law must be one of"),
+        ({"total": {"noise-law": "laplace"}}, "noise distribution must be one of"),
         ({"total": {"clip-range": 1e80}}, "rounding steps"),
         ({"total": {"bits": 8, "max-clients": 120}}, "share-std must be at least"),
         ({"total": {"clip-range": 4e3}}, "share-std must be at least"),
@@ -356,7 +355,7 @@ def test_whatever_a_server_orders_is_refused_in_words_or_within_the_limits(
     honest = put_quantiser(Quantiser(clip_range=0.5, bits=16, max_clients=6, noise_std=1.0))
     content = RecordDict(
         {
-            wire.NOISE: ConfigRecord({"law": "skellam"}),
+            wire.NOISE: ConfigRecord({"distribution": "skellam"}),
             wire.SUM_ORDER: ConfigRecord({**honest, "noise-law": "skellam", **changes}),
         }
     )

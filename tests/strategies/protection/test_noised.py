@@ -19,6 +19,7 @@ from leakmeter.auditors import Audited, Auditor, Canary, RoundView, canary_mod, 
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import add_identity
@@ -38,7 +39,6 @@ from leakmeter.strategies import (
     Poisson,
 )
 from leakmeter.strategies.participation import Participation
-from leakmeter.strategies.protection import noised
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -168,7 +168,7 @@ def test_a_secure_sum_is_noised_alike_and_its_rounding_is_paid_for() -> None:
     np.testing.assert_allclose(strategy.facts().noised, expected, atol=quantum)
     [release] = strategy.spending.releases
     assert release.sensitivity == pytest.approx(2.0 + quantum * math.sqrt(DIM), rel=1e-12)
-    assert (release.noise_std, strategy.spending.is_masked) == (1.0, True)
+    assert (release.noise_std, strategy.spending.charges[0].is_masked) == (1.0, True)
 
 
 def test_the_grid_is_as_coarse_as_the_weight_limit_makes_it() -> None:
@@ -238,7 +238,7 @@ def test_momentum_does_not_change_what_a_contributor_shows(monkeypatch: Any) -> 
 
         calls: list[float] = []
         seen: list[float] = []
-        monkeypatch.setattr(noised, "gaussian", drawn)
+        monkeypatch.setattr(gaussian, "gaussian", drawn)
         inner = FedAvgM(min_train_nodes=1, min_available_nodes=1, server_momentum=0.9)
         strategy = make(Central(std), FixedClip(1.0), inner=inner, num=2)
         strategy.start(
@@ -295,7 +295,7 @@ def test_a_round_in_which_everybody_fails_releases_nothing() -> None:
     strategy = make(Central(1.0))
     broken = grid(update=lambda *_: np.full(DIM, math.nan))
     strategy.start(broken, model(), num_rounds=1)
-    assert strategy.spending.releases == []
+    assert strategy.spending.releases == ()
     assert strategy.findings() == ()
 
 
@@ -385,7 +385,7 @@ def test_distributed_noise_is_priced_for_the_survivors() -> None:
     strategy = make(Distributed(1.0, min_honest=3, colluders=1))
     outer = masked(strategy)
     run(outer, rounds=3, clients=grid(update=failing))
-    stds = [r.noise_std for r in strategy.spending.assurance().releases]
+    stds = [r.noise_std for r in strategy.guarantees().releases]
     assert stds == pytest.approx([2 * math.sqrt(n / 3) for n in (5, 4, 3)])
     server = next(f for f in strategy.findings() if f.observer == "server")
     assert server.kind == "guarantee"
@@ -486,7 +486,7 @@ def test_distributed_noise_and_the_secure_sum_name_the_same_colluders() -> None:
     assert {f.threat_model.colluders for f in found if f.observer == "server"} == {3}
     assert hidden.value == 12 - 2 - 3
     # A seat adds its share of noise to the canary; what it sends is known all the same.
-    [release] = strategy.spending.assurance().releases
+    [release] = strategy.guarantees().releases
     assert release.noise_std == pytest.approx(2.0 * math.sqrt((12 - 3) / 5))
 
 

@@ -132,7 +132,7 @@ def check_replies(noise: Any, plan: Any) -> None:
     clients = noisy.grid(NUM, mods=[mod, *noisy.MODS])
     result = audited.start(clients, noisy.model(), num_rounds=CASES)
     assert np.isfinite(result.arrays["w"].numpy()).all()
-    assert set(strategy.spending.contributors) <= {NUM - 1, NUM}
+    assert {c.contributors for c in strategy.spending.charges} <= {NUM - 1, NUM}
     assert len(strategy.spending.releases) == CASES
 
 

@@ -243,9 +243,9 @@ def test_a_rejected_sum_is_charged_to_everybody_who_was_asked() -> None:
     assert dict(spending.times) == dict.fromkeys(range(6), 3)
     assert outer.facts().rejected
     # Of six in a rejected sum one has lied: its noise does not count.
-    assert spending.contributors == [5, 6, 5]
+    assert [c.contributors for c in spending.charges] == [5, 6, 5]
     share = 1.0 * 2.0 / math.sqrt(2)
-    honest = [count - spending.colluders for count in (5, 6, 5)]
+    honest = [count - spending.bearable for count in (5, 6, 5)]
     apart = math.hypot(*(2.0 / (share * math.sqrt(n)) for n in honest))
     [server] = [
         f
@@ -308,7 +308,7 @@ def test_a_plain_secure_sum_ends_as_well_and_keeps_model_and_metrics() -> None:
 def test_charges_are_noted_before_any_share_is_requested() -> None:
     outer, inside = noised(Distributed(1.0, min_honest=2))
     order: list[str] = []
-    outer.before_release = lambda: order.append(f"kept {len(inside.charges()['releases'])}")
+    outer.before_release = lambda: order.append(f"kept {len(inside.charges()['charges'])}")
 
     def watch(message: Message, context: Context, call_next: Any) -> Message:
         stage = wire.config(message.content, wire.MASK) or ConfigRecord()

@@ -18,21 +18,20 @@ from torch import nn
 from leakmeter.auditors import Audited, Auditor, Canary, canary_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
-from leakmeter.clients import FillMod, MaskMod
+from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import add_identity
-from leakmeter.clients.protection.fill_mod import filled_record
-from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
-from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.clients.protection.noise_mod import filled_record
+from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFilling
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.papers.zhang2024.prices import gaussian_sampling_epsilon, water_filling_epsilon
 from leakmeter.strategies import (
     Central,
     Chosen,
-    Filled,
     FixedClip,
     FixedSize,
     Masked,
     Noised,
+    RecordNoise,
     Risks,
 )
 
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("flower_task")
 SEED, CLIENTS, EXAMPLES, LR = 3, 6, 8, 0.5
 SETTING: dict[str, Any] = {"sigma2": 0.3, "clip_norm": 2.0, "batch_size": 4}
 PRICE: dict[str, Any] = {"floor": 0.3, "clip": 2.0, "batch": 4, "examples": EXAMPLES}
-MODS = (MaskMod(seed=SEED), FillMod())
+MODS = (MaskMod(seed=SEED), NoiseMod(unit="record"))
 
 
 def rule(sigma2: float = 0.3, steps: int = 1) -> GaussianSampling:
@@ -87,16 +86,18 @@ def grid(
     return InlineGrid(app, CLIENTS)
 
 
-def make(num: int = CLIENTS, evaluates: float = 0.0, **options: Any) -> Filled:
+def make(num: int = CLIENTS, evaluates: float = 0.0, **options: Any) -> Noised:
     inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = evaluates
     chosen = Chosen(inner, FixedSize(num), num_clients=CLIENTS, seed=SEED)
-    return Filled(chosen, **{**SETTING, "examples": EXAMPLES, "lr": LR, **options})
+    delta = {"delta": options.pop("delta")} if "delta" in options else {}
+    noise = RecordNoise(**{**SETTING, "examples": EXAMPLES, "lr": LR, **options})
+    return Noised(chosen, noise=noise, **delta)
 
 
-def masked(strategy: Filled, **options: Any) -> Masked:
+def masked(strategy: Noised, **options: Any) -> Masked:
     # Threshold 4 of 6: 2·4 − 6 − 1 = 1 may collude.
-    given = {"max_weight": 1.0, "clip_range": strategy.clip_range, **options}
+    given = {"max_weight": 1.0, "clip_range": strategy.mechanism.clip_range, **options}
     return Masked(strategy, **{"threshold": 4, **given})
 
 
@@ -106,7 +107,7 @@ def run(strategy: Strategy, rounds: int = 1, clients: InlineGrid | None = None) 
     return np.concatenate([a.numpy().ravel() for a in result.arrays.values()])
 
 
-def epsilon(strategy: Filled) -> float:
+def epsilon(strategy: Noised) -> float:
     [finding] = strategy.findings()
     return finding.value
 
@@ -287,7 +288,7 @@ def test_a_client_without_the_mod_is_noticed_by_its_weight() -> None:
 
 
 def test_a_loss_inside_the_sum_is_refused() -> None:
-    class Careless(FillMod):
+    class Careless(NoiseMod):
         def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
             reply = call_next(message, context)
             reply.content["metrics"]["num-examples"] = 1
@@ -321,8 +322,8 @@ def test_clients_do_not_evaluate() -> None:
         ({"examples": 0}, "examples"),
         ({"lr": 0.0}, "lr"),
         ({"steps": 0}, "steps"),
-        ({"mechanism": "sampling"}, "mechanism must be one of"),
-        ({"mechanism": "minibatch", "batch_size": EXAMPLES + 1}, "batch_size"),
+        ({"kind": "sampling"}, "kind must be one of"),
+        ({"kind": "minibatch", "batch_size": EXAMPLES + 1}, "batch_size"),
         ({"delta": 1.0}, "delta"),
     ],
 )
@@ -333,16 +334,16 @@ def test_what_cannot_be_is_refused_at_once(options: dict[str, Any], field: str) 
 
 def test_the_order_of_wrappers_is_kept() -> None:
     with pytest.raises(TypeError, match="inside Masked"):
-        Filled(Masked(FedAvg()), **SETTING, examples=EXAMPLES, lr=LR)
+        Noised(Masked(FedAvg()), noise=make().mechanism)
     noised = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(1.0))
     with pytest.raises(TypeError, match="Noised"):
-        Filled(noised, **SETTING, examples=EXAMPLES, lr=LR)
+        Noised(noised, noise=make().mechanism)
 
 
 def test_nothing_saturates_within_the_stated_range() -> None:
     one = make()
     # C + 10 sd of the largest variance: that of sampling is above the floor here.
-    assert one.clip_range == pytest.approx(LR * (2 + 10 * np.sqrt(2.0**2 / 4)))
+    assert one.mechanism.clip_range == pytest.approx(LR * (2 + 10 * np.sqrt(2.0**2 / 4)))
     outer = masked(one)
     run(outer, rounds=2)
     assert outer.facts().saturated == 0
@@ -371,8 +372,8 @@ def test_a_sum_without_an_honest_contributor_guarantees_nothing() -> None:
     # Clients refuse to open such a sum, so the test plants one.
     strategy = make()
     run(masked(strategy, risks=Risks(colluders=0)))
-    [opened] = strategy._sums
+    [opened] = strategy.spending.charges
     assert epsilon(strategy) < np.inf
-    strategy._sums[0] = replace(opened, silent=len(opened.clients))
+    strategy.spending.charges[0] = replace(opened, contributors=0)
     [found] = strategy.findings()
     assert (found.value, found.rule) == (np.inf, "a sum without any honest contributor")

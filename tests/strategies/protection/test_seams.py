@@ -1,0 +1,143 @@
+"""A new distribution or mechanism is one file: the wrapper, the mods and the accountant take it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from leakmeter.auditors.noise import DISTRIBUTIONS
+from leakmeter.clients import NoiseMod
+from leakmeter.strategies import Central, FixedClip, Local, Mechanism, Noised
+from leakmeter.strategies.accounting.accountant import Release, unamplified
+from leakmeter.strategies.accounting.assurance import Exposure
+from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
+from leakmeter.strategies.protection.client_noise import ClientNoise
+from leakmeter.strategies.protection.mechanism import Clip, Cost, Summed
+from tests.strategies.protection import test_noised as noisy
+from tests.strategies.protection.laplace import Laplace
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+
+DELTA = 1e-5
+
+
+@pytest.fixture
+def laplace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DISTRIBUTIONS, "laplace", Laplace())
+
+
+class Unknown:
+    """Has the fields of a mechanism, and is none."""
+
+    noise_multiplier = 1.0
+    distribution = "gaussian"
+
+
+@pytest.mark.parametrize("noise", [Unknown(), "central", None, Central, 1.0])
+def test_what_is_no_mechanism_is_refused(noise: Any) -> None:
+    with pytest.raises(TypeError, match=r"noise must be a Mechanism, such as Central\(1.0\), got"):
+        Noised(FedAvg(), noise=noise, clipping=FixedClip(1.0))
+
+
+def test_a_mechanism_without_a_price_cannot_be_built() -> None:
+    class Free(Mechanism):
+        def order(self, clip: Clip) -> dict[str, Any]:
+            return {}
+
+    with pytest.raises(TypeError, match="abstract"):
+        Free()  # type: ignore[abstract]
+
+
+def test_an_unknown_distribution_is_refused_by_server_and_client() -> None:
+    with pytest.raises(ValueError, match="distribution must be one of gaussian, skellam"):
+        Local(1.0, "laplace")
+
+
+@pytest.mark.usefixtures("laplace")
+def test_a_distribution_in_one_file_passes_clients_accountant_and_findings(tmp_path: Any) -> None:
+    strategy = noisy.make(Local(8.0, "laplace"))
+    mods = (noisy.MODS[0], NoiseMod(seed=noisy.SEED, min_noise_std=8.0))
+    noisy.run(strategy, 2, noisy.grid(update=noisy.nothing, mods=mods))
+    added = strategy.facts().noised * 10
+    # Six clients' noise: variance 6·16², and heavier tails than a Gaussian's.
+    assert np.var(added) == pytest.approx(6 * 16.0**2, rel=0.5)
+    found = {f.observer: f for f in strategy.findings() if f.adjacency == "zero-out"}
+    assert set(found) == {"server", "wire", "outsider"}
+    assert found["server"].facts["law"] == "laplace"
+    releases = strategy.guarantees().single
+    again = unamplified(releases, DELTA, participations=2, adjacency="zero-out")
+    # Basic composition of ε = √d·√2/8 a round; Rényi DP is below it.
+    basic = 2 * math.sqrt(noisy.DIM) * math.sqrt(2) / 8.0
+    assert again.value == found["server"].value <= basic
+    entry = strategy.guarantees().entry(run="a", data="digits", seed=None)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.record(entry)
+    assert ledger.entries("digits") == [entry]
+    assert spent([entry], DELTA).value >= found["outsider"].value
+
+
+@pytest.mark.usefixtures("laplace")
+def test_charges_of_a_new_distribution_come_back() -> None:
+    strategy = noisy.make(Local(8.0, "laplace"))
+    noisy.run(strategy, 1, noisy.grid(update=noisy.nothing))
+    other = noisy.make(Local(8.0, "laplace"))
+    other.restore(strategy.state())
+    assert other.findings() == strategy.findings()
+
+
+@pytest.mark.usefixtures("laplace")
+def test_central_laplace_noise_is_drawn_and_priced() -> None:
+    strategy = noisy.make(Central(4.0, "laplace"))
+    noisy.run(strategy, 1, noisy.grid(update=noisy.nothing))
+    kurtosis = float(np.mean(strategy.facts().noised ** 4) / np.var(strategy.facts().noised) ** 2)
+    assert kurtosis > 3.5  # 6 for Laplace noise, 3 for Gaussian
+    assert math.isfinite(min(f.value for f in strategy.findings()))
+
+
+@dataclass(frozen=True)
+class Twofold(ClientNoise):
+    """Clients and the server both add Gaussian noise; only the clients' counts for the server."""
+
+    by_clients: ClassVar[bool] = True
+    own_share: ClassVar[int] = 1
+    exposures: ClassVar[tuple[Exposure, ...]] = (
+        Exposure("server", "updates", "own"),
+        Exposure("outsider", "noised sum"),
+    )
+
+    noise_multiplier: float
+    distribution: str = "gaussian"
+
+    def share_std(self, clip: Clip) -> float:
+        return self.noise_multiplier * clip.norm
+
+    def server_std(self, clip: Clip) -> float:
+        return self.noise_multiplier * clip.norm
+
+    def cost(self, summed: Summed) -> Cost:
+        return Cost(self._of_clients(summed), summed.contributors)
+
+
+def test_a_mechanism_in_one_file_runs_both_halves_and_is_accounted_for() -> None:
+    strategy = noisy.make(Twofold(3.0))
+    noisy.run(strategy, 1, noisy.grid(update=noisy.nothing))
+    assert strategy.facts().noise_std == pytest.approx(math.hypot(6.0, 6.0 * math.sqrt(6)) / 10)
+    assert np.std(strategy.facts().noised) == pytest.approx(strategy.facts().noise_std, rel=0.2)
+    observers: Mapping[str, float] = {
+        f.observer: f.value for f in strategy.findings() if f.adjacency == "zero-out"
+    }
+    assert observers["outsider"] < observers["server"] < math.inf
+    assert strategy.findings()[0].facts["noise"] == "twofold"
+
+
+def test_the_ledger_refuses_what_nobody_can_price() -> None:
+    known = Entry("a", "digits", None, "zero-out", 1, (Release(1.0, 1.0),)).to_json()
+    known["releases"][0]["distribution"] = "laplace"
+    with pytest.raises(ValueError, match="distribution must be one of"):
+        Entry.from_json(known)
