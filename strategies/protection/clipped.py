@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key
 from leakmeter.auditors.hook.layout import Layout
@@ -46,6 +45,8 @@ class Clipped(Wrapper):
 
     clips_mean = True
 
+    _layout: Kept[Layout | None]
+
     def __init__(self, strategy: Strategy, norm: float) -> None:
         super().__init__(strategy)
         if not 0 < norm < math.inf:
@@ -53,16 +54,8 @@ class Clipped(Wrapper):
         check_mean_only(strategy)
         self._norm = norm
         self._weight_key = weight_key(strategy)
-        self._layout: Layout | None = None
+        self._layout = None
         self._sent = ArrayRecord()
-
-    def state(self) -> dict[str, Any]:
-        """Return which arrays make up the update."""
-        return {"layout": asdict(self._layout) if self._layout else None}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -18,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
@@ -74,6 +74,13 @@ class Masked(Wrapper):
 
     hides_updates = True
 
+    # Keys belong to their round alone. The layout is that of the first record: FedAvg has turned
+    # integer arrays into floats since.
+    _layout: Kept[Layout | None]
+    _last: Kept[int]
+    _rejected: Kept[int]  # sums in a row that were opened for nothing
+    _tally: Kept[Tally]
+
     def __init__(
         self,
         strategy: Strategy,
@@ -103,13 +110,13 @@ class Masked(Wrapper):
         self._weight_key = weight_key(strategy)
         if self._weight_key in self._shape["metrics"]:
             raise ValueError(f"metrics must not name the weight, got {self._weight_key!r}")
-        self._layout: Layout | None = None
+        self._layout = None
         self._last = 0
         self._round: SumRound | None = None
         self._num_announced, self._asked_to_train = 0, False
         self._facts = RoundFacts()
         self._tally = Tally()
-        self._rejected = 0  # sums in a row that were opened for nothing
+        self._rejected = 0
         self._result = Result()
         self._has_warned = False
 
@@ -147,19 +154,6 @@ class Masked(Wrapper):
     def asked_to_train(self) -> bool:
         """Whether the last round got as far as the training."""
         return self._asked_to_train
-
-    def state(self) -> dict[str, Any]:
-        """Return layout and tally; keys belong to their round alone."""
-        layout = asdict(self._layout) if self._layout else None
-        counts = {"last": self._last, "rejected": self._rejected}
-        return {"layout": layout, **counts, "tally": asdict(self._tally)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        # The first record's layout: FedAvg has turned integer arrays into floats since.
-        self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
-        self._last, self._tally = int(state["last"]), Tally(**state["tally"])
-        self._rejected = int(state["rejected"])
 
     def findings(self) -> Sequence[Finding]:
         """Say what secure aggregation has hidden, and from whom."""
