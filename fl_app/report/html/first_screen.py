@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from markupsafe import Markup
 
@@ -117,72 +116,6 @@ class Glossary:
         return render(_TERM, text=text, tip=_WORDS[word])
 
 
-@dataclass(frozen=True)
-class AttackerRow:
-    """One attacker on the scale from guess to certain, with how sure it can be."""
-
-    standing: Standing
-
-    @property
-    def is_on_scale(self) -> bool:
-        """Whether its number is an ε."""
-        return is_epsilon(self.standing.lead)
-
-    @property
-    def start(self) -> float:
-        """Percent of the scale up to which it is shown."""
-        lead = self.standing.lead
-        is_shown = lead.kind == "lower_bound" and not lead.is_conditional
-        return place(lead.value) if is_shown else 0.0
-
-    @property
-    def guess(self) -> float | None:
-        """Percent of the scale at which an estimate is."""
-        lead = self.standing.lead
-        return place(lead.value) if lead.kind == "estimate" else None
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether a finite ε is guaranteed."""
-        upper = self.standing.upper
-        return upper is not None and math.isfinite(upper.value)
-
-    @property
-    def rest(self) -> float:
-        """Percent of the scale that the guarantee excludes."""
-        upper = self.standing.upper
-        return round(100 - place(math.inf if upper is None else upper.value), 1)
-
-    @property
-    def sure(self) -> str:
-        """How sure the attacker is, in words."""
-        shown = self.standing.shown
-        return sure_words(self.standing.lead) or ("nothing shown" if shown == "nothing" else shown)
-
-    @property
-    def has_size(self) -> bool:
-        """Whether its ε is to be printed next to how sure it is."""
-        shown = self.standing.shown
-        return shown.startswith("ε") and self.sure != shown
-
-    @property
-    def level(self) -> str:
-        """The confidence, if the evidence has one."""
-        level = self.standing.evidence.partition(" ")[2]
-        return f", {level}" if level.endswith("%") else ""
-
-    @property
-    def strength(self) -> tuple[str, str]:
-        """How strong the evidence is, and the word that explains it."""
-        evidence = self.standing.evidence
-        if self.standing.severity in ("none", "unable"):
-            return "not evidence of privacy", evidence
-        if evidence == "–":
-            return "no guarantee", ""
-        name = evidence.partition(" ")[0] if self.level else evidence
-        return name, name
-
-
 def first_screen(run: Run) -> Markup:
     """Return the part of the page that answers within five seconds."""
     lines = standings(verdicts(run))
@@ -201,7 +134,7 @@ def first_screen(run: Run) -> Markup:
         notes=_notes(run),
         facts=_facts(run),
         term=Glossary().term,
-        rows=[AttackerRow(one) for one in attackers[:_MAX_ROWS]],
+        rows=[_row(one) for one in attackers[:_MAX_ROWS]],
         left=counted(left, "more attacker") if left > 0 else "",
         ticks=[(place(epsilon), name) for epsilon, name in _TICKS],
         steps=[
@@ -209,6 +142,32 @@ def first_screen(run: Run) -> Markup:
             for step in next_steps(run, is_public=True)
         ],
     )
+
+
+def _row(one: Standing) -> dict[str, Any]:
+    """Return one attacker on the scale from guess to certain, with how sure it can be."""
+    lead, upper, shown = one.lead, one.upper, one.shown
+    is_shown = lead.kind == "lower_bound" and not lead.is_conditional
+    highest = math.inf if upper is None else upper.value
+    sure = sure_words(lead) or ("nothing shown" if shown == "nothing" else shown)
+    word, _, level = one.evidence.partition(" ")
+    has_level = level.endswith("%")
+    known = word if has_level else one.evidence
+    strength = ("no guarantee", "") if known == "–" else (known, known)
+    if one.severity in ("none", "unable"):
+        strength = "not evidence of privacy", one.evidence
+    return {
+        "standing": one,
+        "is_on_scale": is_epsilon(lead),
+        "start": place(lead.value) if is_shown else 0.0,
+        "guess": place(lead.value) if lead.kind == "estimate" else None,
+        "rest": round(100 - place(highest), 1),  # what the guarantee excludes
+        "is_bounded": math.isfinite(highest),
+        "sure": sure,
+        "has_size": shown.startswith("ε") and sure != shown,
+        "strength": strength,  # of the evidence, and the word that explains it
+        "level": f", {level}" if has_level else "",
+    }
 
 
 def place(epsilon: float) -> float:

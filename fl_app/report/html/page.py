@@ -54,8 +54,8 @@ _MAIN = """
 {{ content }}</section>
 """
 _FOLD = """
-<details id="{{ fold.name }}" class="fold" data-print><summary><h2>{{ fold.head }}</h2>
-<span class="about">{{ fold.about }}</span></summary>{{ fold.content }}</details>
+<details id="{{ name }}" class="fold" data-print><summary><h2>{{ head }}</h2>
+<span class="about">{{ about }}</span></summary>{{ content }}</details>
 """
 _PICTURES = """
 <div class="figures">{% for source, words, caption in pictures %}
@@ -87,23 +87,6 @@ class Live:
     script: str
 
 
-@dataclass(frozen=True)
-class _Fold:
-    """A part of the page that is folded until somebody asks for it.
-
-    Attributes:
-        name: Identifier.
-        head: What it is.
-        about: What is in it, in a few words.
-        content: What it shows.
-    """
-
-    name: str
-    head: str
-    about: str
-    content: Markup
-
-
 def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None = None) -> str:
     """Return the page about one run or several.
 
@@ -122,8 +105,7 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None 
         found = [one for one in found if not one.is_first]
         if main:
             first += render(_MAIN, content=_figures(main))
-    folds = (render(_FOLD, fold=one) for one in _folds(runs, found, galleries))
-    return document(title, name, Markup("").join((first, *folds)), live)
+    return document(title, name, Markup("").join((first, *_folds(runs, found, galleries))), live)
 
 
 def document(title: str, name: str, main: Markup, live: Live | None = None) -> str:
@@ -148,33 +130,38 @@ def _figures(found: Sequence[Figure]) -> Markup:
     return render(_FIGURES, figures=found, figure=figure)
 
 
+def _fold(name: str, head: str, about: str, content: Markup) -> Markup:
+    """Return a part of the page that is folded until somebody asks for it."""
+    return render(_FOLD, name=name, head=head, about=about, content=content)
+
+
 def _folds(
     runs: Sequence[Run], more: Sequence[Figure], galleries: Sequence[Path]
-) -> Iterator[_Fold]:
+) -> Iterator[Markup]:
     """Yield each folded part that has any content; several runs have one of each."""
 
-    def each(name: str, head: str, about: str, made: Sequence[Markup | None]) -> Iterator[_Fold]:
+    def each(name: str, head: str, about: str, made: Sequence[Markup | None]) -> Iterator[Markup]:
         for i, (run, content) in enumerate(zip(runs, made, strict=True), start=1):
             if content is not None:
                 is_one = len(runs) == 1
                 own, title = (name, head) if is_one else (f"{name}-{i}", f"{head}: {run.name}")
-                yield _Fold(own, title, about, content)
+                yield _fold(own, title, about, content)
 
     about = "what, how sure, what to do"
     yield from each("verdicts", "Each attacker in detail", about, [*map(cards, runs)])
     if more:
-        yield _Fold("more-figures", "More figures", f"{len(more)}", _figures(more))
+        yield _fold("more-figures", "More figures", f"{len(more)}", _figures(more))
     own = [place for run in runs for place in (run.folder, run.folder / FOLDER)]
     if shots := [one for folder in (*own, *galleries) for one in _pictures(folder)]:
         grid = render(_PICTURES, pictures=shots)
-        yield _Fold("pictures", "Reconstructions", counted(len(shots), "picture"), grid)
+        yield _fold("pictures", "Reconstructions", counted(len(shots), "picture"), grid)
     about = "guaranteed, shown, estimated"
     yield from each("epsilon", "All ε on one axis", about, [*map(forest, runs)])
     yield from each("findings", "All findings", "with assumptions", [*map(tables, runs)])
     about = "command, releases"
     yield from each("repeat", "Settings and how to repeat", about, [*map(repeat, runs)])
     kinds = render(_KINDS, words=_READING, kinds=KINDS.values())
-    yield _Fold("reading", "How to read the numbers", "kinds, ε, null bands", kinds)
+    yield _fold("reading", "How to read the numbers", "kinds, ε, null bands", kinds)
 
 
 def _pictures(folder: Path) -> Iterator[tuple[str, str, str]]:
