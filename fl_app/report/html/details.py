@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
@@ -247,13 +247,13 @@ def _attacker(f: Finding) -> str:
 
 def _samples(f: Finding) -> list[Markup]:
     seed = [] if f.seed is None else [Markup("seed ") + exact(f.seed)]
-    return [*(Markup("{} {}").format(exact(n), name) for name, n in f.sample_sizes.items()), *seed]
+    return [*(exact(n) + f" {name}" for name, n in f.sample_sizes.items()), *seed]
 
 
 def _facts(f: Finding) -> list[Markup]:
     """Return single numbers and words; what figures draw is in report.json."""
     return [
-        Markup("{}: {}").format(name.replace("_", " "), _fact(value))
+        escape(name.replace("_", " ")) + ": " + _fact(value)
         for name, value in f.facts.items()
         if value is not None
     ]
