@@ -173,6 +173,23 @@ def test_no_words_of_a_chart_cover_each_other_and_no_option_is_broken(
     assert window.run(_BROKEN) == []
 
 
+@pytest.mark.parametrize("name", ["single", "compared"])
+def test_words_of_drawings_have_one_size_at_every_width(
+    window: Browser, pages: dict[str, Path], name: str
+) -> None:
+    heights = set()
+    for width in (360, 690, 1280):
+        window.open(pages[name], width, 800)
+        window.run("for (const one of document.querySelectorAll('details')) one.open = true;")
+        found = window.run(
+            "return [...document.querySelectorAll('svg text:not([transform])')]"
+            ".map((one) => Math.round(one.getBoundingClientRect().height))"
+        )
+        assert len(found) > 20
+        heights |= set(found)
+    assert len(heights) == 1, heights
+
+
 def test_what_a_comparison_says_is_not_cut_off_on_a_phone(
     window: Browser, pages: dict[str, Path]
 ) -> None:
