@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.wire import replay_number as replay_number
     from leakmeter.auditors.hook.wrapper import Wrapper as Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
-    from leakmeter.auditors.information.measure import Look as Look
+    from leakmeter.auditors.information.draws import Look as Look
     from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
     from leakmeter.auditors.information.recombined import Critics as Critics
     from leakmeter.auditors.inversion import Inversion as Inversion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.information.auditor import MutualInformation
-from leakmeter.auditors.information.measure import Look
+from leakmeter.auditors.information.draws import Look
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.sampling.replay import ReplaySampler

@@ -8,9 +8,10 @@ the audit of a run in `auditor`, that of critics in `neural`, which needs torch.
 from __future__ import annotations
 
 from leakmeter.auditors.information.directions import Subspace, principal_subspace
+from leakmeter.auditors.information.draws import Look
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.logdet import joint_information, logdet_information
-from leakmeter.auditors.information.measure import EachInformation, Look, each_information
+from leakmeter.auditors.information.measure import EachInformation, each_information
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     LogConcaveWhitened,

@@ -21,36 +21,35 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, Literal
 
-from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor
-from leakmeter.auditors.auditor import Due, Project, RoundView, few_clients
+from leakmeter.auditors.audited_round import AuditedRound
+from leakmeter.auditors.auditor import Due, Project, RoundView
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.colluders import Colluders
+from leakmeter.auditors.information.base import InformationAuditor
 from leakmeter.auditors.information.directions import ConstantUpdatesError
-from leakmeter.auditors.information.draws import Drawing
+from leakmeter.auditors.information.draws import Look, most_directions
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.findings import (
+    QUANTITY,
     WHOLE,
     Account,
+    Claims,
     Entry,
-    Words,
     alike_gaussians,
     in_all_coordinates,
 )
-from leakmeter.auditors.information.measure import Look, check_whole, measure, most_directions
+from leakmeter.auditors.information.measure import check_whole, measure
 from leakmeter.auditors.information.over_rounds import (
     PairedDraws,
     directions_of,
     draw_pairs,
     over_rounds,
 )
-from leakmeter.auditors.information.theory import Theory, remembered, round_bound
+from leakmeter.auditors.information.theory import Theory, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
-from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 
 _log = logging.getLogger("flwr")
 _KEEPING: Final = "independent"  # the game in which a client's data can be kept over rounds
@@ -61,7 +60,7 @@ _NOT_OVER_ROUNDS: Final = (
 _MANY_TRAININGS: Final = 20_000  # that are worth a line
 
 
-class MutualInformation(ResamplingAuditor):
+class MutualInformation(InformationAuditor):
     """Measures I(client's update; sum of the round | model) in bits.
 
     Args:
@@ -88,7 +87,7 @@ class MutualInformation(ResamplingAuditor):
     """
 
     name = "mutual-information"
-    reads = frozenset({"sent", "replies", "facts"})
+    quantity = QUANTITY
     _account: Kept[Account]
     _paired: Kept[list[PairedDraws]]
 
@@ -104,23 +103,21 @@ class MutualInformation(ResamplingAuditor):
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
-        super().__init__(sampler, every=every, observer=observer)
-        self.colluders = Colluders.of(colluding)
+        super().__init__(
+            sampler,
+            every=every,
+            look=look,
+            theory=theory,
+            colluding=colluding,
+            observer=observer,
+            seed=seed,
+            target=target,
+        )
         if target is not None and (target < 0 or target in self.colluders.named):
             raise ValueError(
                 f"target must be None or a client, 0 or more and not colluding, got {target}"
             )
-        self.look, self.theory, self.drawing = look, theory, Drawing()
-        self.target, self.seed = target, seed
-        self._words = Words(
-            self.name,
-            observer,
-            seed,
-            entropy_bits=theory.entropy_bits,
-            limit=remembered(theory.limit),
-            colluders=self.colluders.count,
-            directions=look.rank,
-        )
+        self.theory = theory
         self._account, self._dim = Account(), 0
         self._paired = []
         self._directions = 0  # of each round, for the information over all rounds
@@ -148,12 +145,8 @@ class MutualInformation(ResamplingAuditor):
             )
         if self.look.rank is None:
             check_whole(self.settled, project.dim, self.look.draws)
-        if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
+        if few := self.too_few(project, self._fit_draws(project)):
             return said + few
-        if few := self.colluders.limits(project):
-            return said + few
-        if project.honest is not None:
-            check_room(file_bytes(self._fit_draws(project) * project.honest, project.dim))
         most = self._most_directions(project)
         if self.look.rank is None or most is None or most >= self.look.rank:
             return said
@@ -173,17 +166,6 @@ class MutualInformation(ResamplingAuditor):
         updates = (fit + self.look.draws) * project.honest
         return updates * len(Due(self.every, project.num_rounds))
 
-    def updates_drawn(self, honest: int, dim: int) -> int:
-        """Return how many updates an audited round draws."""
-        fit = self.look.fit_draws(self.look.rank, honest) if self.look.rank else 0
-        return (fit + self.look.draws) * honest
-
-    def round_of(self, view: RoundView) -> AuditedRound:
-        """Return the round without the clients that collude."""
-        found = super().round_of(view)
-        hidden = self.colluders.hidden(found.honest, view.server_round, self.seed, self.target)
-        return replace(found, colluding=frozenset(found.honest) - set(hidden))
-
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
         audited = self.round_of(view)
@@ -197,76 +179,65 @@ class MutualInformation(ResamplingAuditor):
         found = self.audit_if_due(audited)
         if bound is None or not found:
             return found
-        return [*found, self._words_of(audited).finding(bound, {}, WHOLE)]
+        return [*found, self.claims_of(audited).finding(bound, {}, WHOLE)]
 
     def audit(self, audited: AuditedRound) -> Sequence[Finding]:
         """Measure what the sum reveals."""
         if self.target is not None and self.target not in audited.hidden:
             _log.warning("round %d: client %d took no part", audited.server_round, self.target)
             return ()
-        found = self._measured(audited, self._words_of(audited))
+        found = super().audit(audited)
         self._pair(audited)
         return found
 
-    def _words_of(self, audited: AuditedRound) -> Words:
-        return replace(
-            self._words,
-            server_round=audited.server_round,
-            game=audited.game,
-            target=self._chosen(audited.hidden, audited.server_round),
-            hidden=len(audited.hidden),
-            colluding=len(audited.honest) - len(audited.hidden),
-        )
+    def claims_of(self, audited: AuditedRound) -> Claims:
+        """Return what findings about this round have in common, with the client at stake."""
+        target = self._chosen(audited.hidden, audited.server_round)
+        return replace(super().claims_of(audited), target=target)
 
     def report(self) -> Sequence[Finding]:
         """Return the sum over the audited rounds, and Corollary 1's bound over all rounds."""
         account = self._account
-        words = replace(self._words, game=account.game, target=self.target)
+        claims = replace(self._claims, game=account.game, target=self.target)
         if self.target is not None and self.target not in account.entries:
             never = f"client {self.target} took part in no round: the sums reveal nothing about it"
-            return [replace(words, participations=0).note(Information(0.0, "diagnostic", never))]
-        found = [*words.run(account), *self._together(words)]
+            return [replace(claims, participations=0).note(Information(0.0, "diagnostic", never))]
+        found = [*claims.run(account), *self._together(claims)]
         who = account.most_bound(self.target) if self.theory.cases else None
         if who is None or not math.isfinite((entry := account.entries[who]).bound):
             return found
-        words = replace(words, participations=entry.rounds)
-        return [*found, words.finding(self._over_rounds(entry), {"target": who}, WHOLE)]
+        claims = replace(claims, participations=entry.rounds)
+        return [*found, claims.finding(self._over_rounds(entry), {"target": who}, WHOLE)]
 
-    def _measured(self, audited: AuditedRound, words: Words) -> list[Finding]:
+    def measured(self, audited: AuditedRound, claims: Claims) -> list[Finding]:
         """Measure the round, keep account of it and say what was found."""
         sampler, hidden, noise_std = audited.sampler, audited.hidden, audited.noise_std
         dim = audited.model.size if sampler.free is None else sampler.free.size
-        keep = partial(self._keep, audited)
-        if len(hidden) == 1 and noise_std == 0:
-            keep({hidden[0]: (math.inf, 0.0)}, error=0.0, alike=math.inf)
-            alone = "the sum without noise is this update: it reveals all that is random in it"
-            limit = words.limit_of({hidden[0]: 1}, 1)
-            return [words.note(Information(math.inf, "diagnostic", alone).limited(limit))]
-        try:
-            found = measure(
-                sampler,
-                audited.model,
-                hidden,
-                target=words.target,
-                look=self.look,
-                stream=("mutual-information", self.seed, audited.server_round),
-                noise_std=noise_std,
-                seed=self.seed,
-                drawing=self.drawing,
-                watch=audited.watch,
-            )
-        except ConstantUpdatesError as error:
-            keep(dict.fromkeys(hidden, (0.0, 0.0)), error=0.0, alike=0.0)
-            constant = f"{error}: nothing is random, so nothing can be learnt"
-            return [words.note(Information(0.0, "diagnostic", constant))]
+        found = measure(
+            sampler,
+            audited.model,
+            hidden,
+            target=claims.target,
+            look=self.look,
+            stream=self.stream_of(audited),
+            noise_std=noise_std,
+            seed=self.seed,
+            drawing=self.drawing,
+            watch=audited.watch,
+        )
         whole = in_all_coordinates(alike_gaussians(dim, len(hidden), sampler.game, noise_std))
         std_error = found.figure.std_error
-        keep(
+        self._keep(
+            audited,
             found.each,
             error=math.inf if std_error is None else std_error,
             alike=None if whole is None else whole.nats,
         )
-        return words.round(found, whole, noise_std)
+        return claims.round(found, whole, noise_std)
+
+    def keep_known(self, audited: AuditedRound, nats: float) -> None:
+        """Keep account of a round that needs no estimate."""
+        self._keep(audited, dict.fromkeys(audited.hidden, (nats, 0.0)), error=0.0, alike=nats)
 
     def _pair(self, audited: AuditedRound) -> None:
         """Draw one client in pairs that share its data, for what all rounds reveal together."""
@@ -291,7 +262,7 @@ class MutualInformation(ResamplingAuditor):
                 PairedDraws(audited.server_round, hidden, audited.noise_std, halves)
             )
 
-    def _together(self, words: Words) -> list[Finding]:
+    def _together(self, claims: Claims) -> list[Finding]:
         """Return what all audited rounds reveal about the data of the client with most of them."""
         counts = Counter(client for one in self._paired for client in one.hidden)
         if not counts:
@@ -301,7 +272,7 @@ class MutualInformation(ResamplingAuditor):
         if client is None:
             client = min(counts, key=lambda c: (-counts[c], c))
         found = over_rounds(self._paired, client, self.seed)
-        return [] if found is None else [words.over_rounds(found, client, self._directions)]
+        return [] if found is None else [claims.over_rounds(found, client, self._directions)]
 
     def _cost(self) -> list[str]:
         """Say how many more trainings the information over all rounds takes, if they are many."""

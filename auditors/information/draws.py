@@ -14,9 +14,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats, Vector, Watch
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.directions import Subspace, leading_directions
 from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
+
+PARTS = 20  # that a jackknife over draws leaves out, at most
+
+
+@dataclass(frozen=True)
+class Look:
+    """How many draws and directions the audit of a round uses.
+
+    Attributes:
+        draws: Joint draws of all clients, K.
+        rank: Directions d* that are measured, fewer if the draws do not allow that many; None
+            takes all coordinates, which needs more draws than there are of them.
+        fit: Further draws, which fix the directions; more if the clients are too few for them.
+        pairs: Pairs of draws that share a client's data, in every audited round, for what all
+            rounds together reveal about it; 0 leaves that out.
+    """
+
+    draws: int = 16
+    rank: int | None = 8
+    fit: int = 4
+    pairs: int = 0
+
+    def __post_init__(self) -> None:
+        within("draws", self.draws, lowest=4)
+        within("fit", self.fit, lowest=4)
+        if self.rank is not None:
+            within("rank", self.rank, lowest=1)
+        within("pairs", self.pairs, lowest=0)
+
+    def fit_draws(self, rank: int, clients: int) -> int:
+        """Return draws that fix this many directions; more than asked for if clients are few."""
+        # Three samples per direction, and one draw more, since each client's mean is taken off.
+        return max(self.fit, 1 + -(-3 * rank // clients))
 
 
 @dataclass(frozen=True)
@@ -52,10 +87,9 @@ class Drawing:
         model: Vector,
         clients: Sequence[int],
         *,
-        rank: int,
-        fit: int,
-        draws: int,
+        look: Look,
         stream: Stream,
+        noise_std: float = 0.0,
         watch: Watch | None = None,
     ) -> Directed:
         """Return the draws of a round.
@@ -64,15 +98,19 @@ class Drawing:
             sampler: Draws updates; its game decides what is random.
             model: Global model that the clients start from.
             clients: Whose updates are in the sum and not known to the observer.
-            rank: Most directions.
-            fit: Draws that fix the directions.
-            draws: Draws along them.
+            look: Draws and directions.
             stream: Names the randomness.
+            noise_std: Noise on each coordinate of the sum, with which few draws suffice.
             watch: Told of the progress.
 
         Raises:
             ConstantUpdatesError: No update varies.
+            ValueError: There are too few draws for one direction.
         """
+        assert look.rank is not None
+        draws = look.draws
+        rank = affordable(look.rank, draws, len(clients), sampler.game, noise_std)
+        fit = look.fit_draws(rank, len(clients))
         asked = (sampler.game, sampler.scale, tuple(clients), rank, fit, draws, tuple(stream))
         is_known = asked == self._asked and np.array_equal(model, self._model)  # type: ignore[arg-type]
         if self._found is None or not is_known:
@@ -168,3 +206,28 @@ class Draws:
 
 def _unwatched(stage: str, share: float) -> None:
     """Tell nobody."""
+
+
+def affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float) -> int:
+    """Return the rank, or the largest that this many draws allow."""
+    if game == "partition":
+        most = (draws - 4) // 2  # the joint covariance of x and z, and some rows to spare
+    elif noise_std > 0:
+        # Noise makes Σ_z regular in every direction, however few the draws.
+        most = rank
+    else:
+        most = most_directions(draws, clients)
+    if most < 1:
+        raise ValueError(
+            f"draws must be more for {clients} clients in the game {game}, got {draws}"
+        )
+    return min(rank, most)
+
+
+def most_directions(draws: int, clients: int) -> int:
+    """Return the largest rank that this many draws allow without noise.
+
+    With one part left out, the covariance of the others' sum must still have four times as many
+    degrees of freedom.
+    """
+    return (draws - -(-draws // min(draws, PARTS)) - 1) * (clients - 1) // 4

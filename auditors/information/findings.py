@@ -130,7 +130,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Words:
+class Claims:
     """Turns figures into findings; knows the attacker and, once told, the round.
 
     Attributes:
@@ -198,17 +198,17 @@ class Words:
             entry, how = seen.get(self.target), f"sum for client {self.target} over"
         if entry is None:
             return []
-        words = replace(self, participations=entry.audited)
+        claims = replace(self, participations=entry.audited)
         limit = self.limit_of({c: e.audited for c, e in seen.items()}, entry.audited)
         facts = {"target": self.target, "clients": len(seen)}
         spread = self.spread(account.entries)
         looked = self.directions
         along = "all coordinates" if looked is None else f"at most {looked} directions"
         total = summed(entry, how, along).limited(limit)
-        found = [words.finding(total, facts, drawn=(spread,))]
+        found = [claims.finding(total, facts, drawn=(spread,))]
         # Without a limit, rounds would count again and again what an update can reveal only once.
         if account.has_alike and limit is not None:
-            found.append(words.finding(alike(entry).limited(limit), facts, WHOLE))
+            found.append(claims.finding(alike(entry).limited(limit), facts, WHOLE))
         return found
 
     def over_rounds(self, found: OverRounds, client: int, directions: int) -> Finding:
@@ -221,8 +221,8 @@ class Words:
             TOLD_FROM_ZERO: found.is_told_from_zero,
             "single_rounds_bits": found.single_rounds / NATS_PER_BIT,
         }
-        words = replace(self, participations=found.rounds, directions=directions)
-        finding = words.finding(figure, facts, OVER_ROUNDS)
+        claims = replace(self, participations=found.rounds, directions=directions)
+        finding = claims.finding(figure, facts, OVER_ROUNDS)
         low, high = found.null_band
         return replace(finding, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
 

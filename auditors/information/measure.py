@@ -24,8 +24,7 @@ from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import UnableError
-from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information.draws import Drawing, Draws
+from leakmeter.auditors.information.draws import PARTS, Drawing, Draws, Look, most_directions
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.logdet import (
     jackknife,
@@ -34,37 +33,6 @@ from leakmeter.auditors.information.logdet import (
 )
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import Stream, UpdateSampler
-
-
-@dataclass(frozen=True)
-class Look:
-    """How many draws and directions the audit of a round uses.
-
-    Attributes:
-        draws: Joint draws of all clients, K.
-        rank: Directions d* that are measured, fewer if the draws do not allow that many; None
-            takes all coordinates, which needs more draws than there are of them.
-        fit: Further draws, which fix the directions; more if the clients are too few for them.
-        pairs: Pairs of draws that share a client's data, in every audited round, for what all
-            rounds together reveal about it; 0 leaves that out.
-    """
-
-    draws: int = 16
-    rank: int | None = 8
-    fit: int = 4
-    pairs: int = 0
-
-    def __post_init__(self) -> None:
-        within("draws", self.draws, lowest=4)
-        within("fit", self.fit, lowest=4)
-        if self.rank is not None:
-            within("rank", self.rank, lowest=1)
-        within("pairs", self.pairs, lowest=0)
-
-    def fit_draws(self, rank: int, clients: int) -> int:
-        """Return draws that fix this many directions; more than asked for if clients are few."""
-        # Three samples per direction, and one draw more, since each client's mean is taken off.
-        return max(self.fit, 1 + -(-3 * rank // clients))
 
 
 @dataclass(frozen=True)
@@ -125,15 +93,13 @@ def measure(
         # (K, d) each, in the same draws: row k of x + y has the y of row k.
         x, y = drawn.pairs(one, look.draws, stream, noise_std=noise_std, rng=rng)
         return _in_whole(x, y, one, is_dealt)
-    rank = affordable(look.rank, look.draws, len(clients), sampler.game, noise_std)
     found = (drawing or Drawing()).directed(
         sampler,
         model,
         clients,
-        rank=rank,
-        fit=look.fit_draws(rank, len(clients)),
-        draws=look.draws,
+        look=look,
         stream=stream,
+        noise_std=noise_std,
         watch=watch,
     )
     # (K, clients, rank) and orthonormal (dim, rank).
@@ -153,22 +119,6 @@ def measure(
     figure = replace(figure, rule=rule, variance_kept=kept)
     each = {c: (float(a), float(b)) for c, (a, b) in zip(clients, errors, strict=True)}
     return Measured(figure, each, subspace.rank, kept)
-
-
-def affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float) -> int:
-    """Return the rank, or the largest that this many draws allow."""
-    if game == "partition":
-        most = (draws - 4) // 2  # the joint covariance of x and z, and some rows to spare
-    elif noise_std > 0:
-        # Noise makes Σ_z regular in every direction, however few the draws.
-        most = rank
-    else:
-        most = most_directions(draws, clients)
-    if most < 1:
-        raise ValueError(
-            f"draws must be more for {clients} clients in the game {game}, got {draws}"
-        )
-    return min(rank, most)
 
 
 def _in_whole(x: Floats, y: Floats, client: int, is_dealt: bool) -> Measured:
@@ -205,8 +155,6 @@ def check_whole(sampler: UpdateSampler, dim: int, draws: int) -> None:
         )
 
 
-# Parts that the jackknife leaves out, at most.
-_PARTS = 20
 # Directions of the sum with a smaller share of its largest variance are rounding.
 _ROUNDING = 1e-12
 # The others leave at least this share of a direction's variance, or it is the target's alone.
@@ -277,7 +225,7 @@ def each_information(rows: AnyFloats, *, noise_std: float = 0.0) -> EachInformat
     # One covariance per client, (clients, rank, rank): K - 1 degrees of freedom each, and the sum
     # over N independent clients has N times as many. Draws of the sum itself would have K - 1.
     whole, kept = _nats(np.einsum("kni,knj->nij", centred, centred) / (draws - 1), noise_std)
-    parts = np.array_split(np.arange(draws), min(draws, _PARTS))
+    parts = np.array_split(np.arange(draws), min(draws, PARTS))
     # (parts, clients)
     left_out = np.stack([_nats(_without(centred, part), noise_std)[0] for part in parts])
     shares = np.array([draws / len(part) for part in parts])
@@ -292,15 +240,6 @@ def each_information(rows: AnyFloats, *, noise_std: float = 0.0) -> EachInformat
         draws=draws,
         rank=kept,
     )
-
-
-def most_directions(draws: int, clients: int) -> int:
-    """Return the largest rank that this many draws allow without noise.
-
-    With one part left out, the covariance of the others' sum must still have four times as many
-    degrees of freedom.
-    """
-    return (draws - -(-draws // min(draws, _PARTS)) - 1) * (clients - 1) // 4
 
 
 def _nats(covariances: Floats, noise_std: float) -> tuple[Floats, int]:

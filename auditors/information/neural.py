@@ -20,34 +20,30 @@ from typing import Literal
 import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor
-from leakmeter.auditors.auditor import Project, RoundView, few_clients
+from leakmeter.auditors.audited_round import AuditedRound
+from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game
-from leakmeter.auditors.information.colluders import Colluders
-from leakmeter.auditors.information.directions import ConstantUpdatesError
-from leakmeter.auditors.information.draws import Directed, Drawing
+from leakmeter.auditors.information.base import InformationAuditor
+from leakmeter.auditors.information.draws import Look
 from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.information.findings import NEURAL, Words
-from leakmeter.auditors.information.measure import Look, affordable
+from leakmeter.auditors.information.findings import NEURAL, Claims
 from leakmeter.auditors.information.recombined import (
-    LEAST_DRAWS,
-    LEAST_PAIRS,
+    MIN_DRAWS,
+    MIN_PAIRS,
     Critics,
     HeldOut,
     held_out,
     null_band,
 )
-from leakmeter.auditors.information.theory import LimitOf, remembered
+from leakmeter.auditors.information.theory import LimitOf, Theory
 from leakmeter.auditors.sampler import RoundSampler
-from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 from leakmeter.auditors.wording import counted
 
-MOST_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is
-_STREAM = "mutual-information"  # so that directions and draws are those of the log-det audit
+MAX_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is
 
 
-class NeuralInformation(ResamplingAuditor):
+class NeuralInformation(InformationAuditor):
     """Estimates I(client's update; sum of the round | model) by critics on held-out draws.
 
     Args:
@@ -75,7 +71,7 @@ class NeuralInformation(ResamplingAuditor):
     """
 
     name = "mine"
-    reads = frozenset({"sent", "replies", "facts"})
+    quantity = NEURAL
     _rounds: Kept[_Rounds]
 
     def __init__(
@@ -83,32 +79,30 @@ class NeuralInformation(ResamplingAuditor):
         sampler: RoundSampler,
         *,
         every: int = 1,
-        look: Look = Look(draws=LEAST_DRAWS),  # noqa: B008 - a frozen value
+        look: Look = Look(draws=MIN_DRAWS),  # noqa: B008 - a frozen value
         critics: Critics = Critics(),  # noqa: B008 - a frozen value
         limit: LimitOf | None = None,
         colluding: Collection[int] | int = (),
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
-        super().__init__(sampler, every=every, observer=observer)
+        super().__init__(
+            sampler,
+            every=every,
+            look=look,
+            theory=Theory(limit=limit),
+            colluding=colluding,
+            observer=observer,
+            seed=seed,
+        )
         if look.rank is None:
             raise ValueError(
                 "look.rank must be a number of directions, got None: in all coordinates of a model "
                 "critics find nothing; use 8"
             )
-        if look.draws < LEAST_DRAWS:
-            raise ValueError(f"look.draws must be at least {LEAST_DRAWS}, got {look.draws}")
-        self.look, self.critics = look, critics
-        self.colluders, self.seed = Colluders.of(colluding), seed
-        self.drawing = Drawing()
-        self._words = Words(
-            self.name,
-            observer,
-            seed,
-            limit=remembered(limit),
-            colluders=self.colluders.count,
-            directions=look.rank,
-        )
+        if look.draws < MIN_DRAWS:
+            raise ValueError(f"look.draws must be at least {MIN_DRAWS}, got {look.draws}")
+        self.critics = critics
         self._rounds = _Rounds()
 
     def begin(self, dim: int, num_rounds: int) -> None:
@@ -120,114 +114,65 @@ class NeuralInformation(ResamplingAuditor):
         """Return where updates cannot be resampled, or critics have too few pairs to say much."""
         said = list(super().limits(project))
         rank = min(self.look.rank or 0, project.dim)
-        if rank >= MOST_DIRECTIONS:
+        if rank >= MAX_DIRECTIONS:
             said.append(
                 f"critics find nothing along {rank} directions, whatever there is: use fewer than "
-                f"{MOST_DIRECTIONS}, such as 8"
+                f"{MAX_DIRECTIONS}, such as 8"
             )
         if project.honest is None:
             return said
-        if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
+        if few := self.too_few(project, self.look.fit_draws(self.look.rank or 1, project.honest)):
             return said + few
-        if few := self.colluders.limits(project):
-            return said + few
-        check_room(file_bytes(self._fit_draws(project.honest) * project.honest, project.dim))
-        if (pairs := self.look.draws * project.honest) < LEAST_PAIRS:
-            draws = -(-LEAST_PAIRS // project.honest)
+        if (pairs := self.look.draws * project.honest) < MIN_PAIRS:
+            draws = -(-MIN_PAIRS // project.honest)
             said.append(
                 f"{self.look.draws} draws of {project.honest} honest clients make {pairs} pairs, "
-                f"and critics need {LEAST_PAIRS}: use at least {draws} draws"
+                f"and critics need {MIN_PAIRS}: use at least {draws} draws"
             )
         return said
 
-    def updates_drawn(self, honest: int, dim: int) -> int:
-        """Return how many updates an audited round draws."""
-        return (self._fit_draws(honest) + self.look.draws) * honest
-
-    def round_of(self, view: RoundView) -> AuditedRound:
-        """Return the round without the clients that collude."""
-        found = super().round_of(view)
-        hidden = self.colluders.hidden(found.honest, view.server_round, self.seed)
-        return replace(found, colluding=frozenset(found.honest) - set(hidden))
-
-    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
-        """Let critics look at draws of the round."""
-        honest, hidden, sampler = audited.honest, audited.hidden, audited.sampler
-        if not hidden:
+    def measured(self, audited: AuditedRound, claims: Claims) -> Sequence[Finding]:
+        """Let critics look at draws of the round, the same as those of the log-det audit."""
+        hidden, game, noise_std = audited.hidden, audited.game, audited.noise_std
+        if self.look.draws * len(hidden) < MIN_PAIRS:
             return ()
-        words = replace(
-            self._words,
-            server_round=audited.server_round,
-            game=sampler.game,
-            hidden=len(hidden),
-            colluding=len(honest) - len(hidden),
+        drawn = self.drawing.directed(
+            audited.sampler,
+            audited.model,
+            hidden,
+            look=self.look,
+            stream=self.stream_of(audited),
+            noise_std=noise_std,
+            watch=audited.watch,
         )
-        # Of one sum, in the units of the draws; colluders know their share of it.
-        noise_std = audited.noise_std
-        limit = words.limit_of(dict.fromkeys(hidden, 1), 1)
-        if len(hidden) == 1 and noise_std == 0:
-            alone = "the sum without noise is this update: it reveals all that is random in it"
-            told = Information(math.inf, "diagnostic", alone).limited(limit)
-            return [words.note(told, NEURAL)]
-        if self.look.draws * len(hidden) < LEAST_PAIRS:
-            return ()
-        try:
-            drawn = self._drawn(audited)
-        except ConstantUpdatesError as error:
-            constant = f"{error}: nothing is random, so nothing can be learnt"
-            return [words.note(Information(0.0, "diagnostic", constant), NEURAL)]
-        found = self._found(audited.server_round, drawn, sampler.game, noise_std)
-        self._rounds.add(audited.server_round, found, sampler.game)
+        audited.watch("critics", 0.0)
+        found = held_out(
+            drawn.rows,
+            drawn.fitted,
+            critics=self.critics,
+            path=(audited.server_round,),
+            seed=self.seed,
+            noise_std=noise_std,
+            is_dealt=game == "partition",
+            keeps_data=game == "rerun",
+        )
+        self._rounds.add(audited.server_round, found, game)
         figure = replace(
-            _figure(found, self.critics, len(hidden), sampler.game),
+            _figure(found, self.critics, len(hidden), game),
             rank=drawn.subspace.rank,
             variance_kept=drawn.subspace.variance_kept,
         )
-        known = words.known(drawn.subspace.rank, noise_std)
-        return [words.neural(figure.limited(limit), known, found.null_band)]
+        known = claims.known(drawn.subspace.rank, noise_std)
+        limit = claims.limit_of(dict.fromkeys(hidden, 1), 1)
+        return [claims.neural(figure.limited(limit), known, found.null_band)]
 
     def report(self) -> Sequence[Finding]:
         """Return the mean over the audited rounds."""
         kept = self._rounds
         if not kept.rounds:
             return ()
-        words = replace(self._words, game=kept.game)
-        return [words.neural(kept.figure(), {"audited rounds": len(kept.rounds)}, kept.band())]
-
-    def _fit_draws(self, honest: int) -> int:
-        """Return draws of each client that fix the directions."""
-        return self.look.fit_draws(self.look.rank or 1, honest)
-
-    def _drawn(self, audited: AuditedRound) -> Directed:
-        """Return the round's draws, the same as those of the log-det audit."""
-        assert self.look.rank is not None
-        draws, hidden = self.look.draws, audited.hidden
-        rank = affordable(self.look.rank, draws, len(hidden), audited.game, audited.noise_std)
-        return self.drawing.directed(
-            audited.sampler,
-            audited.model,
-            hidden,
-            rank=rank,
-            fit=self.look.fit_draws(rank, len(hidden)),
-            draws=draws,
-            stream=(_STREAM, self.seed, audited.server_round),
-            watch=audited.watch,
-        )
-
-    def _found(self, server_round: int, drawn: Directed, game: Game, noise_std: float) -> HeldOut:
-        """Let critics look at the draws."""
-        if self.watch is not None:
-            self.watch("critics", 0.0)
-        return held_out(
-            drawn.rows,
-            drawn.fitted,
-            critics=self.critics,
-            path=(server_round,),
-            seed=self.seed,
-            noise_std=noise_std,
-            is_dealt=game == "partition",
-            keeps_data=game == "rerun",
-        )
+        claims = replace(self._claims, game=kept.game)
+        return [claims.neural(kept.figure(), {"audited rounds": len(kept.rounds)}, kept.band())]
 
 
 def _figure(found: HeldOut, critics: Critics, clients: int, game: Game) -> Information:

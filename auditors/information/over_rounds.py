@@ -32,7 +32,7 @@ from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
 
-LEAST_PAIRS = 20
+MIN_PAIRS = 20
 _SHUFFLES = 200  # behind the null band
 _GROUPS = 20  # of pairs, for the jackknife
 _ROOM = 2  # pairs for each number that is looked at
@@ -80,7 +80,7 @@ def directions_of(pairs: int, rounds: int, most: int | None) -> int:
     Raises:
         ValueError: There are too few pairs for one direction per round.
     """
-    least = max(LEAST_PAIRS, _ROOM * rounds)
+    least = max(MIN_PAIRS, _ROOM * rounds)
     if pairs < least:
         raise ValueError(
             f"pairs for the information over {rounds} audited rounds must be at least {least}, got "

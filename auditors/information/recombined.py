@@ -40,8 +40,8 @@ from leakmeter.auditors.rng import stream
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_DRAWS = 8  # two in each of four parts: a stranger takes another draw of the same part
-LEAST_PAIRS = 20
+MIN_DRAWS = 8  # two in each of four parts: a stranger takes another draw of the same part
+MIN_PAIRS = 20
 _PARTS = 4
 _PAIRS = (1024, 512, 1024)  # recombined for training, validation and test
 _SUMS = 64  # among them at least
@@ -163,8 +163,8 @@ def held_out(
     """
     import torch
 
-    within("draws", len(rows), lowest=LEAST_DRAWS)
-    within("draws times clients", rows.shape[0] * rows.shape[1], lowest=LEAST_PAIRS)
+    within("draws", len(rows), lowest=MIN_DRAWS)
+    within("draws times clients", rows.shape[0] * rows.shape[1], lowest=MIN_PAIRS)
     names = [(kind, i) for kind in ("pairs", "shuffled") for i in range(critics.count)]
     rngs = [stream(seed, "mine", *path, *name) for name in names]
     games = [

@@ -20,9 +20,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import gaussian_information, update_entropy
-from leakmeter.auditors.information.draws import Drawing, Draws
+from leakmeter.auditors.information.draws import Drawing, Draws, Look
 from leakmeter.auditors.information.figure import NATS_PER_BIT
-from leakmeter.auditors.information.measure import Look, measure
+from leakmeter.auditors.information.measure import measure
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.clients.cohort.cohort import Cohort

@@ -13,7 +13,8 @@ import pytest
 
 from leakmeter.auditors.finding import PerClient
 from leakmeter.auditors.information import gaussian_information
-from leakmeter.auditors.information.measure import Look, measure
+from leakmeter.auditors.information.draws import Look
+from leakmeter.auditors.information.measure import measure
 from leakmeter.papers.base import audited_run
 from leakmeter.papers.elkordy2023 import page
 from leakmeter.papers.elkordy2023.measure import (
