@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from benchmarks.memory import grown
-from leakmeter.auditors._types import AnyFloats
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import Moments
 from leakmeter.auditors.sampling.scatter import Scatter
 
 CHUNK, TARGET = 2_048, 2.0
@@ -30,12 +30,12 @@ def drawn(rows: int, dim: int) -> NDArray[np.float32]:
     return stream(0, "benchmark", rows).standard_normal((rows, dim), dtype=np.float32)
 
 
-def streamed(rows: NDArray[np.float32]) -> AnyFloats:
-    """Return the covariance from chunks."""
+def streamed(rows: NDArray[np.float32]) -> Moments:
+    """Return the moments from chunks, as an auditor uses them."""
     scatter = Scatter(rows.shape[1])
     for first in range(0, len(rows), CHUNK):
         scatter.add(rows[first : first + CHUNK])
-    return scatter.covariance()
+    return scatter.moments()
 
 
 def held(rows: int, dim: int) -> None:
@@ -51,7 +51,8 @@ def measure(scale: Scale) -> Iterator[Row]:
     rows, dim, repetitions = SIZES[scale]
     data = drawn(rows, dim)
     small = data[:, :50]
-    assert np.allclose(streamed(small), np.cov(small.astype(np.float64), rowvar=False), atol=1e-5)
+    twin = np.cov(small.astype(np.float64), rowvar=False)
+    assert np.allclose(streamed(small).covariance, twin, atol=1e-5)
     peers = {
         "numpy.cov": timer(lambda: np.cov(data, rowvar=False)),
         "numpy.cov in single precision": timer(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, ssyrk
 
-from leakmeter.auditors._types import AnyFloats, Vector
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.sampler import Moments
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
@@ -93,7 +93,7 @@ class Scatter:
         scatter = Scatter(dim)
         for rows in chunks:
             scatter.add(rows)
-        covariance = scatter.covariance()
+        covariance = scatter.moments().covariance
 
     Attributes:
         count: Rows seen, and
@@ -212,21 +212,6 @@ class Scatter:
                 into += between[i : i + _BLOCK, None] * between[i:]
         self.count = total
         self.mean = self.mean + (mean - self.mean) * (count / total)
-
-    def covariance(self) -> AnyFloats:
-        """Return the unbiased covariance matrix, in place; this empties the accumulator.
-
-        Above 2,048 dimensions it is in single precision, unless a variance would vanish there.
-        """
-        found = self.moments()
-        if found.unit is None or found.unit.min() ** 2 < np.finfo(np.float32).tiny * found.count:
-            plain = found.plain().scatter
-            return np.divide(plain, found.freedom, out=plain)
-        matrix = found.scatter
-        unit = (found.unit / math.sqrt(found.freedom)).astype(np.float32)
-        for i in range(0, len(matrix), _BLOCK):
-            matrix[i : i + _BLOCK] *= np.outer(unit[i : i + _BLOCK], unit)  # stays symmetric
-        return matrix
 
     def moments(self) -> Moments:
         """Return what was seen, with the full symmetric matrix; this empties the accumulator.

@@ -40,6 +40,7 @@ _BY_LOOP = (
     nn.modules.dropout._DropoutNd,
     nn.modules.batchnorm._NormBase,
 )
+
 # Bytes of gathered inputs in a chunk. More falls out of the cache; with less, Python's time shows.
 _CACHE = 2**22
 
