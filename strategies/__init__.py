@@ -8,11 +8,11 @@ from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen as Chosen
-    from leakmeter.strategies.participation import EachOnce as EachOnce
-    from leakmeter.strategies.participation import FixedSize as FixedSize
-    from leakmeter.strategies.participation import Participation as Participation
-    from leakmeter.strategies.participation import Poisson as Poisson
-    from leakmeter.strategies.participation import ShuffledEpochs as ShuffledEpochs
+    from leakmeter.strategies.chosen import EachOnce as EachOnce
+    from leakmeter.strategies.chosen import FixedSize as FixedSize
+    from leakmeter.strategies.chosen import Participation as Participation
+    from leakmeter.strategies.chosen import Poisson as Poisson
+    from leakmeter.strategies.chosen import ShuffledEpochs as ShuffledEpochs
     from leakmeter.strategies.protection.client_noise import Central as Central
     from leakmeter.strategies.protection.client_noise import Distributed as Distributed
     from leakmeter.strategies.protection.client_noise import Local as Local

@@ -53,10 +53,10 @@ SNIPPETS = {
         from leakmeter.auditors.bounds import band
         from clients.secure_sum.graph import plan_graph
         import leakmeter.clients.secure_sum.graph as graph
-        import strategies.participation
-        import leakmeter.strategies.participation as participation
+        import strategies.chosen
+        import leakmeter.strategies.chosen as participation
         assert auditors.bounds.band is band and graph.plan_graph is plan_graph
-        assert strategies.participation is participation
+        assert strategies.chosen is participation
     """,
     "from a room": """
         from auditors import bounds, finding
@@ -81,9 +81,9 @@ SNIPPETS = {
     """,
     "pickle": """
         import pickle
-        from strategies.participation import FixedSize
+        from strategies.chosen import FixedSize
         sent = pickle.dumps(FixedSize(3))
-        assert b"leakmeter.strategies.participation" in sent
+        assert b"leakmeter.strategies.chosen" in sent
         assert pickle.loads(sent) == FixedSize(3)
     """,
     "reload": """
@@ -128,7 +128,7 @@ SNIPPETS = {
     "threads": """
         import leakmeter, threading
         from importlib import import_module
-        names = ["auditors.rng", "auditors.finding", "strategies.participation", "fl_app.config"]
+        names = ["auditors.rng", "auditors.finding", "strategies.chosen", "fl_app.config"]
         names += ["leakmeter." + name for name in names]
         found, gate = [], threading.Barrier(len(names))
         def load(name):

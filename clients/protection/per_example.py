@@ -1,9 +1,8 @@
 """Gradients of single examples, each clipped by its joint norm.
 
 Chains of linear layers and convolutions take one pass forward and one back for all examples; the
-gradients stay factored (`clients.protection.gradient_matrix`,
-`clients.protection.convolution`). Other models go through `torch.func.vmap`, some examples at a
-time, into a matrix.
+gradients stay factored (`clients.protection.gradient_matrix`). Other models go through
+`torch.func.vmap`, some examples at a time, into a matrix.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors._types import Floats
-from leakmeter.clients.protection.convolution import can_factor, convolution_part
 from leakmeter.clients.protection.gradient_matrix import (
     DenseGradients,
     FactoredGradients,
     Gradients,
     Layer,
     Part,
+    can_factor,
+    convolution_part,
 )
 
 CHUNK = 64  # examples that one call of vmap takes

@@ -21,6 +21,7 @@ from leakmeter.auditors.noise.distribution import Distribution
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance, Exposure, Promise
 from leakmeter.strategies.accounting.spending import Spending
+from leakmeter.strategies.consistent import NotNoisedError
 from leakmeter.strategies.protection.mechanism import (
     Clip,
     Cost,
@@ -29,7 +30,6 @@ from leakmeter.strategies.protection.mechanism import (
     Summed,
     vector_std,
 )
-from leakmeter.strategies.protection.reply import NotNoisedError
 
 # Rounding errors of float64 below this share of the clip norm are ignored, as in every guarantee
 # about real numbers.

@@ -31,14 +31,14 @@ from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies.accounting.spending import Charge, Guarantees, Spending, charges_of
-from leakmeter.strategies.consistent import left_out
-from leakmeter.strategies.protection.mechanism import Clip, Clipping, Mechanism, Summed, charge
-from leakmeter.strategies.protection.reply import (
+from leakmeter.strategies.consistent import (
     NotNoisedError,
     clip_bit,
+    left_out,
     reply_of_nobody,
     with_arrays,
 )
+from leakmeter.strategies.protection.mechanism import Clip, Clipping, Mechanism, Summed, charge
 from leakmeter.strategies.secure_sum.masked import check_is_inside
 
 _log = logging.getLogger("flwr")

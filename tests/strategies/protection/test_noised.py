@@ -38,7 +38,7 @@ from leakmeter.strategies import (
     Noised,
     Poisson,
 )
-from leakmeter.strategies.participation import Participation
+from leakmeter.strategies.chosen import Participation
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
