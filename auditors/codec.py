@@ -98,6 +98,8 @@ def codec(hint: Any) -> Codec:
     """
     if hint in _PLAIN:
         return _PLAIN[hint]
+    if getattr(hint, "_is_protocol", False):
+        return _PLAIN[Any]  # whoever knows its type has read it
     if isinstance(hint, type) and issubclass(hint, Resumable):
         return Codec(f"the state of a {hint.__name__}", {}, lambda _: False)  # only in place
     if isinstance(hint, type) and is_dataclass(hint):

@@ -87,17 +87,6 @@ class Layout:
             order=tuple(record),
         )
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the layout whose fields JSON has turned into lists."""
-        return cls(
-            names=tuple(values["names"]),
-            shapes=tuple(tuple(shape) for shape in values["shapes"]),
-            dtypes=tuple(values["dtypes"]),
-            left_out=tuple(values["left_out"]),
-            order=tuple(values["order"]),
-        )
-
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of entries of each array."""

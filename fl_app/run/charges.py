@@ -25,7 +25,6 @@ from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
-from leakmeter.fl_app.run import checkpoint
 from leakmeter.fl_app.run.budget import Account
 
 _log = logging.getLogger("flwr")
@@ -120,13 +119,9 @@ class Charges:
     def _check(self, path: Path, charged: list[Any]) -> None:
         """Raise if charges are not of this chain of strategies; they are left as they were."""
         before = self._now()
-        if wrong := checkpoint.difference(charged, before, "the list"):
-            raise _broken(path, wrong)
-        if len(charged) != len(before):
-            raise _broken(path, f"there are {len(charged)} strategies, not {len(before)}")
-        for one, form in zip(charged, before, strict=True):
-            if wrong := checkpoint.difference(one, form, "a charge"):
-                raise _broken(path, wrong)
+        if [one is None for one in charged] != [one is None for one in before]:
+            paid = sum(one is not None for one in before)
+            raise _broken(path, f"{paid} of {len(before)} strategies must have charges")
         try:
             for charges in (charged, before):
                 self._restore(charges)

@@ -19,7 +19,6 @@ from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds, write_
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
-from leakmeter.fl_app.run import checkpoint
 
 # Settings that say where a run finds files and machines, not what it does.
 MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")
@@ -177,17 +176,6 @@ class RunFolder:
         kept = Checkpoint.read(self.checkpoint)
         self._check(kept, rounds)
         return kept
-
-    def check_form(self, kept: Any, form: Any, name: str = "it") -> None:
-        """Raise if a part of the checkpoint has another structure than a run writes.
-
-        Args:
-            kept: The part that was loaded.
-            form: The same part of a new run.
-            name: Its name in the error.
-        """
-        if (wrong := checkpoint.difference(kept, form, name)) is not None:
-            raise self.foreign(wrong)
 
     @contextmanager
     def taking_up(self, name: str) -> Iterator[None]:

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
 import numpy as np
 
@@ -90,16 +90,6 @@ class Release:
             )
         if self.grid is not None and self.bit_std is not None:
             raise ValueError("bit_std must be None unless noise is Gaussian: no proof covers both")
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the release that `to_json` wrote."""
-        grid = values["grid"]
-        return cls(**{**values, "grid": None if grid is None else Grid(**grid)})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
     def of_shares(self, shares: int) -> Self:
         """Return this release with the noise of so many contributors, from that of one."""

@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.file_lock import locked
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
@@ -102,13 +103,13 @@ class Entry:
         releases = [
             r
             for group, n in zip(groups, counts, strict=True)
-            for r in [Release.from_json(group)] * n
+            for r in [codec(Release).read(group, "release")] * n
         ]
         return cls(**{**values, "releases": tuple(releases)})
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; equal releases are listed once, with their count."""
-        groups = [{**r.to_json(), "count": n} for r, n in Counter(self.releases).items()]
+        groups = [{**plain(r), "count": n} for r, n in Counter(self.releases).items()]
         return {**asdict(self), "releases": groups}
 
     def separation(self, adjacency: Adjacency) -> float:

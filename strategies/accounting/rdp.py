@@ -20,9 +20,9 @@ between the worlds and continued to α, by its second derivative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_args
 
 import numpy as np
 
@@ -127,16 +127,6 @@ class Round:
             raise ValueError(f"step must be in [0, inf), got {self.step}")
         if self.saturated < 0:
             raise ValueError(f"saturated must be at least 0, got {self.saturated}")
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the round that `to_json` wrote."""
-        members = tuple(Contribution(**one) for one in values["members"])
-        return cls(**{**values, "members": members})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
     def of_shares(self, shares: int) -> Self:
         """Return this round with so many contributors, from one with a single one."""

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+import numpy as np
+
+from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.finding import Finding
 from leakmeter.strategies.accounting.ledger import Entry
 
@@ -16,10 +19,6 @@ class Priced(Protocol):
 
     def of_shares(self, shares: int) -> Self:
         """Return it with the noise of so many contributors, from that of one."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         ...
 
 
@@ -66,10 +65,6 @@ class Charge:
     bearable: int | None = None
     is_masked: bool = False
     is_coarse: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**vars(self), "release": self.release.to_json()}
 
 
 @dataclass
@@ -151,7 +146,7 @@ class Spending:
 
     def state(self) -> dict[str, Any]:
         """Return the charges as plain values."""
-        return {"charges": [charge.to_json() for charge in self.charges]}
+        return {"charges": plain(self.charges, np.copy)}
 
 
 def charges_of(state: Mapping[str, Any], release_of: Callable[[Any], Priced]) -> list[Charge]:
@@ -159,16 +154,12 @@ def charges_of(state: Mapping[str, Any], release_of: Callable[[Any], Priced]) ->
 
     Args:
         state: Plain values.
-        release_of: Makes a release from what its `to_json` returned.
+        release_of: Makes a release from its plain values.
+
+    Raises:
+        CodecError: They are not such charges.
     """
-    return [
-        Charge(
-            **{
-                **one,
-                "release": release_of(one["release"]),
-                "clients": tuple(map(int, one["clients"])),
-                "canaries": tuple(map(str, one["canaries"])),
-            }
-        )
-        for one in state["charges"]
-    ]
+    kept = codec(list[dict[str, Any]]).read(state.get("charges"), "charges")
+    read = [{**one, "release": release_of(one.get("release"))} for one in kept]
+    charges: list[Charge] = codec(list[Charge]).read(read, "charges")
+    return charges

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from flwr.app import Message
 
+from leakmeter.auditors.codec import codec
 from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise import distribution
@@ -88,7 +89,8 @@ class ClientNoise(Mechanism):
 
     def read_release(self, values: Mapping[str, Any]) -> Release:
         """Return the release of a charge that was kept as plain values."""
-        return Release.from_json(values)
+        found: Release = codec(Release).read(values, "release")
+        return found
 
     def discounted(self, bearable: int | None) -> int:
         """Return the clients whose noise does not count, given what secure sums tolerate."""

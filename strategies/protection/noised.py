@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, pattern, weight_key, wrappers
@@ -67,6 +67,10 @@ class Noised(Wrapper):
 
     fixed_weight = 1.0
 
+    _layout: Kept[Layout | None]
+    _clip_norm: Kept[float]
+    _expected: Kept[float | None]
+
     def __init__(
         self,
         strategy: Strategy,
@@ -101,7 +105,7 @@ class Noised(Wrapper):
         self._clip_norm = clipping.initial if clipping else math.inf
         self._weight_key = weight_key(strategy)
         self._spending = Spending()
-        self._layout: Layout | None = None
+        self._layout = None
         self._messages: list[Message] = []
         self._sent, self._start = ArrayRecord(), np.empty(0)
         self._facts = RoundFacts()
@@ -137,18 +141,12 @@ class Noised(Wrapper):
         return self._noise.guarantees(self._spending) if self._spending.charges else None
 
     def state(self) -> dict[str, Any]:
-        """Return clip norm, releases and participations."""
-        return {
-            "layout": asdict(self._layout) if self._layout else None,
-            "clip_norm": self._clip_norm,
-            "expected": self._expected,
-            "spending": self._spending.state(),
-        }
+        """Return clip norm and charges."""
+        return {**super().state(), "spending": self._spending.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
-        self._clip_norm, self._expected = state["clip_norm"], state["expected"]
+        """Continue from a state that `state` returned; the mechanism reads its releases."""
+        super().restore(state)
         self._spending.close()
         self.restore_charges(state["spending"])
 

@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.codec import codec
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
@@ -143,7 +144,8 @@ class RecordNoise(Mechanism):
 
     def read_release(self, values: Mapping[str, Any]) -> Round:
         """Return the release of a charge that was kept as plain values."""
-        return Round.from_json(values)
+        found: Round = codec(Round).read(values, "release")
+        return found
 
     def guarantees(self, spending: Spending) -> RecordAssurance:
         """Return what the charges of a run guarantee."""

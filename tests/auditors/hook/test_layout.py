@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.hook.layout import Layout
 from tests.helpers.numbers import num_examples
 
@@ -90,7 +90,7 @@ def test_arrays_that_are_no_floats_are_left_out_and_kept_as_sent(parts: Any) -> 
 @given(RECORDS)
 def test_a_layout_survives_json(parts: Any) -> None:
     layout = Layout.of(record_of(*parts))
-    assert Layout.from_json(json.loads(json.dumps(asdict(layout)))) == layout
+    assert codec(Layout).read(json.loads(json.dumps(plain(layout)))) == layout
 
 
 def simple(counter: Any = np.int64(3)) -> ArrayRecord:  # noqa: B008

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, logsumexp
 
+from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.distribution import Grid, Shift
@@ -249,4 +250,4 @@ def test_no_noise_and_no_honest_share_guarantee_nothing() -> None:
 
 def test_a_release_comes_back_whole() -> None:
     for release in (on_grid(), Release(1.0, 0.5)):
-        assert Release.from_json(release.to_json()) == release
+        assert codec(Release).read(plain(release)) == release
