@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.live.server import LiveServer
     from leakmeter.fl_app.run.folder import RunFolder
 
-_GROUPS = {
+GROUPS = {
     "task": "Data and model",
     "federation": "Federation",
     "client": "Client",
@@ -97,7 +97,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         "--live", action="store_true", help="show the page in the browser during the run"
     )
     add_address(parser)
-    groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
+    groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
     for spec in fields(Config):
         text = spec.metadata["help"]
         if type(spec.default) is not bool and spec.default != "":

@@ -48,7 +48,7 @@ class SpanSettings(AuditorSettings):
 
 @dataclass(frozen=True)
 class RecorderSettings(AuditorSettings):
-    """Records what the server saw of each round, for `leakmeter replay`."""
+    """Records what the server saw of each round, so that it can be audited again later."""
 
     auditor = "recorder"
     lacks = ""
