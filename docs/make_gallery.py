@@ -220,7 +220,10 @@ def chart_file(figure: Figure) -> str:
     key = figure.series if len(figure.series) > 1 else ()
     for i, one in enumerate(key):
         at = below + i * _LINE
-        pieces += [placed(swatch(one), _EDGE, at, 30, 16), _words(one.label, _EDGE + 40, at + 12)]
+        pieces += [
+            placed(swatch(one), _EDGE, at, 30, 16),
+            _words(one.label, _EDGE + 40, at + 12, "name"),
+        ]
     height = below + len(key) * _LINE + _EDGE / 2
     return file(2 * _EDGE + wide, height, figure.title, figure.text, pieces)
 
@@ -287,7 +290,7 @@ def rules(color: Mapping[str, str]) -> str:
     return (
         f".sheet {{ fill: {color['sheet']}; stroke: {color['rule']}; }}\n"
         f"text {{ fill: {color['soft']}; }} "
-        f".title, .who, .label {{ fill: {color['ink']}; }}\n"
+        f".title, .who, .label, .name {{ fill: {color['ink']}; }}\n"
         f".grid {{ stroke: {color['rule']}; }} .axis {{ stroke: {color['soft']}; }} "
         f".mark {{ fill: {color['sheet']}; }}\n"
         f"{''.join(own)}"
