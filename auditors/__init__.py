@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from leakmeter.auditors.information.draws import Look as Look
     from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
     from leakmeter.auditors.information.recombined import Critics as Critics
-    from leakmeter.auditors.inversion import Inversion as Inversion
-    from leakmeter.auditors.inversion import RoundImages as RoundImages
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import SampleBudget as SampleBudget
     from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition as SpanCondition
@@ -56,6 +54,8 @@ if TYPE_CHECKING:
         TranscriptBudget as TranscriptBudget,
     )
     from leakmeter.auditors.presets import passive as passive
+    from leakmeter.auditors.reconstruction.inversion import Inversion as Inversion
+    from leakmeter.auditors.reconstruction.inversion import RoundImages as RoundImages
     from leakmeter.auditors.records.auditor import RecordLikelihoodRatio as RecordLikelihoodRatio
     from leakmeter.auditors.records.membership import Membership as Membership
     from leakmeter.auditors.replay_log import AggregateRecorder as AggregateRecorder

@@ -15,7 +15,7 @@ from leakmeter.auditors import Auditor, UpdateSampler, Wrapper
 from tests.helpers.project import ROOT
 
 ROOMS = ("auditors", "clients", "strategies")
-FRONT_PAGES = ("bounds", "gaussian", "information", "likelihood_ratio", "records")
+FRONT_PAGES = ("bounds", "gaussian", "information", "likelihood_ratio", "reconstruction", "records")
 MOST_ARGUMENTS = 8
 
 

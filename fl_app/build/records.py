@@ -18,8 +18,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
-from leakmeter.auditors.inversion import RoundImages
 from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.reconstruction.inversion import RoundImages
 from leakmeter.auditors.records import Shadows, logit_confidences
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.rng import stream

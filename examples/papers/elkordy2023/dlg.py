@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import information as mi
-from leakmeter.auditors.reconstruction import Attack, invert, matched, psnr
+from leakmeter.auditors.reconstruction.attack import Attack, invert, matched, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.sampler import CohortSampler

@@ -128,8 +128,8 @@ class InversionSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the search for the images in a round's mean update."""
-        from leakmeter.auditors.inversion import Inversion
         from leakmeter.auditors.reconstruction import Attack
+        from leakmeter.auditors.reconstruction.inversion import Inversion
 
         config, known = run.config, run.records
         return Inversion(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from leakmeter.auditors.inversion import FOLDER
-from leakmeter.auditors.picture import SIGNATURE, caption_of
+from leakmeter.auditors.reconstruction.inversion import FOLDER
+from leakmeter.auditors.reconstruction.picture import SIGNATURE, caption_of
 from leakmeter.auditors.wording import KINDS, counted
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.attackers import attackers

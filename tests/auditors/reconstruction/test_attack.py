@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from leakmeter.auditors.reconstruction import Attack, infer_labels, invert, matched, psnr
+from leakmeter.auditors.reconstruction.attack import Attack, infer_labels, invert, matched, psnr
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import num_examples
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
-__all__ = ["Attack", "Reconstruction", "infer_labels", "invert", "psnr"]
-
 
 @dataclass(frozen=True)
 class Attack:

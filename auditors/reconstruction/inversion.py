@@ -23,8 +23,8 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, Project, RoundView, check_every
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.picture import png
-from leakmeter.auditors.reconstruction import Attack, invert
+from leakmeter.auditors.reconstruction.attack import Attack, invert
+from leakmeter.auditors.reconstruction.picture import png
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.wording import counted, number
