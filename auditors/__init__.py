@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.presets import passive as passive
     from leakmeter.auditors.reconstruction.inversion import Inversion as Inversion
     from leakmeter.auditors.reconstruction.inversion import RoundImages as RoundImages
-    from leakmeter.auditors.records.auditor import RecordLikelihoodRatio as RecordLikelihoodRatio
+    from leakmeter.auditors.records.game import RecordLikelihoodRatio as RecordLikelihoodRatio
     from leakmeter.auditors.records.membership import Membership as Membership
     from leakmeter.auditors.replay_log import AggregateRecorder as AggregateRecorder
     from leakmeter.auditors.replay_log import replay as replay

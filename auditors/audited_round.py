@@ -204,7 +204,7 @@ class ScheduledAuditor(Auditor):
         self.every, self._due = every, Due(every, 1)
 
     @property
-    def due(self) -> Due:
+    def due(self) -> Due | None:
         """Which rounds it audits."""
         return self._due
 

@@ -9,7 +9,7 @@ one is safe.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,10 @@ from numpy.typing import NDArray
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, few_clients
+from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Finding, PerClient, ThreatModel
+from leakmeter.auditors.finding import Bound, Finding, PerClient, ThreatModel
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
-
-
-@dataclass(frozen=True)
-class _Outside:
-    """The share of one client's update outside the span, with sizes and facts of its finding."""
-
-    value: float
-    sizes: Mapping[str, int]
-    facts: Mapping[str, int]
 
 
 class SpanCondition(ScheduledAuditor):
@@ -50,8 +42,8 @@ class SpanCondition(ScheduledAuditor):
     wants_truth = True
     wants_mean = False
 
-    _audited: Kept[int]
-    _largest: Kept[_Outside | None]
+    _audited: Kept[int]  # rounds so far
+    _largest: Kept[LargestShare | None]
 
     def __init__(self, *, every: int = 1) -> None:
         super().__init__(every=every)
@@ -83,44 +75,73 @@ class SpanCondition(ScheduledAuditor):
         # others.
         client = max(found, key=lambda c: found[c].share)
         worst = found[client]
-        seen = _Outside(
+        seen = LargestShare(
             worst.share,
-            {"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
-            {
-                "client": client,
-                "round": view.server_round,
-                "draws": 1,
-                "idle columns": worst.idle_columns,
-            },
+            client,
+            view.server_round,
+            worst.samples,
+            worst.rank,
+            worst.dim,
+            worst.idle_columns,
         )
         self._audited += 1
-        if self._largest is None or worst.share > self._largest.value:
+        if self._largest is None or worst.share > self._largest.share:
             self._largest = seen
         shares = tuple(s.share for s in found.values())
         details = (PerClient(tuple(found), shares, (1,) * len(found)),)
-        return [replace(self._finding(seen, view.server_round), details=details)]
+        return [seen.finding(view.server_round, details=details)]
 
     def report(self) -> Sequence[Finding]:
         """Return the largest share of all audited rounds."""
-        return [self._finding(self._largest, None)] if self._largest else ()
+        if self._largest is None:
+            return ()
+        return [self._largest.finding(None, f" and {self._audited} audited rounds")]
 
-    def _finding(self, seen: _Outside, server_round: int | None) -> Finding:
-        facts, sizes = seen.facts, seen.sizes
-        rounds = f" and {self._audited} audited rounds" if server_round is None else ""
-        return Finding(
-            value=seen.value,
-            kind="diagnostic",
-            rule=f"share of client {facts['client']}'s update of round {facts['round']} outside "
-            f"the span of the other updates, the largest of {sizes['others'] + 1} clients{rounds}. "
+
+@dataclass(frozen=True)
+class LargestShare:
+    """The client of a round with the largest share of its update outside the span of the others'.
+
+    Attributes:
+        share: That share.
+        client: Whose.
+        server_round: The round.
+        others: Updates that the span is of.
+        rank: Dimension of the span.
+        dim: Length of an update.
+        idle_columns: Columns in which all other updates are zero.
+    """
+
+    share: float
+    client: int
+    server_round: int
+    others: int
+    rank: int
+    dim: int
+    idle_columns: int
+
+    def finding(
+        self, server_round: int | None, rounds: str = "", details: tuple[PerClient, ...] = ()
+    ) -> Finding:
+        """Return it as a finding about a round, or the largest of some rounds."""
+        attacker = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
+        claims = Claims("span", attacker, adjacency=None, server_round=server_round)
+        bound = Bound(
+            self.share,
+            "diagnostic",
+            f"share of client {self.client}'s update of round {self.server_round} outside "
+            f"the span of the other updates, the largest of {self.others + 1} clients{rounds}. "
             "Each client was seen once per round, so this does not show what the others never send",
-            sample_sizes=sizes,
+            sample_sizes={"others": self.others, "rank": self.rank, "dim": self.dim},
             assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.ANY_WEIGHTS),
-            auditor=self.name,
-            quantity="share outside the span",
-            threat_model=ThreatModel(observer="server", sees="round sum", knows_cohort=True),
-            server_round=server_round,
-            facts=facts,
         )
+        facts = {
+            "client": self.client,
+            "round": self.server_round,
+            "draws": 1,
+            "idle columns": self.idle_columns,
+        }
+        return claims.finding(bound, facts, details, "share outside the span")
 
 
 def spans(updates: Mapping[int, NDArray[np.floating]]) -> dict[int, Span]:

@@ -20,7 +20,8 @@ import numpy as np
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Auditor, DivergedError, Due, Project, RoundView, check_every
+from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
+from leakmeter.auditors.auditor import DivergedError, Project, RoundView
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.reconstruction.attack import Attack, invert
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 FOLDER = "inversion"
 _CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image has no finite PSNR
 # Images that are compared: enough for a null, and a matrix of products that fits any memory.
-_MOST_ORIGINALS, _MOST_STRANGERS = 2000, 4000
-_MOST_SHOWN = 16  # reconstructions in a picture, the best first
+_MAX_ORIGINALS, _MAX_STRANGERS = 2000, 4000
+_MAX_SHOWN = 16  # reconstructions in a picture, the best first
 _LOW, _HIGH = 0.05, 0.95
 _CHOICES = 999  # of originals by chance, for the null
 
@@ -89,7 +90,7 @@ class Comparison:
     caveat: str = ""
 
 
-class Inversion(Auditor):
+class Inversion(ScheduledAuditor):
     """Searches the sum of a round for the images that its clients trained on.
 
     The attacker reads the model sent and the mean update. The images of a simulation only show how
@@ -110,7 +111,6 @@ class Inversion(Auditor):
 
     name = "inversion"
     reads = frozenset({"sent", "facts", "instructed"})
-
     _played: Kept[list[Comparison]]  # pictures are on disk
 
     def __init__(
@@ -125,18 +125,22 @@ class Inversion(Auditor):
         attack: Attack | None = None,
         seed: int = 0,
     ) -> None:
-        check_every(every)
+        super().__init__(every=every)
         within("rate", rate, above=0.0)
         within("steps", steps, lowest=1.0)
         within("seek", seek, lowest=1)
         self._at, self._images_of = at, images_of
-        self.rate, self.steps, self.seek, self.every = rate, steps, seek, every
-        self.attack, self.seed = attack or Attack(), seed
-        self._due, self._played = Due(every, 1), []
+        self.rate, self.steps, self.seek = rate, steps, seek
+        self.attack, self.seed, self._played = attack or Attack(), seed, []
+
+    @property
+    def due(self) -> None:
+        """Reports do not list its schedule: a finding names its round."""
 
     def begin(self, dim: int, num_rounds: int) -> None:
-        """Plan the audited rounds."""
-        self._due, self._played = Due(self.every, num_rounds), []
+        """Forget an earlier run."""
+        super().begin(dim, num_rounds)
+        self._played = []
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return what is in the sum in addition to the gradients of images."""
@@ -147,12 +151,12 @@ class Inversion(Auditor):
             "and hide images; audit images in a run without one-shot"
         ]
 
-    def observe(self, view: RoundView) -> Sequence[Finding]:
-        """Search the round's mean update for images, if the round is due and has one."""
-        update = view.facts.aggregate
-        if view.server_round not in self._due or update is None:
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
+        """Search the round's mean update for images, if it has one."""
+        view, update = audited.view, audited.facts.aggregate
+        if update is None:
             return ()
-        if not (np.isfinite(update).all() and np.isfinite(view.sent).all()):
+        if not np.isfinite(update).all():
             raise DivergedError
         images = self._images_of(view)
         if not update.any() or not len(images.originals) or len(images.strangers) < 2:
@@ -257,7 +261,7 @@ class Inversion(Auditor):
         """Write a picture of reconstructions, originals and strangers, if there is a folder."""
         if self.folder is None:
             return
-        order = np.argsort(-compared.to_originals.max(axis=1), kind="stable")[:_MOST_SHOWN]
+        order = np.argsort(-compared.to_originals.max(axis=1), kind="stable")[:_MAX_SHOWN]
         rows = [part[order] for part in compared.rows()]
         words = (
             f"Round {played.server_round}. Top: images reconstructed from the sum of the round, "
@@ -287,8 +291,8 @@ class _Compared:
     @classmethod
     def of(cls, images: AnyFloats, known: RoundImages, rng: np.random.Generator) -> _Compared:
         """Choose what is compared, and compare it."""
-        strangers = _some(known.strangers, _MOST_STRANGERS, rng)
-        originals = _some(known.originals, min(_MOST_ORIGINALS, len(strangers)), rng)
+        strangers = _some(known.strangers, _MAX_STRANGERS, rng)
+        originals = _some(known.originals, min(_MAX_ORIGINALS, len(strangers)), rng)
         noise = rng.random(images.shape)
         mean_image = strangers.mean(axis=0, keepdims=True)
         controls = tuple(_nearest(_psnr(guess, originals)) for guess in (mean_image, noise))

@@ -20,14 +20,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from leakmeter.auditors._types import Floats, Indices
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.lower_bound import drawn, epsilon_lower_bound
+from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
+from leakmeter.auditors.auditor import RoundView
+from leakmeter.auditors.claims import Claims, Trials
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Detail, Finding, ThreatModel
 from leakmeter.auditors.records.pair import GradientRows, PairDistribution
 from leakmeter.auditors.records.spectrum import Spectrum
@@ -116,7 +118,7 @@ class RecordAudit:
         bound: Lower bound on ε.
         record: Row of the client's own record.
         other: Row of the record that replaced it.
-        scores: Log-ratios of the trials with the own record, and with the other.
+        trials: Log-ratios with the own record, and with the other.
         spectrum: Of the client's own sampling, and what its floor adds.
         threat_model: `WORST_CASE` of the others' data, or `THIS_RUN`.
     """
@@ -124,20 +126,19 @@ class RecordAudit:
     bound: Bound
     record: int
     other: int
-    scores: tuple[Floats, Floats]
+    trials: Trials
     spectrum: Spectrum
     threat_model: ThreatModel = WORST_CASE
 
     @property
     def means(self) -> tuple[float, float]:
         """Mean log-ratio with the own record and with the other."""
-        return float(self.scores[0].mean()), float(self.scores[1].mean())
+        return float(self.trials.first.mean()), float(self.trials.second.mean())
 
     def at(self, confidence: float) -> RecordAudit:
         """Return the same trials' bound at another confidence."""
-        delta = self.bound.delta
-        assert delta is not None
-        bound = epsilon_lower_bound(*self.scores, delta=delta, confidence=confidence)
+        assert self.bound.delta is not None
+        bound = self.trials.bound(self.bound.delta, confidence)
         bound = replace(bound, rule=self.bound.rule, assumptions=self.bound.assumptions)
         return replace(self, bound=bound)
 
@@ -149,23 +150,18 @@ class RecordAudit:
 
     def details(self, server_round: int | None = None) -> tuple[Detail, ...]:
         """The trials' error curve, and the client's own randomness if it samples at all."""
-        confidence = self.bound.confidence
-        assert confidence is not None
-        curve = drawn(*self.scores, confidence=confidence, server_round=server_round)
+        assert self.bound.confidence is not None
+        curve = self.trials.curve(self.bound.confidence, server_round)
         return (curve, self.spectrum.drawn()) if self.spectrum.rank else (curve,)
 
-    def finding(self, auditor: str, **context: Any) -> Finding:
-        """Return it as a finding."""
-        own = {
-            "auditor": auditor,
-            "quantity": "epsilon",
-            "threat_model": self.threat_model,
-            "adjacency": "replace",
-            "unit": "record",
-            "facts": self.facts,
-            "details": self.details(context.get("server_round")),
-        }
-        return Finding.of(self.bound, **(own | context))
+    def finding(
+        self, auditor: str, *, server_round: int | None = None, seed: int | None = None
+    ) -> Finding:
+        """Return it as a finding about a round."""
+        claims = Claims(
+            auditor, self.threat_model, unit="record", server_round=server_round, seed=seed
+        )
+        return claims.finding(self.bound, self.facts, self.details(server_round))
 
 
 def audit_records(
@@ -200,13 +196,95 @@ def audit_records(
     pair = _Pair.of(case, grams, record, other)
     names = (*path, "record-trials")
     own, others = (pair.scores(w, budget.trials, stream(seed, *names, w)) for w in (0, 1))
-    bound = epsilon_lower_bound(own, others, delta=delta, confidence=confidence)
+    trials = Trials(own, others)
+    bound = trials.bound(delta, confidence)
     words = f"exact log-ratio for the worst of {len(pilots)} pairs of records; {bound.rule}"
     source = Assumption.TRIALS_BY_FORMULA if case.draw is None else Assumption.TRIALS_BY_CODE
     rest = Assumption.OTHERS_ADD_OWN_NOISE if case.excess else Assumption.OTHERS_ADD_FLOOR_ONLY
     bound = replace(bound, rule=words, assumptions=(*bound.assumptions, source, rest))
     threat = THIS_RUN if case.excess else WORST_CASE
-    return RecordAudit(bound, record, other, (own, others), _spectrum(case, grams), threat)
+    return RecordAudit(bound, record, other, trials, _spectrum(case, grams), threat)
+
+
+class RecordLikelihoodRatio(ScheduledAuditor):
+    """Plays the game of `audit_records` on some rounds.
+
+    Each audit assumes the worst data of the other clients. Where the case knows the noise that they
+    really added, it is repeated with that, for a statement about this run.
+
+    A bound for one round is also one for the run. The report has the largest of each kind, at a
+    confidence that all audited rounds share.
+
+    Args:
+        case_of: Returns a client's part in the round; the gradients are taken at `view.sent`.
+        every: Rounds between two audits; 0 for the first only, -1 for rounds 1, 2, 4, 8, … and the
+            last.
+        delta: δ.
+        budget: How much is drawn.
+        confidence: Of each round's bound, and of the run's.
+        seed: Names the draws.
+    """
+
+    name = "record-likelihood-ratio"
+    reads = frozenset({"sent", "facts", "instructed"})
+    _played: Kept[list[tuple[int, RecordAudit]]]  # with their rounds
+
+    def __init__(
+        self,
+        case_of: Callable[[RoundView], RecordCase],
+        *,
+        every: int = 0,
+        delta: float = 1e-5,
+        budget: RecordBudget = RecordBudget(),
+        confidence: float = 0.95,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(every=every)
+        within("delta", delta, lowest=0.0, below=1.0)
+        within("confidence", confidence, above=0.0, below=1.0)
+        self._case_of, self._confidence, self._seed = case_of, confidence, seed
+        self._audit = partial(
+            audit_records, delta=delta, budget=budget, confidence=confidence, seed=seed
+        )
+        self._played = []
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Forget an earlier run."""
+        super().begin(dim, num_rounds)
+        self._played = []
+
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
+        """Play for the worst data of the other clients, and for this run where that is known."""
+        case, server_round = self._case_of(audited.view), audited.server_round
+        path = ("round", server_round)
+        found = [self._audit(replace(case, excess=()), path=path)]
+        if case.excess:
+            found.append(self._audit(case, path=(*path, "own-noise")))
+        self._played += [(server_round, one) for one in found]
+        about = {"server_round": server_round, "seed": self._seed}
+        return [one.finding(self.name, **about) for one in found]
+
+    def report(self) -> Sequence[Finding]:
+        """Return the largest bound of the audited rounds, for the worst case and for this run."""
+        found = (self._largest(threat) for threat in (WORST_CASE, THIS_RUN))
+        return [finding for finding in found if finding is not None]
+
+    def _largest(self, threat: ThreatModel) -> Finding | None:
+        audits = [(r, one) for r, one in self._played if one.threat_model == threat]
+        if not audits:
+            return None
+        # A strategy's own loop may run longer than planned; its rounds share the confidence too.
+        sharing = max(len(self._due), len(audits))
+        claims = Claims(
+            self.name, threat, confidence=self._confidence, unit="record", seed=self._seed
+        )
+        shared = [(r, one.at(claims.shared(sharing))) for r, one in audits]
+        server_round, best = max(shared, key=lambda pair: pair[1].bound.value)
+        looks = f"largest of {len(audits)} audited rounds, which share the confidence"
+        rule = f"{best.bound.rule}; {looks}"
+        bound = replace(best.bound, confidence=self._confidence, rule=rule)
+        facts = {**best.facts, "audited rounds": len(audits), "sharing confidence": sharing}
+        return claims.finding(bound, facts, best.details(server_round))
 
 
 def _spectrum(case: RecordCase, grams: Sequence[Floats]) -> Spectrum:
@@ -228,30 +306,23 @@ class _Pair:
 
     case: RecordCase
     rows: tuple[Indices, Indices]  # the client's records in either world
-    distributions: tuple[PairDistribution, ...]  # of each block
+    blocks: tuple[PairDistribution, ...]  # both worlds in each block
 
     @classmethod
     def of(cls, case: RecordCase, grams: Sequence[Floats], record: int, other: int) -> _Pair:
         own = np.arange(case.records)
         changed = np.where(own == record, other, own)
-        distribution = partial(
-            PairDistribution.of, batch=case.batch, floor=case.floor, rest=case.rest
-        )
+        of = partial(PairDistribution.of, batch=case.batch, floor=case.floor, rest=case.rest)
         excess = case.excess or (None,) * len(grams)
-        distributions = tuple(
-            distribution(gram, own, changed, excess=more)
-            for gram, more in zip(grams, excess, strict=True)
-        )
-        return cls(case, (own, changed), distributions)
+        both = zip(grams, excess, strict=True)
+        blocks = tuple(of(gram, own, changed, excess=more) for gram, more in both)
+        return cls(case, (own, changed), blocks)
 
     def scores(self, world: int, count: int, rng: np.random.Generator) -> Floats:
         """Return log-ratios of sums that are drawn in one world; blocks are independent."""
         draw = self.case.draw
         if draw is None:
-            drawn = [
-                distribution.log_ratio(distribution.worlds[world].draw(count, rng))
-                for distribution in self.distributions
-            ]
+            drawn = [one.log_ratio(one.worlds[world].draw(count, rng)) for one in self.blocks]
             return np.asarray(np.sum(drawn, axis=0))
         return np.array([self._score(draw(self.rows[world], rng), rng) for _ in range(count)])
 
@@ -262,11 +333,9 @@ class _Pair:
             raise ValueError(f"a draw must have shape ({cuts[-1]},), got {vector.shape}")
         total = 0.0
         parts = np.split(vector, cuts[:-1])
-        for block, distribution, part in zip(
-            self.case.blocks, self.distributions, parts, strict=True
-        ):
-            point = distribution.coordinates(block.products(part)) + distribution.excess(rng)
-            total += float(distribution.log_ratio(point))
+        for block, both, part in zip(self.case.blocks, self.blocks, parts, strict=True):
+            point = both.coordinates(block.products(part)) + both.excess(rng)
+            total += float(both.log_ratio(point))
         return total
 
 

@@ -24,6 +24,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
+from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 
@@ -33,7 +34,7 @@ Spread = Literal["shared", "record"]
 Losses = Callable[..., tuple[ArrayLike, ArrayLike]]
 
 # A probability that rounds to 1 or to 0 has no logit; these losses are the last that have one.
-_LEAST_LOSS, _LARGEST_LOSS = 2.0**-53, 745.0
+_MIN_LOSS, _MAX_LOSS = 2.0**-53, 745.0
 
 
 def logit_confidences(losses: ArrayLike) -> Floats:
@@ -45,7 +46,7 @@ def logit_confidences(losses: ArrayLike) -> Floats:
     >>> logit_confidences([np.log(2), np.log1p(np.exp(-3.0))]).round(12)
     array([0., 3.])
     """
-    loss = np.clip(_losses("losses", losses), _LEAST_LOSS, _LARGEST_LOSS)
+    loss = np.clip(_losses("losses", losses), _MIN_LOSS, _MAX_LOSS)
     return np.asarray(-loss - np.log(-np.expm1(-loss)))
 
 
@@ -86,20 +87,18 @@ class Shadows:
             wanted = self.confidences.shape[1:]
             raise ValueError(f"confidences must have shape {wanted}, got {seen.shape}")
         if self.was_in is None:
-            mean, std = self._distribution(
-                np.ones(self.confidences.shape, dtype=bool), "shadow models"
-            )
+            mean, std = self._gaussian(np.ones(self.confidences.shape, dtype=bool), "shadow models")
             return (seen - mean) / std
-        distributions = (
-            self._distribution(self.was_in, "shadow models trained on it"),
-            self._distribution(~self.was_in, "shadow models not trained on it"),
+        gaussians = (
+            self._gaussian(self.was_in, "shadow models trained on it"),
+            self._gaussian(~self.was_in, "shadow models not trained on it"),
         )
         inside, outside = (
-            -(((seen - mean) / std) ** 2) / 2 - np.log(std) for mean, std in distributions
+            -(((seen - mean) / std) ** 2) / 2 - np.log(std) for mean, std in gaussians
         )
         return np.asarray(inside - outside)
 
-    def _distribution(self, chosen: NDArray[np.bool_], who: str) -> tuple[Floats, Floats]:
+    def _gaussian(self, chosen: NDArray[np.bool_], who: str) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of each record over the chosen models."""
         counts = chosen.sum(axis=0)
         least = 2 if self.spread == "record" else 1
@@ -205,11 +204,9 @@ class Membership(Auditor):
     name = "membership"
     reads = frozenset({"released"})
     wants_mean = False
-
-    # All else is a function of these.
     _model: Kept[Vector | None]
     _rounds: Kept[int]  # behind the model
-    _uses: Kept[Indices]  # rounds in which each record trained
+    _uses: Kept[Indices]  # rounds in which each record trained, (records,)
 
     def __init__(
         self,
@@ -228,14 +225,12 @@ class Membership(Auditor):
         self._losses, self._shadows, self._trained = losses, shadows, trained
         self.every, self._due = every, Due(every, 1)
         self.delta, self.confidence, self.rule = delta, confidence, rule
-        self._model, self._rounds = None, 0
-        self._uses = np.zeros(0, dtype=np.int64)
+        self._model, self._rounds, self._uses = None, 0, np.zeros(0, dtype=np.int64)
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget the model of an earlier run."""
         self._due = Due(self.every, num_rounds)
-        self._model, self._rounds = None, 0
-        self._uses = np.zeros(0, dtype=np.int64)
+        self._model, self._rounds, self._uses = None, 0, np.zeros(0, dtype=np.int64)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Keep the model that the round released, and report on it if that is due."""
@@ -275,22 +270,16 @@ class Membership(Auditor):
         bound = membership_bound(
             members, held_out, delta=self.delta, confidence=self.confidence, rule=self.rule
         )
-        return Finding.of(
-            replace(bound, rule=f"{attack}; {bound.rule}"),
-            auditor=self.name,
-            quantity="epsilon",
-            threat_model=ThreatModel(
-                observer="outsider",
-                sees="final model" if server_round is None else "round model",
-                holds="record",
-                # Without `trained` the rounds of the records are unknown: at most all of them.
-                participations=self._rounds if self._trained is None else int(self._uses.max()),
-            ),
-            adjacency="replace",
-            unit="record",
-            server_round=server_round,
-            facts={"attack": attack, **separation(members, held_out)},
+        attacker = ThreatModel(
+            observer="outsider",
+            sees="final model" if server_round is None else "round model",
+            holds="record",
+            # Without `trained` the rounds of the records are unknown: at most all of them.
+            participations=self._rounds if self._trained is None else int(self._uses.max()),
         )
+        claims = Claims(self.name, attacker, unit="record", server_round=server_round)
+        bound = replace(bound, rule=f"{attack}; {bound.rule}")
+        return claims.finding(bound, {"attack": attack, **separation(members, held_out)})
 
 
 def _added(uses: Indices, records: Indices) -> Indices:

@@ -9,8 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
-from leakmeter.auditors.records.game import RecordBudget
+from leakmeter.auditors.records.game import RecordBudget, RecordLikelihoodRatio
 from leakmeter.fl_app.cli import main
 from leakmeter.fl_app.config.config import Config
 

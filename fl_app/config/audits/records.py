@@ -40,7 +40,7 @@ class RecordLikelihoodRatioSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the audit of records in the sums of rounds, every so often as `--lrt-every`."""
-        from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
+        from leakmeter.auditors.records.game import RecordLikelihoodRatio
 
         config = run.config
         return RecordLikelihoodRatio(

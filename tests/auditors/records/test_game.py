@@ -16,8 +16,12 @@ from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.noise.gaussian import gaussian
-from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
-from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
+from leakmeter.auditors.records.game import (
+    RecordBudget,
+    RecordCase,
+    RecordLikelihoodRatio,
+    audit_records,
+)
 from leakmeter.auditors.records.pair import PairDistribution
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
