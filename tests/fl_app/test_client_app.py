@@ -107,19 +107,20 @@ def test_policies_are_resolved_once_and_are_those_of_the_configuration(tiny_conf
     local = replace(tiny_config, noise="local", clip_norm=1.0, secagg="off", seed=7)
     assert client_app._policies(local, False) is client_app._policies(replace(local), False)
     allowed = client_app._policies(local, False)
-    assert [mod.required for mod in (allowed.mask, allowed.fill, allowed.noise)] == [0, 0, 1]
+    assert [mod.required for mod in (allowed.mask, allowed.noise)] == [0, 1]
     assert (allowed.mask.seed, allowed.noise.seed) == (7, 7)
     masked = client_app._policies(tiny_config, False)
-    assert [mod.required for mod in (masked.mask, masked.fill, masked.noise)] == [1, 0, 0]
+    assert [mod.required for mod in (masked.mask, masked.noise)] == [1, 0]
     filled = {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"}
     own = client_app._policies(replace(tiny_config, **filled), False)
-    assert [mod.required for mod in (own.mask, own.fill, own.noise)] == [1, 1, 0]
+    assert [mod.required for mod in (own.mask, own.noise)] == [1, 1]
+    assert [each.noise.unit for each in (allowed, masked, own)] == ["client", "client", "record"]
 
 
 def test_a_deployed_client_has_no_seed_and_no_tap(tiny_config: Config) -> None:
     deployed = client_app._policies(tiny_config, True)
     assert (deployed.mask.seed, deployed.noise.seed) == (None, None)
-    for mod in (deployed.mask, deployed.fill, deployed.noise):
+    for mod in (deployed.mask, deployed.noise):
         assert not mod.allow_tap
 
 

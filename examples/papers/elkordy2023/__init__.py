@@ -8,6 +8,7 @@ with Secure Aggregation Guarantee?, arXiv:2208.02304.
 - `rounds`: Fig. 9 and 10, all rounds together.
 - `dlg`: Fig. 15, gradient inversion from the sum.
 - `mine`: section 4.1 and Appendix D, the neural estimator.
+- `corollaries`: what the paper's theorems say of a round and of a run.
 
 `page` has what they share: an experiment as data, and its table. Fig. 17 is in
 `zhang2024.span_counterexample`.

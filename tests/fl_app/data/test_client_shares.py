@@ -45,7 +45,7 @@ def test_every_record_is_used_once_in_equal_sizes(given_labels, clients, omega, 
 @pytest.mark.parametrize("omega", [1.0, 4.0])
 def test_a_clients_shares_follow_the_dirichlet_law_of_the_prior(omega: float) -> None:
     rng, pool, draws = stream(3, "law"), np.arange(4000), 1500
-    parts = [draw(SKEWED, pool, 40, "dirichlet", omega, rng) for _ in range(draws)]
+    parts = [draw(SKEWED, "dirichlet", omega, pool, 40, rng) for _ in range(draws)]
     shares = counts(SKEWED, parts)[:, 1] / 100
     # The share of label 1 is Beta(ω/4, 3ω/4): mean 1/4, variance 3/16/(ω + 1). Five standard errors
     # are exceeded with a chance below one in a million, and the seed is fixed anyway.
@@ -65,7 +65,7 @@ def test_a_clients_shares_follow_the_dirichlet_law_of_the_prior(omega: float) ->
 
 def test_records_of_a_label_are_drawn_uniformly() -> None:
     rng, pool = stream(4, "records"), np.arange(0, 1000, 2)
-    drawn = [draw(EVEN, pool, 10, "dirichlet", 5.0, rng) for _ in range(600)]
+    drawn = [draw(EVEN, "dirichlet", 5.0, pool, 10, rng) for _ in range(600)]
     assert all(len(np.unique(part)) == 50 for part in drawn)
     hits = np.bincount(np.concatenate(drawn), minlength=1000)
     assert not hits[1::2].any()
@@ -77,7 +77,7 @@ def test_records_of_a_label_are_drawn_uniformly() -> None:
 def test_no_client_is_favoured_by_its_number() -> None:
     """Whoever draws last gets what is left; by a random order that is anybody."""
     rng, deals = stream(5, "order"), 400
-    parts = [deal(SKEWED, np.arange(4000), 4, "dirichlet", 0.5, rng) for _ in range(deals)]
+    parts = [deal(SKEWED, "dirichlet", 0.5, np.arange(4000), 4, rng) for _ in range(deals)]
     shares = np.stack([counts(SKEWED, one)[:, 1] / 1000 for one in parts])  # (deals, clients)
     # All records are used, so the mean is 1/4 for each if all have one law. Its standard error is
     # at most √(0.1875/1.5/400) = 0.018; five of them have a chance below one in 100,000.
@@ -98,7 +98,7 @@ def test_a_small_concentration_gives_one_class_to_a_client() -> None:
 
 def test_the_one_class_of_a_client_is_drawn_from_the_prior() -> None:
     rng, pool = stream(6, "class"), np.arange(4000)
-    drawn = [SKEWED[draw(SKEWED, pool, 40, "dirichlet", 1e-12, rng)] for _ in range(1000)]
+    drawn = [SKEWED[draw(SKEWED, "dirichlet", 1e-12, pool, 40, rng)] for _ in range(1000)]
     assert {len(set(one.tolist())) for one in drawn} == {1}
     # Five standard errors of a share of 1/4 in 1,000 draws: below one in a million.
     assert np.mean([one[0] for one in drawn]) == pytest.approx(0.25, abs=5 * 0.0137)
@@ -109,14 +109,14 @@ def test_a_large_concentration_gives_every_client_the_prior() -> None:
     parts = partition(EVEN, clients=10, scheme="dirichlet", concentration=1e6, seed=0)
     assert abs(counts(EVEN, parts) - 10).max() <= 1
     rng = stream(0, "limit")
-    drawn = [draw(SKEWED, np.arange(4000), 40, "dirichlet", 1e6, rng) for _ in range(100)]
+    drawn = [draw(SKEWED, "dirichlet", 1e6, np.arange(4000), 40, rng) for _ in range(100)]
     assert abs(counts(SKEWED, drawn) - [75, 25]).max() <= 1
 
 
 def test_a_deal_of_a_rest_keeps_the_prior_of_all_records() -> None:
     """After a client has taken all it wanted of one label, the others want as much of it still."""
     rng, rest = stream(7, "rest"), np.r_[0:3000, 3000:3100]
-    held = counts(SKEWED, deal(SKEWED, rest, 31, "dirichlet", 1e6, rng))
+    held = counts(SKEWED, deal(SKEWED, "dirichlet", 1e6, rest, 31, rng))
     first = held[held[:, 1] > 0]
     assert held.sum(axis=0).tolist() == [3000, 100]
     assert len(first) in (4, 5)  # 25 each, until the label is used up
@@ -125,6 +125,6 @@ def test_a_deal_of_a_rest_keeps_the_prior_of_all_records() -> None:
 
 def test_a_deal_is_the_partition_of_its_generator() -> None:
     rng = stream(5, "partition", "dirichlet-clients")
-    parts = deal(EVEN, np.arange(1000), 7, "dirichlet", 3.0, rng)
+    parts = deal(EVEN, "dirichlet", 3.0, np.arange(1000), 7, rng)
     twin = partition(EVEN, clients=7, scheme="dirichlet", concentration=3.0, seed=5)
     assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]

@@ -131,7 +131,7 @@ def test_everybody_asked_is_charged_before_updates_are_requested() -> None:
     kept: list[Any] = []
     strategy.before_release = lambda: kept.append(strategy.charges())
     strategy.configure_train(1, noisy.model(), ConfigRecord(), noisy.grid())
-    assert [charge["clients"] for charge in kept[0]["charges"]] == [tuple(range(6))]
+    assert [charge["clients"] for charge in kept[0]["charges"]] == [list(range(6))]
     again = noisy.make(Local(0.5))
     again.restore_charges(kept[0])  # the process was killed, and the round is played again
     noisy.run(again)
