@@ -120,7 +120,7 @@ class AuditedRound:
     @property
     def has_integers(self) -> bool:
         """Whether the noise is over integers, which Gaussian trials only resemble."""
-        return self.facts.noise_law is not None
+        return self.facts.noise_distribution is not None
 
     @property
     def noise_std(self) -> float:

@@ -146,7 +146,7 @@ class RoundFacts:
         clip_norm: Joint L2 norm each update was clipped to, if any.
         noise_std: Standard deviation of the noise on the mean, per coordinate, if any.
         share_std: The part of it that each client has added to its own update, if any.
-        noise_law: Distribution of the noise, if it is over integers.
+        noise_distribution: Distribution of the noise, if it is over integers.
         divisor: Public number that the sum was divided by in place of `total_weight`, if any.
         quantum: Largest rounding error of the secure sum's mean, per coordinate, if any.
         saturated: Coordinates that clients had to clip to fit the secure sum, over all of them.
@@ -163,7 +163,7 @@ class RoundFacts:
     clip_norm: float | None = None
     noise_std: float | None = None
     share_std: float | None = None
-    noise_law: str | None = None
+    noise_distribution: str | None = None
     divisor: float | None = None
     quantum: float | None = None
     saturated: int | None = None

@@ -26,7 +26,9 @@ FLOAT = "Gaussian noise in float64"
 
 def ours(update: Vector, law: str, bits: int) -> Callable[[], object]:
     """Return the integer path; its table is made beforehand, as it is kept between rounds."""
-    quantiser = Quantiser(clip_range=CLIP, bits=bits, max_clients=CLIENTS, noise_std=STD, law=law)
+    quantiser = Quantiser(
+        clip_range=CLIP, bits=bits, max_clients=CLIENTS, noise_std=STD, noise_distribution=law
+    )
     limits = RoundedNorms.of(CLIP / quantiser.step, len(update))
     noise = RingNoise(quantiser.step, CLIP, limits, IntegerNoise(law, (STD / quantiser.step) ** 2))
     return lambda: quantiser.encode_integers(noise.applied(update, None))

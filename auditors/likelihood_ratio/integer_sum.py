@@ -121,7 +121,7 @@ class IntegerSum:
             adjacency=self.adjacency,
             unit="client",
             facts={
-                "law": self.noise.distribution,
+                "distribution": self.noise.distribution,
                 "noise std of the sum in steps": math.sqrt(self.shares * self.noise.variance),
                 "distance of the two updates in steps": float(
                     np.linalg.norm(self.first - self.second)

@@ -65,10 +65,10 @@ class RingNoise:
                 "list mask_mod before noise_mod"
             )
         quantiser = get_quantiser(order)
-        if (quantiser.law, quantiser.noise_std) != (name, std):
+        if (quantiser.noise_distribution, quantiser.noise_std) != (name, std):
             raise ValueError(
                 f"{wire.SUM_ORDER!r} must have the noise of {wire.NOISE!r}, {name} of {std:g}, got "
-                f"{quantiser.law} of {quantiser.noise_std:g}"
+                f"{quantiser.noise_distribution} of {quantiser.noise_std:g}"
             )
         limits = RoundedNorms.of(clip_norm / quantiser.step, dim)
         noise = IntegerNoise(name, (std / quantiser.step) ** 2)

@@ -313,7 +313,7 @@ def _noised_integers(quantiser: Quantiser, layout: Layout, content: RecordDict) 
     arrays = wire.arrays(content)
     if list(arrays) != [wire.STEPS] or wire.config(content, wire.NOISE) is None:
         raise RefusedError(
-            f"noise of the law {quantiser.law} must be on the update before it is masked: list "
+            f"{quantiser.noise_distribution} noise must be on the update before it is masked: list "
             "noise_mod behind mask_mod in the client app"
         )
     steps = arrays[wire.STEPS].numpy()

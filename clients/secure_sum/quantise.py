@@ -10,10 +10,11 @@ al. 2017, QSGD (NeurIPS). How the bits are spent:
    slot. They are exact at any `bits` and share the vector, so nothing travels in plain text.
 No sum of `max_clients` encodings can wrap around, whatever the updates, weights and metrics.
 
-With an integer `law` the vector that arrives is in steps already, with integer noise on it, and all
-weights are 1. Then the ring has room for the sum of the updates and of the noise together, which
-grows with √n only. A sum beyond it, which noise reaches with a chance below 1e-22, wraps around;
-that spoils a coordinate of the mean and costs no privacy, since it happens after the noise.
+With an integer `noise_distribution` the vector that arrives is in steps already, with integer noise
+on it, and all weights are 1. Then the ring has room for the sum of the updates and of the noise
+together, which grows with √n only. A sum beyond it, which noise reaches with a chance below 1e-22,
+wraps around; that spoils a coordinate of the mean and costs no privacy, since it happens after the
+noise.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class HeavyError(ValueError):
 
 
 class CoarseError(ValueError):
-    """Integer noise is too small against the rounding step for its law."""
+    """Integer noise is too small against the rounding step for its distribution."""
 
 
 class NotFiniteError(ValueError):
@@ -85,7 +86,8 @@ class Quantiser:
         metrics: Name to (low, high) of the metrics inside the vector; values beyond are clipped.
         noise_std: Noise that a client's update carries, per coordinate. The ring then has room
             for clip_range plus ten of these.
-        law: Distribution of that noise. Integer noise is added after rounding, by `noise_mod`.
+        noise_distribution: Name of its distribution. Integer noise is added after rounding, by
+            `noise_mod`.
     """
 
     clip_range: float
@@ -94,7 +96,7 @@ class Quantiser:
     max_weight: float = 1.0
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     noise_std: float = 0.0
-    law: str = "gaussian"
+    noise_distribution: str = "gaussian"
 
     def __post_init__(self) -> None:
         most = (1 << self.ring.bits - 1) - 1
@@ -128,31 +130,32 @@ class Quantiser:
         """Refuse what integer noise cannot be made for."""
         if self.max_weight != 1:
             raise ValueError(
-                f"max_weight must be 1 with noise of the law {self.law}, whose clients all have "
-                f"weight 1, got {self.max_weight:g}"
+                f"max_weight must be 1 with {self.noise_distribution} noise, whose clients all "
+                f"have weight 1, got {self.max_weight:g}"
             )
         if self.metrics:
             raise ValueError(
-                f"metrics must be none with noise of the law {self.law}: they would carry no "
+                f"metrics must be none with {self.noise_distribution} noise: they would carry no "
                 f"noise, got {sorted(self.metrics)}"
             )
         if self.max_clients >= self._half:
             raise ValueError(
-                f"bits must be more for {self.max_clients} clients with noise of the law "
-                f"{self.law}: each of them rounds, and the ring has {self._half} steps, got "
-                f"{self.bits} bits"
+                f"bits must be more for {self.max_clients} clients with "
+                f"{self.noise_distribution} noise: each of them rounds, and the ring has "
+                f"{self._half} steps, got {self.bits} bits"
             )
-        least = distribution(self.law).least_std
+        least = distribution(self.noise_distribution).least_std
         if not least <= (std := self.noise_std / self.step):
             raise CoarseError(
-                f"noise of a client must be at least {least:g} rounding steps with the law "
-                f"{self.law}, got {std:.3g}: take more bits, more noise or a smaller clip range"
+                f"noise of a client must be at least {least:g} rounding steps with "
+                f"{self.noise_distribution} noise, got {std:.3g}: take more bits, more noise or a "
+                "smaller clip range"
             )
 
     @property
     def has_integers(self) -> bool:
         """Whether clients add integer noise after rounding."""
-        return distribution(self.law).is_integer
+        return distribution(self.noise_distribution).is_integer
 
     @property
     def _half(self) -> int:
@@ -225,10 +228,10 @@ class Quantiser:
 
         Raises:
             ValueError: If anything is not finite, missing, out of range, or beyond `room` after
-                noise (clipping there would bend the noise's law).
+                noise (clipping there would change the noise's distribution).
         """
         if self.has_integers:
-            raise ValueError(f"update must be integers with noise of the law {self.law}")
+            raise ValueError(f"update must be integers with {self.noise_distribution} noise")
         if update.ndim != 1:
             raise ValueError(f"update must be a flat vector, got shape {update.shape}")
         units = self._weight_units(weight)
@@ -257,7 +260,9 @@ class Quantiser:
             shown = f"shape {steps.shape} of {steps.dtype}"
             raise ValueError(f"steps must be a flat vector of int64, got {shown}")
         if not self.has_integers:
-            raise ValueError(f"law must be one of integers, got {self.law}")
+            raise ValueError(
+                f"noise_distribution must be one of integers, got {self.noise_distribution}"
+            )
         aside = np.array(self._aside(self._max_units, 0), self.ring.dtype)
         return np.concatenate([self.ring.from_signed(steps), aside])
 

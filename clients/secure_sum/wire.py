@@ -124,9 +124,9 @@ def put_sum(quantiser: Quantiser, layout: Layout, weight_key: str) -> ConfigReco
 def put_quantiser(quantiser: Quantiser) -> dict[str, Any]:
     """Return what a client needs to encode its update."""
     names = sorted(quantiser.metrics)
-    law = {"noise-law": quantiser.law} if quantiser.has_integers else {}
+    noise = {"noise-distribution": quantiser.noise_distribution} if quantiser.has_integers else {}
     return {
-        **law,
+        **noise,
         "clip-range": float(quantiser.clip_range),
         "bits": quantiser.bits,
         "max-clients": quantiser.max_clients,
@@ -149,7 +149,9 @@ def get_quantiser(record: ConfigRecord) -> Quantiser:
             max_clients=values["max-clients"],
             max_weight=values["max-weight"],
             noise_std=values["noise-std"],
-            law=wire.as_distribution(values.get("noise-law", "gaussian")).name,
+            noise_distribution=wire.as_distribution(
+                values.get("noise-distribution", "gaussian")
+            ).name,
             metrics=dict(zip(values["metric-names"], limits, strict=True)),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -100,13 +100,13 @@ def _multiplier(config: Config, _: bool) -> float:
 
 def _or_bits(config: Config) -> str:
     """Return what else helps where rounding in a small ring moves sums further than noise hides."""
-    if config.noise_law == "gaussian" or not config.has_sums:
+    if config.noise_distribution == "gaussian" or not config.has_sums:
         return ""
     return f", or more --secagg-bits than {config.secagg_bits}"
 
 
 def _planned_epsilon(config: Config) -> float:
-    """Return ε of the plan; infinite where its integer noise would be too small for its law."""
+    """Return ε of the plan; infinite where its integer noise would be too small for its grid."""
     try:
         return planned_guarantee(config).value
     except (CoarseNoiseError, CoarseError):

@@ -38,7 +38,10 @@ def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
         and noised.share_std > 0
         and noised.mechanism.noise_distribution.is_integer
     ):
-        noise = {"law": noised.mechanism.noise_distribution.name, "noise_std": noised.share_std}
+        noise = {
+            "noise_distribution": noised.mechanism.noise_distribution.name,
+            "noise_std": noised.share_std,
+        }
     try:
         plan.plan(config.cohort)
         Quantiser(max_clients=config.cohort, bits=config.secagg_bits, **noise, **shape)
@@ -78,9 +81,10 @@ def topology(config: Config) -> Topology:
 def _coarse(config: Config, reason: str) -> str:
     """Return why integer noise cannot be added as set, and what to change."""
     return (
-        f"--noise-law {config.noise_law} must have enough noise for its grid, got --secagg-bits "
-        f"{config.secagg_bits} and --noise-multiplier {config.noise_multiplier:g}: {reason}. Try "
-        f"--secagg-bits {min(2 * config.secagg_bits, 64)}."
+        f"--noise-distribution {config.noise_distribution} must have enough noise for its grid, "
+        f"got --secagg-bits {config.secagg_bits} and --noise-multiplier "
+        f"{config.noise_multiplier:g}: {reason}. Try --secagg-bits "
+        f"{min(2 * config.secagg_bits, 64)}."
     )
 
 

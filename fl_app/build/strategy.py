@@ -99,7 +99,7 @@ def participation(config: Config) -> Participation:
 
 def _noised(strategy: Strategy, config: Config) -> Noised:
     """Return the strategy with clipping, noise and accounting."""
-    noise: Mechanism = Central(config.noise_multiplier, config.noise_law)
+    noise: Mechanism = Central(config.noise_multiplier, config.noise_distribution)
     if config.noise == "local":
         noise = Local(config.noise_multiplier)
     elif config.noise == "distributed":
@@ -107,7 +107,7 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
         plan = topology(config).plan(config.cohort)
         certain = plan.least or plan.threshold - plan.bearable(config.cohort)
         noise = Distributed(
-            config.noise_multiplier, min_honest=certain, distribution=config.noise_law
+            config.noise_multiplier, min_honest=certain, distribution=config.noise_distribution
         )
     clipping: Clipping = FixedClip(config.clip_norm)
     if config.clipping == "adaptive":

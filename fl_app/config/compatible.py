@@ -35,7 +35,7 @@ def check_together(config: Settings) -> None:
         raise out_of_range("--sample", allowed, config.cohort, fix="Try --sample 3")
     _check_sum(config)
     _check_noise(config)
-    _check_law(config)
+    _check_distribution(config)
     _check_target(config)
     _check_filling(config)
     _check_participation(config)
@@ -162,21 +162,21 @@ def _check_target(config: Settings) -> None:
         raise out_of_range("--dropout", allowed, config.dropout, fix=fix)
 
 
-def _check_law(config: Settings) -> None:
+def _check_distribution(config: Settings) -> None:
     """Refuse integer noise where no proof covers it."""
-    if config.noise_law == "gaussian":
+    if config.noise_distribution == "gaussian":
         return
     if config.noise not in ("central", "distributed"):
-        allowed = f"gaussian with --noise {config.noise}: integer laws are for sums"
+        allowed = f"gaussian with --noise {config.noise}: integer noise is for sums"
         fix = "Add --noise distributed or --noise central"
-        raise out_of_range("--noise-law", allowed, config.noise_law, fix=fix)
+        raise out_of_range("--noise-distribution", allowed, config.noise_distribution, fix=fix)
     if config.clipping == "adaptive":
         allowed = (
             "gaussian with --clipping adaptive: no proof covers integer noise together with the "
             "noise on clip bits"
         )
         fix = "Try --clipping fixed"
-        raise out_of_range("--noise-law", allowed, config.noise_law, fix=fix)
+        raise out_of_range("--noise-distribution", allowed, config.noise_distribution, fix=fix)
 
 
 def _check_noise(config: Settings) -> None:

@@ -14,7 +14,7 @@ SECAGG: Final = ("on", "active", "off")
 # Noise that protects single records, on the clipped gradients of a client's examples.
 RECORD_NOISES: Final = ("wfna", "record-sgd", "record-gd", "record-isotropic")
 NOISES: Final = ("none", "central", "distributed", "local", *RECORD_NOISES)
-NOISE_LAWS: Final = ("gaussian", "skellam", "discrete-gaussian")
+NOISE_DISTRIBUTIONS: Final = ("gaussian", "skellam", "discrete-gaussian")
 CLIPPINGS: Final = ("fixed", "adaptive")
 OVER_BUDGET: Final = ("refuse", "warn")
 PATTERNS: Final = ("fixed", "poisson", "once", "epochs")

@@ -13,7 +13,7 @@ from leakmeter.fl_app.config.names import (
     ALGORITHMS,
     CLIPPINGS,
     ENGINES,
-    NOISE_LAWS,
+    NOISE_DISTRIBUTIONS,
     NOISES,
     OVER_BUDGET,
     PARTITIONS,
@@ -204,13 +204,14 @@ class TrainingSettings:
         group="privacy",
         choices=NOISES,
     )
-    noise_law: str = setting(
+    noise_distribution: str = setting(
         "gaussian",
         "distribution of central or distributed noise: Gaussian in floating point, or exact "
         "integers: differences of Poissons (skellam; with distributed noise inside the ring of the "
         "secure sum) or discrete Gaussians",
         group="privacy",
-        choices=NOISE_LAWS,
+        choices=NOISE_DISTRIBUTIONS,
+        was="noise-law",
     )
     noise_multiplier: float = setting(
         1.0, "noise standard deviation on the sum, divided by the clip norm", group="privacy", low=0

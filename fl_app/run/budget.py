@@ -176,7 +176,7 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
     masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
     cohorts = (chosen.cohort(number) for number in range(1, config.rounds + 1))
     bearable = masked.bearable if masked else lambda _: None
-    if config.noise_law == "gaussian":
+    if config.noise_distribution == "gaussian":
         guarantees = noised.planned(cohorts, bearable)
     else:  # integer noise has no price without its grid
         guarantees = _planned_on_grid(config, noised, masked, cohorts)
@@ -197,7 +197,7 @@ def _planned_on_grid(
             guarantees = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
         except CoarseError as error:
             fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
-            allowed = f"more for --noise-law {config.noise_law}: {error}"
+            allowed = f"more for --noise-distribution {config.noise_distribution}: {error}"
             raise out_of_range("--secagg-bits", allowed, config.secagg_bits, fix=fix) from None
     if guarantees is None:
         allowed = "enough for a secure sum of three clients in one of the planned rounds"

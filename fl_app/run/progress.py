@@ -194,8 +194,8 @@ def _without_units(pieces: Sequence[str]) -> list[str]:
 def _noise(config: Config) -> str:
     """Return what protects the updates."""
     sums = "secure aggregation" if config.has_sums else "no secure aggregation"
-    law = "" if config.noise_law == "gaussian" else f" ({config.noise_law})"
-    return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise{law}"
+    kind = "" if config.noise_distribution == "gaussian" else f" ({config.noise_distribution})"
+    return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise{kind}"
 
 
 def _calibration(config: Config) -> tuple[str, str]:

@@ -178,7 +178,7 @@ def _by_divergences(
         value=epsilon_of(total, delta, distance),
         kind="guarantee",
         delta=delta,
-        rule=f"Rényi DP of noise of the law {' and '.join(names)}, composed over "
+        rule=f"Rényi DP of {' and '.join(names)} noise, composed over "
         f"{counted(participations, 'participation')}, no amplification",
         sample_sizes={"releases": len(releases), "participations": participations},
         assumptions=(Assumption.UNIFORM_BITS,),

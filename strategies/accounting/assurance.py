@@ -241,6 +241,6 @@ def _grid_facts(releases: Sequence[Release]) -> dict[str, float | str]:
     if not named:
         return {}
     return {
-        "law": ", ".join(sorted({name for name, _ in named})),
+        "distribution": ", ".join(sorted({name for name, _ in named})),
         "largest grid step": max(grid.step for _, grid in named),
     }

@@ -287,7 +287,7 @@ class Noised(Wrapper):
             noised=noised,
             noise_std=math.hypot(std, share) / self._expected,
             share_std=self.share_std,
-            noise_law=kind.name if kind.is_integer else None,
+            noise_distribution=kind.name if kind.is_integer else None,
             divisor=self._expected,
         )
         self._adapt(sum(bit for _, _, bit in parts), server_round)

@@ -136,9 +136,16 @@ class Masked(Wrapper):
         except ValueError:
             return None
 
-    def step(self, num_clients: int, noise_std: float = 0.0, law: str = "gaussian") -> float:
+    def step(
+        self, num_clients: int, noise_std: float = 0.0, noise_distribution: str = "gaussian"
+    ) -> float:
         """Return the grid that updates of this many clients, with this noise, are rounded to."""
-        return Quantiser(max_clients=num_clients, noise_std=noise_std, law=law, **self._shape).step
+        return Quantiser(
+            max_clients=num_clients,
+            noise_std=noise_std,
+            noise_distribution=noise_distribution,
+            **self._shape,
+        ).step
 
     @property
     def current(self) -> SumRound | None:
@@ -288,7 +295,9 @@ class Masked(Wrapper):
         noise = _noise(exchange.messages.values())
         norm = max(wire.clip_norm(m.content) or 0.0 for m in exchange.messages.values())
         # Integer noise is added after the range clip, so nothing needs room.
-        is_added_before = not distribution(noise["law"]).is_integer and noise["noise_std"] > 0
+        is_added_before = (
+            not distribution(noise["noise_distribution"]).is_integer and noise["noise_std"] > 0
+        )
         if is_added_before and norm > self._shape["clip_range"]:
             raise ValueError(
                 f"clip_range must be at least the clip norm {norm:g} where clients add noise, or "
@@ -357,8 +366,8 @@ class Masked(Wrapper):
 def _noise(messages: Iterable[Message]) -> dict[str, Any]:
     """Return the noise that the messages ask each client to add, as arguments of a quantiser."""
     asked = [(wire.share_std(m.content), wire.noise_distribution(m.content).name) for m in messages]
-    std, law = max(asked, default=(0.0, "gaussian"))
-    return {"noise_std": std, "law": law}
+    std, name = max(asked, default=(0.0, "gaussian"))
+    return {"noise_std": std, "noise_distribution": name}
 
 
 def _complaint(exchange: Exchange) -> str:

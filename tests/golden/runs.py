@@ -26,7 +26,7 @@ RUNS: Final[Mapping[str, str]] = {
     "gd": f"{_LIGHT},mutual-information --algorithm gd --lrt-game partition",
     "central": f"{_LIGHT},likelihood-ratio,mutual-information,mine --noise central --clip-norm 1",
     "skellam": (
-        f"{_LIGHT},likelihood-ratio --noise distributed --noise-law skellam --clip-norm 1 "
+        f"{_LIGHT},likelihood-ratio --noise distributed --noise-distribution skellam --clip-norm 1 "
         "--target-epsilon 8"
     ),
     "wfna": (

@@ -61,7 +61,7 @@ def run(scale: str, cells: Cells) -> Table:
     size, rows = _SCALES[scale], []
     config = size.config
     for bits, law in product(size.bits, _LAWS):
-        own = replace(config, secagg_bits=bits, noise_law=law)
+        own = replace(config, secagg_bits=bits, noise_distribution=law)
         runs = [
             cells.get(f"{scale}-{law}-bits{bits}-seed{i}", _trained, replace(own, seed=i))
             for i in range(size.seeds)

@@ -232,6 +232,6 @@ def _protection(run: Run) -> str:
     if noise is None:
         return "not stated"
     sums = "secure sum" if run.settings.get("secagg") in ("on", "active") else "no secure sum"
-    named = run.settings.get("noise-law", "gaussian")
+    named = run.settings.get("noise-distribution", "gaussian")
     distribution = "" if named == "gaussian" else f" ({named})"
     return f"{sums}, {'no' if noise == 'none' else noise} noise{distribution}"

@@ -99,19 +99,19 @@ def _noise(run: Run, leaks: Sequence[Standing], lines: Sequence[Standing]) -> It
         "clipping": "fixed",
         "target-epsilon": target,
         "noise-multiplier": 1.0,
-        **_fitting_law(settings, fits),
+        **_fitting_distribution(settings, fits),
     }
     who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
     text = f"Add noise: guarantee ε ≤ {target:g} against {who}; accuracy will drop:"
     yield from _changed(run, text, change, f"{fits}-{target:g}")
 
 
-def _fitting_law(settings: Mapping[str, Any], noise: str) -> dict[str, Any]:
-    """Return what a law of integers needs to reach a target: a sum, and bits for a fine grid."""
-    if settings.get("noise-law", "gaussian") == "gaussian":
+def _fitting_distribution(settings: Mapping[str, Any], noise: str) -> dict[str, Any]:
+    """Return what integer noise needs to reach a target: a sum, and bits for a fine grid."""
+    if settings.get("noise-distribution", "gaussian") == "gaussian":
         return {}
     if noise == "local":
-        return {"noise-law": "gaussian"}
+        return {"noise-distribution": "gaussian"}
     bits = int(settings.get("secagg-bits", Config.secagg_bits))
     return {"secagg-bits": max(bits, Config.secagg_bits)}
 

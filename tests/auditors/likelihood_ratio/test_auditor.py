@@ -86,7 +86,7 @@ def test_bets_on_trials_that_only_resemble_noise_of_integers_are_conditional(
         gaussian_sampler(np.eye(DIM)), target=0, budget=QUICK, confidence=Anytime(0.95)
     )
     auditor.begin(DIM, 1)
-    seen = auditor.observe(view_of(share_std=0.1, noise_std=0.1, noise_law="skellam"))
+    seen = auditor.observe(view_of(share_std=0.1, noise_std=0.1, noise_distribution="skellam"))
     together = [f for f in (*seen, *auditor.report()) if f.is_anytime]
     assert [f.server_round for f in together] == [1, None]
     assert all(f.is_conditional for f in together)

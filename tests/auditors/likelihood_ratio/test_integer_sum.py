@@ -76,7 +76,7 @@ def test_the_attacker_is_named_and_its_adjacency_follows_from_the_pair() -> None
     assert (model.game, model.colluders, model.knows_cohort) == ("worst-data", 2, True)
     assert Assumption.KNOWN_REST in found.assumptions
     assert not found.is_conditional
-    assert found.facts["law"] == "skellam"
+    assert found.facts["distribution"] == "skellam"
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_the_claims_are_fields() -> None:
 
 
 def test_trials_only_resemble_noise_of_integers() -> None:
-    facts = {"noise_std": 1.0, "share_std": 1.0, "noise_law": "skellam"}
+    facts = {"noise_std": 1.0, "share_std": 1.0, "noise_distribution": "skellam"}
     found = audited(DataSampler(), rounds=1, facts=facts)
     assert Assumption.GAUSSIAN_TRIALS in found.assumptions
     assert found.is_conditional

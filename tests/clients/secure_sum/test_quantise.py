@@ -318,7 +318,7 @@ def test_settings_at_the_limits_give_the_mean(scale: float) -> None:
 
 
 def integers(bits: int = 16, **changes: Any) -> Quantiser:
-    noise = {"noise_std": 0.3, "law": "skellam"}
+    noise = {"noise_std": 0.3, "noise_distribution": "skellam"}
     return plain(**{"bits": bits, "max_clients": 5, **noise, **changes})
 
 
@@ -349,15 +349,15 @@ def test_the_ring_has_room_for_all_clients_and_the_noise_of_their_sum() -> None:
 def test_integers_and_floats_are_not_confused() -> None:
     with pytest.raises(ValueError, match="update must be integers"):
         integers().encode(np.zeros(3), 1.0, {}, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="law must be one of integers"):
+    with pytest.raises(ValueError, match="noise_distribution must be one of integers"):
         plain().encode_integers(np.zeros(3, np.int64))
     for wrong in (np.zeros(3), np.zeros((2, 2), np.int64)):
         with pytest.raises(ValueError, match="flat vector of int64"):
             integers().encode_integers(wrong)
 
 
-def test_a_law_travels_with_its_quantiser_and_gaussian_orders_are_as_before() -> None:
+def test_a_distribution_travels_with_its_quantiser_and_gaussian_orders_are_as_before() -> None:
     for quantiser in (integers(), plain()):
         record = ConfigRecord(put_quantiser(quantiser))
         assert get_quantiser(record) == quantiser
-        assert ("noise-law" in record) == quantiser.has_integers
+        assert ("noise-distribution" in record) == quantiser.has_integers

@@ -30,7 +30,7 @@ def test_every_law_is_trained_at_every_ring_and_few_bits_cost_noise(tmp_path: Pa
 
 def test_a_target_beyond_the_ring_is_said_not_trained() -> None:
     config = table._SCALES["small"].config
-    own = replace(config, noise_law="skellam", secagg_bits=8, target_epsilon=0.01)
+    own = replace(config, noise_distribution="skellam", secagg_bits=8, target_epsilon=0.01)
     found = table._trained(own)
     assert "target-epsilon must be" in found["refused"]
     assert table._row([found])[0] == "none"

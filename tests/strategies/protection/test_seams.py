@@ -69,7 +69,7 @@ def test_a_distribution_in_one_file_passes_clients_accountant_and_findings(tmp_p
     assert np.var(added) == pytest.approx(6 * 16.0**2, rel=0.5)
     found = {f.observer: f for f in strategy.findings() if f.adjacency == "zero-out"}
     assert set(found) == {"server", "wire", "outsider"}
-    assert found["server"].facts["law"] == "laplace"
+    assert found["server"].facts["distribution"] == "laplace"
     releases = strategy.guarantees().single
     again = unamplified(releases, DELTA, participations=2, adjacency="zero-out")
     # Basic composition of ε = √d·√2/8 a round; Rényi DP is below it.

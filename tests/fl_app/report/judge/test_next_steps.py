@@ -55,14 +55,19 @@ def test_a_leak_gets_the_noise_that_its_attacker_does_not_see_through(
 
 def test_a_target_under_an_integer_law_gets_the_grid_or_the_law_that_it_needs() -> None:
     found = bound(9.0, observer="server", sees="round sum")
-    small = {"noise": "distributed", "noise-law": "skellam", "secagg-bits": 8, "clip-norm": 1.0}
+    small = {
+        "noise": "distributed",
+        "noise-distribution": "skellam",
+        "secagg-bits": 8,
+        "clip-norm": 1.0,
+    }
     given = _noise_asked(run(found, **small))
-    assert given["--noise-law"] == "skellam"
+    assert given["--noise-distribution"] == "skellam"
     assert int(given.get("--secagg-bits", Config.secagg_bits)) == Config.secagg_bits
     central = {**small, "noise": "central", "secagg": "off", "secagg-bits": 32}
     given = _noise_asked(run(found, **central))
     assert given["--noise"] == "local"
-    assert given.get("--noise-law", "gaussian") == "gaussian"
+    assert given.get("--noise-distribution", "gaussian") == "gaussian"
 
 
 def test_a_run_with_a_guarantee_is_asked_for_half_of_it() -> None:

@@ -1,4 +1,4 @@
-"""`--noise-law`: what may be combined with it, and whole runs under integer noise."""
+"""`--noise-distribution`: what may be combined with it, and whole runs under integer noise."""
 
 from __future__ import annotations
 
@@ -28,19 +28,24 @@ LAWS = ("skellam", "discrete-gaussian")
 def noised(tiny_config: Config) -> Config:
     """Eight clients, six in each of two rounds."""
     sizes: dict[str, Any] = {"clients": 8, "sample": 6, "rounds": 2, "auditors": "none"}
-    return replace(tiny_config, noise="distributed", clip_norm=0.5, noise_law="skellam", **sizes)
+    return replace(
+        tiny_config, noise="distributed", clip_norm=0.5, noise_distribution="skellam", **sizes
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"noise": "local"}, "--noise-law must be gaussian with --noise local"),
-        ({"noise": "none", "clip_norm": 0.0}, "--noise-law must be gaussian with --noise none"),
+        ({"noise": "local"}, "--noise-distribution must be gaussian with --noise local"),
+        (
+            {"noise": "none", "clip_norm": 0.0},
+            "--noise-distribution must be gaussian with --noise none",
+        ),
         (
             {"noise": "central", "clipping": "adaptive", "noise_multiplier": 0.1},
-            "--noise-law must be gaussian with --clipping adaptive",
+            "--noise-distribution must be gaussian with --clipping adaptive",
         ),
-        ({"noise_law": "laplace"}, "--noise-law must be one of"),
+        ({"noise_distribution": "laplace"}, "--noise-distribution must be one of"),
     ],
 )
 def test_a_combination_without_a_proof_is_refused_with_what_to_do(
@@ -52,7 +57,9 @@ def test_a_combination_without_a_proof_is_refused_with_what_to_do(
 
 
 def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Config) -> None:
-    coarse = replace(noised, noise_law="discrete-gaussian", secagg_bits=8, noise_multiplier=0.01)
+    coarse = replace(
+        noised, noise_distribution="discrete-gaussian", secagg_bits=8, noise_multiplier=0.01
+    )
     with pytest.raises(ConfigError, match=r"--secagg-bits 8 .* Try --secagg-bits 16"):
         server_strategy(coarse)
 
@@ -61,11 +68,13 @@ def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Conf
 @pytest.mark.parametrize("law", LAWS)
 def test_a_target_is_calibrated_under_the_law(noised: Config, law: str, noise: str) -> None:
     bits = 12 if noise == "distributed" else 32
-    plan = replace(noised, noise=noise, noise_law=law, target_epsilon=3.0, secagg_bits=bits)
+    plan = replace(
+        noised, noise=noise, noise_distribution=law, target_epsilon=3.0, secagg_bits=bits
+    )
     config = calibrated(plan)
     assert 0.99 * 3 < planned_guarantee(config).value <= 3
-    assert planned_guarantee(config).facts["law"] == law
-    gaussian = calibrated(replace(plan, noise_law="gaussian"))
+    assert planned_guarantee(config).facts["distribution"] == law
+    gaussian = calibrated(replace(plan, noise_distribution="gaussian"))
     assert gaussian.noise_multiplier < config.noise_multiplier
 
 
@@ -97,8 +106,12 @@ def test_the_plan_is_what_a_run_without_dropouts_releases(
     [
         ({"sample": 3, "clients": 60, "seed": 6, "rounds": 1}, "--sample must be enough"),
         (
-            {"noise_law": "discrete-gaussian", "secagg_bits": 8, "noise_multiplier": 0.048},
-            "--secagg-bits must be more for --noise-law discrete-gaussian",
+            {
+                "noise_distribution": "discrete-gaussian",
+                "secagg_bits": 8,
+                "noise_multiplier": 0.048,
+            },
+            "--secagg-bits must be more for --noise-distribution discrete-gaussian",
         ),
     ],
 )
@@ -136,7 +149,7 @@ def test_a_resumed_run_has_the_same_report_byte_for_byte(
 def test_the_report_says_the_law(noised: Config, tmp_path: Path) -> None:
     launch(RunFolder.create(tmp_path / "run", noised), Progress())
     found = [f for f in read_run(tmp_path / "run").findings if f.auditor == "accountant"]
-    assert {f.facts["law"] for f in found} == {"skellam"}
+    assert {f.facts["distribution"] for f in found} == {"skellam"}
     assert all("uniform-bits" in f.assumptions for f in found)
 
 
@@ -144,7 +157,16 @@ def test_the_report_says_the_law(noised: Config, tmp_path: Path) -> None:
 def test_trials_with_gaussian_noise_are_conditional_under_integer_noise(
     panel: list[str], tmp_path: Path, law: str
 ) -> None:
-    words = ["--noise", "distributed", "--clip-norm", "0.5", "--noise-law", law, "--rounds", "1"]
+    words = [
+        "--noise",
+        "distributed",
+        "--clip-norm",
+        "0.5",
+        "--noise-distribution",
+        law,
+        "--rounds",
+        "1",
+    ]
     more = ["--auditors", "likelihood-ratio", "--out", str(tmp_path / "run")]
     assert main([*panel, *words, *more]) == 0
     found = [f for f in read_run(tmp_path / "run").findings if f.kind == "lower_bound"]

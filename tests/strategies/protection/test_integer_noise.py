@@ -38,7 +38,7 @@ from tests.helpers.numbers import first_fast
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
-FIELDS = ("clip-range", "bits", "max-clients", "max-weight", "noise-std", "noise-law")
+FIELDS = ("clip-range", "bits", "max-clients", "max-weight", "noise-std", "noise-distribution")
 LAWS: tuple[Any, ...] = ("skellam", "discrete-gaussian")
 DIM, NUM, SEED, CLIP = 132, 6, 3, 0.5
 
@@ -150,7 +150,7 @@ def test_findings_name_law_and_assumptions_for_both_adjacencies(law: str) -> Non
     assert 0 < found[0].value < found[1].value < math.inf
     for finding in found:
         assert finding.kind == "guarantee"
-        assert finding.facts["law"] == law
+        assert finding.facts["distribution"] == law
         assert finding.threat_model.colluders == 1
         assert Assumption.UNIFORM_BITS in finding.assumptions
         assert Assumption.HONEST_NOISE in finding.assumptions
@@ -187,7 +187,7 @@ def test_central_noise_releases_a_function_of_integers(law: str, secure: bool) -
     steps = strategy.facts().noised * 6.0 / step
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-5)
     outsider = next(f for f in strategy.findings() if f.observer == "outsider")
-    assert outsider.facts["law"] == law
+    assert outsider.facts["distribution"] == law
     gaussian = noised(Central(1.0))
     run(masked(gaussian, bits=32) if secure else gaussian)
     exact = next(f for f in gaussian.findings() if f.observer == "outsider")
@@ -320,8 +320,8 @@ def asked(**changes: Any) -> Message:
         ({"noise": {"share-std": 0.0}}, "share-std must be at least"),
         ({"noise": {"share-std": 1e-9}}, "share-std must be at least"),
         ({"noise": {"share-std": 1.0}}, "must have the noise of"),
-        ({"total": {"noise-law": "gaussian"}}, "must have the noise of"),
-        ({"total": {"noise-law": "laplace"}}, "noise distribution must be one of"),
+        ({"total": {"noise-distribution": "gaussian"}}, "must have the noise of"),
+        ({"total": {"noise-distribution": "laplace"}}, "noise distribution must be one of"),
         ({"total": {"clip-range": 1e80}}, "rounding steps"),
         ({"total": {"bits": 8, "max-clients": 120}}, "share-std must be at least"),
         ({"total": {"clip-range": 4e3}}, "share-std must be at least"),
@@ -356,7 +356,7 @@ def test_whatever_a_server_orders_is_refused_in_words_or_within_the_limits(
     content = RecordDict(
         {
             wire.NOISE: ConfigRecord({"distribution": "skellam"}),
-            wire.SUM_ORDER: ConfigRecord({**honest, "noise-law": "skellam", **changes}),
+            wire.SUM_ORDER: ConfigRecord({**honest, "noise-distribution": "skellam", **changes}),
         }
     )
     try:
