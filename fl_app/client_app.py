@@ -95,7 +95,7 @@ def _policies(config: Config, deployed: bool) -> _Policies:
         ),
         noise=NoiseMod(
             required=config.noise != "none",
-            unit="record" if config.hides_records else "client",
+            unit=config.noise_kind.unit or "client",
             allow_tap=allow_tap,
             seed=seed,
         ),

@@ -70,10 +70,10 @@ def check_deployed(config: Config) -> None:
     if config.hides_records:
         allowed = "another in a deployment: this one is drawn from the run's seed"
         raise out_of_range("--noise", allowed, config.noise)
-    if config.target_epsilon and (config.noise, config.participation) == ("distributed", "poisson"):
+    if config.target_epsilon and config.noise_kind.needs_sums and config.participation == "poisson":
         allowed = (
-            "0 in a deployment with --noise distributed and --participation poisson: the number of "
-            "clients that add noise is not known beforehand"
+            f"0 in a deployment with --noise {config.noise} and --participation poisson: the "
+            "number of clients that add noise is not known beforehand"
         )
         raise out_of_range("--target-epsilon", allowed, config.target_epsilon)
     if config.download:

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING shows is all that a new auditor, data set or model needs."""
+"""What CONTRIBUTING shows is all that a new auditor, noise, data set or model needs."""
 
 from __future__ import annotations
 
@@ -105,6 +105,28 @@ def test_sizes_of_a_new_data_set_are_those_of_its_loader(project: Path) -> None:
         "print(early._shape(Config(dataset='stripes')))"
     )
     assert run(project, "-c", code) == "((6, 6), 2)\n"
+
+
+def test_a_new_noise_is_run_priced_and_calibrated_by_its_row(project: Path) -> None:
+    assert "local|twofold|wfna" in run(project, "run_sim.py", "--help").replace("\n", "")
+    assert "twofold" in run(project, "run_sim.py", "completion", "bash")
+    words = ["--noise", "twofold", "--clip-norm", "1", "--auditors", "none", "--model", "linear"]
+    said = run(project, "run_sim.py", *SMALL, *words, "--target-epsilon", "9", "--out", "runs/two")
+    assert "twofold noise" in said
+    report = json.loads((project / "runs/two/report.json").read_text())
+    found = [f for f in report["findings"] if f["facts"].get("noise") == "twofold"]
+    proven = {f["threat_model"]["observer"]: f for f in found if f["adjacency"] == "zero-out"}
+    assert 0 < proven["outsider"]["value"] < proven["server"]["value"]
+    assert proven["server"]["value"] == pytest.approx(9, abs=0.001)  # what was asked for
+    assert proven["server"]["kind"] == proven["outsider"]["kind"] == "guarantee"
+
+
+def test_a_noise_without_a_row_is_refused(project: Path) -> None:
+    words = [sys.executable, "run_sim.py", "--noise", "threefold", "--clip-norm", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    done = subprocess.run(words, cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--noise must be one of none, central" in done.stderr
 
 
 def test_the_lists_of_settings_are_up_to_date() -> None:

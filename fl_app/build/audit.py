@@ -48,7 +48,7 @@ class AuditRun:
     @property
     def observer(self) -> Literal["server", "outsider"]:
         """Whom a sum is shown to: whoever sees it after the noise of the server."""
-        return "outsider" if self.config.noise == "central" else "server"
+        return "outsider" if self.config.noise_kind.added_by == "server" else "server"
 
     @property
     def game(self) -> Game:

@@ -47,7 +47,7 @@ def each_round(config: Config, game: Game) -> Callable[[RoundView], CohortSample
 def sampler_of(config: Config, game: Game, view: RoundView) -> CohortSampler:
     """Return what draws updates as the clients of this round compute and clip them."""
     # Noise for records clips gradients, in the rule itself.
-    clips = config.noise != "none" and not config.hides_records
+    clips = config.noise_kind.unit == "client"
     return sampler_for(
         load_task(config),
         config.task,
@@ -136,7 +136,7 @@ def entropy_of(config: Config, client: int) -> UpdateEntropy | None:
     """
     rule = update_rule(config)
     # With water filling the weights are Gaussian.
-    if not isinstance(rule, LocalSteps) or config.noise not in ("none", "central"):
+    if not isinstance(rule, LocalSteps) or config.noise_kind.added_by == "clients":
         return None
     parts = load_task(config).parts
     own = len(parts[client])

@@ -5,33 +5,24 @@ from __future__ import annotations
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
 from leakmeter.auditors.hook import wire
-from leakmeter.fl_app.build.secure_sum import masked, topology
+from leakmeter.fl_app.build.noise import mechanism, records
+from leakmeter.fl_app.build.secure_sum import masked
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
 from leakmeter.fl_app.task import load_task
-from leakmeter.fl_app.training import record_rule
 from leakmeter.strategies import (
     AdaptiveClip,
-    Central,
     Chosen,
     Clipped,
-    Distributed,
     EachOnce,
     FixedClip,
     FixedSize,
-    Local,
-    Mechanism,
     Noised,
     Participation,
     Poisson,
-    RecordNoise,
     ShuffledEpochs,
 )
 from leakmeter.strategies.protection.mechanism import Clipping
-
-# Noises of `Noised`, which clips the mean before its own noise.
-_ON_THE_MEAN = ("central", "distributed", "local")
 
 
 def server_strategy(config: Config) -> Strategy:
@@ -46,10 +37,11 @@ def server_strategy(config: Config) -> Strategy:
         seed=cohort_seed(config),
         needs_answers=not is_deployed(),
     )
-    if config.clip_aggregate and config.noise not in _ON_THE_MEAN:
+    # Noise that hides clients clips the mean itself, before it is noised.
+    if config.clip_aggregate and config.noise_kind.unit != "client":
         strategy = Clipped(strategy, config.clip_aggregate)
     if config.hides_records:
-        noise = _record_noise(config)
+        noise = records(config)
         noised = Noised(strategy, noise=noise, delta=config.delta)
         return masked(noised, config, max_weight=1.0, clip_range=noise.clip_range)
     if config.noise != "none":
@@ -99,22 +91,12 @@ def participation(config: Config) -> Participation:
 
 def _noised(strategy: Strategy, config: Config) -> Noised:
     """Return the strategy with clipping, noise and accounting."""
-    noise: Mechanism = Central(config.noise_multiplier, config.noise_distribution)
-    if config.noise == "local":
-        noise = Local(config.noise_multiplier)
-    elif config.noise == "distributed":
-        # The target is reached by those who are certain to be there, less those who may collude.
-        plan = topology(config).plan(config.cohort)
-        certain = plan.least or plan.threshold - plan.bearable(config.cohort)
-        noise = Distributed(
-            config.noise_multiplier, min_honest=certain, distribution=config.noise_distribution
-        )
     clipping: Clipping = FixedClip(config.clip_norm)
     if config.clipping == "adaptive":
         clipping = AdaptiveClip(config.clip_norm, quantile=config.clip_quantile)
     return Noised(
         strategy,
-        noise=noise,
+        noise=mechanism(config),
         clipping=clipping,
         expected_clients=float(config.cohort),
         delta=config.delta,
@@ -123,31 +105,12 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
     )
 
 
-def _record_noise(config: Config) -> RecordNoise:
-    """Return the mechanism of noise for single records."""
-    rule, sizes = record_rule(config), load_task(config).sizes
-    if rule.sampling == "minibatch" and rule.batch_size > sizes.smallest:
-        allowed = (
-            f"at most {sizes.smallest}, the fewest records of a client, with --noise record-sgd"
-        )
-        raise out_of_range("--batch-size", allowed, rule.batch_size)
-    return RecordNoise(
-        sigma2=config.wfna_floor,
-        clip_norm=rule.clip_norm,
-        batch_size=rule.batch_size,
-        examples=sizes.smallest,
-        lr=rule.lr,
-        steps=rule.steps,
-        kind=rule.mechanism,
-    )
-
-
 def _masked(strategy: Strategy, config: Config) -> Strategy:
     """Return the strategy behind secure sums."""
     metrics = {"train-loss": (0.0, 16.0)}
     if config.clipping == "adaptive":
         metrics[wire.CLIP_BIT] = (0.0, 1.0)
-    if config.noise in ("distributed", "local"):
+    if config.noise_kind.added_by == "clients":
         metrics = {}  # the server would learn them without noise
     # A simulation knows its clients: the tightest limits give the finest rounding.
     largest = 1.0 if config.noise != "none" else float(load_task(config).sizes.largest)

@@ -10,7 +10,7 @@ from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.audits.base import AuditorSettings
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import option
-from leakmeter.fl_app.config.names import RECORD_NOISES
+from leakmeter.fl_app.config.noises import CLIENT_NOISES, RECORD_NOISES
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
 
 _SIZES = ("clients", "sample", "canary-seats", "rounds")
@@ -143,8 +143,9 @@ def _check_target(config: Settings) -> None:
     """Require noise that can be calibrated, at a price that is known beforehand."""
     if not config.target_epsilon:
         return
-    if config.noise not in ("central", "distributed", "local"):
-        allowed = "central, distributed or local with --target-epsilon, which calibrates that noise"
+    if config.noise_kind.unit != "client":
+        known = f"{', '.join(CLIENT_NOISES[:-1])} or {CLIENT_NOISES[-1]}"
+        allowed = f"{known} with --target-epsilon, which calibrates that noise"
         raise out_of_range("--noise", allowed, config.noise, fix="Try --noise central")
     if config.clipping == "adaptive" and config.has_sums:
         allowed = (
@@ -153,9 +154,9 @@ def _check_target(config: Settings) -> None:
         )
         fix = "Try --clipping fixed, or --noise-multiplier in place of --target-epsilon"
         raise out_of_range("--clipping", allowed, config.clipping, fix=fix)
-    if config.noise == "distributed" and config.dropout:
+    if config.noise_kind.needs_sums and config.dropout:
         allowed = (
-            "0 with --target-epsilon and --noise distributed: clients that drop out take their "
+            f"0 with --target-epsilon and --noise {config.noise}: clients that drop out take their "
             "noise away, so the run would exceed the target"
         )
         fix = "Try --dropout 0, or --noise-multiplier in place of --target-epsilon"
@@ -166,7 +167,7 @@ def _check_distribution(config: Settings) -> None:
     """Refuse integer noise where no proof covers it."""
     if config.noise_distribution == "gaussian":
         return
-    if config.noise not in ("central", "distributed"):
+    if not config.noise_kind.has_integers:
         allowed = f"gaussian with --noise {config.noise}: integer noise is for sums"
         fix = "Add --noise distributed or --noise central"
         raise out_of_range("--noise-distribution", allowed, config.noise_distribution, fix=fix)
@@ -184,16 +185,17 @@ def _check_noise(config: Settings) -> None:
     if config.noise != "none" and config.clip_norm == 0:
         allowed = f"above 0 with --noise {config.noise}: without clipping no ε can be guaranteed"
         raise out_of_range("--clip-norm", allowed, 0.0, fix="Try --clip-norm 1")
-    if config.noise in ("distributed", "local") and config.noise_multiplier == 0:
+    kind = config.noise_kind
+    if (kind.unit, kind.added_by) == ("client", "clients") and config.noise_multiplier == 0:
         allowed, fix = f"above 0 with --noise {config.noise}", "Try --noise-multiplier 1"
         raise out_of_range("--noise-multiplier", allowed, 0.0, fix=fix)
-    if config.noise == "distributed" and config.secagg == "off":
-        allowed = "on with --noise distributed: one client's share of the noise is weak"
+    if kind.unit == "client" and kind.needs_sums and config.secagg == "off":
+        allowed = f"on with --noise {config.noise}: {kind.needs_sums}"
         raise out_of_range("--secagg", allowed, "off", fix="Try --secagg on, or --noise local")
     if config.clipping == "adaptive" and config.noise == "none":
         allowed, fix = "central with --clipping adaptive", "Try --noise central"
         raise out_of_range("--noise", allowed, config.noise, fix=fix)
-    if config.clipping == "adaptive" and config.noise != "central":
+    if config.clipping == "adaptive" and not kind.can_adapt:
         allowed, fix = f"fixed with --noise {config.noise}", "Try --clipping fixed"
         raise out_of_range("--clipping", allowed, config.clipping, fix=fix)
     if config.clipping == "adaptive" and config.noise_multiplier >= config.cohort / 10:
@@ -213,11 +215,11 @@ def _check_noise(config: Settings) -> None:
     if config.budget and not config.ledger:
         fix = "Add --ledger FILE"
         raise out_of_range("--budget", "0 without --ledger", config.budget, fix=fix)
-    if config.clip_aggregate and config.noise == "central":
+    if config.clip_aggregate and kind.added_by == "server":
         # These auditors model what an outsider sees as a sum of updates and noise.
         linear = [owner for owner in _named(config) if owner.resamples]
         if linear:
-            allowed = f"0 with --noise central and the auditor {linear[0].auditor}"
+            allowed = f"0 with --noise {config.noise} and the auditor {linear[0].auditor}"
             fix = "Try --auditors one-shot"
             raise out_of_range("--clip-aggregate", allowed, config.clip_aggregate, fix=fix)
 
@@ -236,7 +238,7 @@ def _check_filling(config: Settings) -> None:
         allowed, fix = f"above 0 with --noise {config.noise}", "Try --wfna-floor 0.01"
         raise out_of_range("--wfna-floor", allowed, 0.0, fix=fix)
     if config.secagg == "off":
-        allowed = f"on with --noise {config.noise}: one client's noise floor is weak"
+        allowed = f"on with --noise {config.noise}: {config.noise_kind.needs_sums}"
         raise out_of_range("--secagg", allowed, "off", fix="Try --secagg on")
     _check_steps(config)
     if config.ledger:

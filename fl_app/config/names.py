@@ -11,9 +11,6 @@ SERVERS: Final = ("fedavg", "fedavgm", "fedadam", "fedyogi")
 USUAL_STEP: Final = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.1}
 ENGINES: Final = ("inline", "ray")
 SECAGG: Final = ("on", "active", "off")
-# Noise that protects single records, on the clipped gradients of a client's examples.
-RECORD_NOISES: Final = ("wfna", "record-sgd", "record-gd", "record-isotropic")
-NOISES: Final = ("none", "central", "distributed", "local", *RECORD_NOISES)
 NOISE_DISTRIBUTIONS: Final = ("gaussian", "skellam", "discrete-gaussian")
 CLIPPINGS: Final = ("fixed", "adaptive")
 OVER_BUDGET: Final = ("refuse", "warn")

@@ -14,15 +14,14 @@ from leakmeter.fl_app.config.names import (
     CLIPPINGS,
     ENGINES,
     NOISE_DISTRIBUTIONS,
-    NOISES,
     OVER_BUDGET,
     PARTITIONS,
     PATTERNS,
-    RECORD_NOISES,
     SECAGG,
     SERVERS,
     USUAL_STEP,
 )
+from leakmeter.fl_app.config.noises import NOISES, NoiseKind
 
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
 
@@ -202,7 +201,7 @@ class TrainingSettings:
         "on a minibatch gradient (record-sgd), on the full gradient (record-gd), or on Gaussian "
         "sampling (record-isotropic)",
         group="privacy",
-        choices=NOISES,
+        choices=tuple(NOISES),
     )
     noise_distribution: str = setting(
         "gaussian",
@@ -358,9 +357,14 @@ class Settings(  # fields come in reverse order
         return self.secagg != "off"
 
     @property
+    def noise_kind(self) -> NoiseKind:
+        """What the noise of the run hides and needs."""
+        return NOISES[self.noise]
+
+    @property
     def hides_records(self) -> bool:
         """Whether clients add noise that protects single records."""
-        return self.noise in RECORD_NOISES
+        return self.noise_kind.unit == "record"
 
     @property
     def game(self) -> str:

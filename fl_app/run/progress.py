@@ -200,7 +200,7 @@ def _noise(config: Config) -> str:
 
 def _calibration(config: Config) -> tuple[str, str]:
     """Return the calibrated noise multiplier, and what it is calibrated for, in two lines."""
-    is_central = config.noise == "central"
+    is_central = config.noise_kind.added_by == "server"
     observer = "outsiders that see every model and" if is_central else "a server that"
     world = "added or removed" if config.clipping == "adaptive" else "zeroed out"
     return (

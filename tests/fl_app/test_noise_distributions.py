@@ -173,3 +173,15 @@ def test_trials_with_gaussian_noise_are_conditional_under_integer_noise(
     assert found
     assert {"gaussian-trials" in f.assumptions for f in found} == {law == "skellam"}
     assert {f.is_conditional for f in found} == {law == "skellam"}
+
+
+def test_the_earlier_name_of_the_setting_is_accepted_and_hidden(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = {"noise": "central", "clip-norm": 1.0, "noise-law": "skellam"}
+    assert Config.from_mapping(words).noise_distribution == "skellam"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    helped = capsys.readouterr().out
+    assert "--noise-distribution" in helped
+    assert "--noise-law" not in helped

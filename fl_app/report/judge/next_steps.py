@@ -15,7 +15,7 @@ from leakmeter.auditors.judge.steps import LEAKS, MOST_STEPS, Step
 from leakmeter.auditors.judge.verdict import is_distorted
 from leakmeter.auditors.wording import number
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.names import RECORD_NOISES
+from leakmeter.fl_app.config.noises import NO_NOISE, NOISES, RECORD_NOISES
 from leakmeter.fl_app.report.judge.command import again, program
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read import REPLAY_OF, Run
@@ -101,16 +101,23 @@ def _noise(run: Run, leaks: Sequence[Standing], lines: Sequence[Standing]) -> It
         "noise-multiplier": 1.0,
         **_fitting_distribution(settings, fits),
     }
-    who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
-    text = f"Add noise: guarantee ε ≤ {target:g} against {who}; accuracy will drop:"
+    text = f"Add noise: guarantee ε ≤ {target:g} against {_who(fits)}; accuracy will drop:"
     yield from _changed(run, text, change, f"{fits}-{target:g}")
+
+
+def _who(noise: str) -> str:
+    """Return against whom a noise helps."""
+    kind = NOISES.get(noise, NO_NOISE)
+    if kind.added_by != "clients":
+        return "outsiders"
+    return "the server too" if kind.needs_sums else "everybody"
 
 
 def _fitting_distribution(settings: Mapping[str, Any], noise: str) -> dict[str, Any]:
     """Return what integer noise needs to reach a target: a sum, and bits for a fine grid."""
     if settings.get("noise-distribution", "gaussian") == "gaussian":
         return {}
-    if noise == "local":
+    if not NOISES.get(noise, NO_NOISE).has_integers:
         return {"noise-distribution": "gaussian"}
     bits = int(settings.get("secagg-bits", Config.secagg_bits))
     return {"secagg-bits": max(bits, Config.secagg_bits)}
