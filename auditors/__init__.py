@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.run_log import RoundLine as RoundLine
     from leakmeter.auditors.sampler import UpdateSampler as UpdateSampler
     from leakmeter.auditors.sampling.replay import ReplaySampler as ReplaySampler
+else:
+    __all__, __getattr__ = front_page(__spec__)
 
-__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leakmeter.clients.sampling.sampler import CohortSampler as CohortSampler
     from leakmeter.clients.secure_sum.mask_mod import MaskMod as MaskMod
     from leakmeter.clients.secure_sum.mask_mod import mask_mod as mask_mod
+else:
+    __all__, __getattr__ = front_page(__spec__)
 
-__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.run.launch import launch as launch
     from leakmeter.fl_app.run.progress import Progress as Progress
     from leakmeter.fl_app.run.run import run_on as run_on
+else:
+    __all__, __getattr__ = front_page(__spec__)
 
-__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -26,7 +26,8 @@ def front_page(spec: ModuleSpec | None) -> tuple[list[str], Callable[[str], Any]
 
     Public is what the page imports `if TYPE_CHECKING`: each name is stated once, for people, type
     checkers and Python alike, and imported when it is asked for. A folder is found as well: after
-    `import leakmeter` alone, `leakmeter.auditors.bounds` is there.
+    `import leakmeter` alone, `leakmeter.auditors.bounds` is there. Type checkers must not see the
+    call: with an `__all__` that they cannot read, a star hands on nothing.
 
     Args:
         spec: The page's `__spec__`.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leakmeter.strategies.protection.record_noise import RecordNoise as RecordNoise
     from leakmeter.strategies.secure_sum.masked import Masked as Masked
     from leakmeter.strategies.secure_sum.topology import Risks as Risks
+else:
+    __all__, __getattr__ = front_page(__spec__)
 
-__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -108,7 +108,7 @@ def test_the_map_has_every_folder_and_no_other() -> None:
 def test_modules_called_public_are_those_with_a_table_of_names() -> None:
     named = re.findall(r"`(leakmeter\.[\w.]+)`", section("Public and internal"))
     files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
-    tables = [file for file in files if re.search("^__all__\\b.* =", file.read_text(), re.M)]
+    tables = [file for file in files if re.search(r"^ *__all__\b.* =", file.read_text(), re.M)]
     parts = [file.relative_to(ROOT).with_suffix("").parts for file in tables]
     assert set(named) == {
         ".".join(("leakmeter", *part)).removesuffix(".__init__") for part in parts

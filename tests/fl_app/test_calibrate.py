@@ -174,7 +174,7 @@ from leakmeter.fl_app import deployment
 def planned(config, folder=None):
     print(deployment.is_deployed())
     raise SystemExit
-preflight.preflight = planned
+run.preflight = planned
 cli.main(["--dataset", "synthetic", "--model", "linear", "--out", sys.argv[1]])
 """
     done = subprocess.run(
