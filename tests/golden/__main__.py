@@ -23,8 +23,8 @@ def main() -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # before anything imports numpy: sums on one thread are repeatable
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    recorded = json.loads(HASHES.read_text(encoding="utf-8")) if HASHES.exists() else {}
-    found = dict(recorded.get("hashes", {}))
+    recorded = json.loads(HASHES.read_text(encoding="utf-8"))
+    found = recorded.setdefault(machine(), {})
     for name in arguments.names or RUNS:
         report = json.loads((run(name, arguments.folder) / "report.json").read_text("utf-8"))
         text = canonical(compared(report))
@@ -33,8 +33,7 @@ def main() -> None:
         print(f"golden {name}: {'equal' if now == found.get(name) else 'DIFFERENT'}", flush=True)
         found[name] = now
     if arguments.record:
-        lines = json.dumps({"machine": machine(), "hashes": found}, indent=1)
-        HASHES.write_text(lines + "\n", encoding="utf-8")
+        HASHES.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
 
 
 main()
