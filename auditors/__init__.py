@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.wrapper import Wrapper as Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
     from leakmeter.auditors.information.draws import Look as Look
+    from leakmeter.auditors.information.neural import Critics as Critics
     from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
-    from leakmeter.auditors.information.recombined import Critics as Critics
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import SampleBudget as SampleBudget
     from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition as SpanCondition

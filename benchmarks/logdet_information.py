@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import Row, Scale, compare, seconds, timer
 from leakmeter.auditors.information import gaussian_information, logdet_information
-from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream
 
 USERS = 20

@@ -1,19 +1,23 @@
 """Mutual information between one client's update and a secure sum.
 
 Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation Guarantee?
-(arXiv:2208.02304). Estimators from samples are in `logdet` and `measure`, theory is in `theory`,
-the audit of a run in `auditor`, that of critics in `neural`, which needs torch.
+(arXiv:2208.02304). Estimators from samples are in `logdet`, theory is in `theory`, the audit of a
+run in `auditor`, that of critics in `neural`, which needs torch.
 """
 
 from __future__ import annotations
 
 from leakmeter.auditors.information.directions import Subspace, principal_subspace
 from leakmeter.auditors.information.draws import Look
-from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.information.logdet import joint_information, logdet_information
-from leakmeter.auditors.information.measure import EachInformation, each_information
+from leakmeter.auditors.information.logdet import (
+    EachInformation,
+    each_information,
+    joint_information,
+    logdet_information,
+)
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
+    Information,
     LogConcaveWhitened,
     Theory,
     UpdateEntropy,

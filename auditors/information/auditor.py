@@ -18,19 +18,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
-from leakmeter.auditors.audited_round import AuditedRound
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import AuditedRound, SumObserver
 from leakmeter.auditors.auditor import Due, Project, RoundView
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.base import InformationAuditor
-from leakmeter.auditors.information.directions import ConstantUpdatesError
-from leakmeter.auditors.information.draws import Look, most_directions
-from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.information.draws import Draws, Look, check_whole, measure
 from leakmeter.auditors.information.findings import (
     QUANTITY,
     WHOLE,
@@ -38,16 +36,17 @@ from leakmeter.auditors.information.findings import (
     Claims,
     Entry,
     alike_gaussians,
-    in_all_coordinates,
 )
-from leakmeter.auditors.information.measure import check_whole, measure
+from leakmeter.auditors.information.logdet import most_directions
 from leakmeter.auditors.information.over_rounds import (
     PairedDraws,
+    client_of_most_rounds,
     directions_of,
-    draw_pairs,
+    many_trainings,
     over_rounds,
+    paired_draws,
 )
-from leakmeter.auditors.information.theory import Theory, round_bound
+from leakmeter.auditors.information.theory import Information, Theory, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
 
@@ -57,7 +56,6 @@ _NOT_OVER_ROUNDS: Final = (
     f"the information over all rounds is measured in the game {_KEEPING} only: elsewhere the data "
     "are known, or clients share them"
 )
-_MANY_TRAININGS: Final = 20_000  # that are worth a line
 
 
 class MutualInformation(InformationAuditor):
@@ -100,7 +98,7 @@ class MutualInformation(InformationAuditor):
         look: Look = Look(),  # noqa: B008 - a frozen value
         theory: Theory = Theory(),  # noqa: B008 - a frozen value
         colluding: Collection[int] | int = (),
-        observer: Literal["server", "outsider"] = "server",
+        observer: SumObserver = "server",
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -113,20 +111,17 @@ class MutualInformation(InformationAuditor):
             seed=seed,
             target=target,
         )
-        if target is not None and (target < 0 or target in self.colluders.named):
+        if target is not None and (target < 0 or target in self._named):
             raise ValueError(
                 f"target must be None or a client, 0 or more and not colluding, got {target}"
             )
-        self.theory = theory
-        self._account, self._dim = Account(), 0
-        self._paired = []
+        self._account, self._paired, self._dim = Account(), [], 0
         self._directions = 0  # of each round, for the information over all rounds
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
         super().begin(dim, num_rounds)
-        self._account, self._dim = Account(), dim
-        self._paired = []
+        self._account, self._paired, self._dim = Account(), [], dim
         if self.look.pairs:
             self._directions = directions_of(self.look.pairs, len(self._due), self.look.rank)
 
@@ -134,7 +129,7 @@ class MutualInformation(InformationAuditor):
         """Return where updates cannot be resampled, or draws, clients or theory do not suffice."""
         said = list(super().limits(project))
         if self.look.pairs:
-            said += self._cost()
+            said += many_trainings(self.look.pairs, len(self._due), self._directions)
         if self.settled is None:
             return said
         if self.look.pairs and self.settled.game != _KEEPING:
@@ -174,7 +169,7 @@ class MutualInformation(InformationAuditor):
         bound = self._bound(audited)
         unbounded = math.inf if self.theory.cases else 0.0
         # Any client may be the colluder that was drawn, so all of them count as protected.
-        protected = audited.honest if self.colluders.any_of else audited.hidden
+        protected = audited.honest if self._any_of else audited.hidden
         self._account.took_part(protected, unbounded if bound is None else bound.nats)
         found = self.audit_if_due(audited)
         if bound is None or not found:
@@ -187,7 +182,9 @@ class MutualInformation(InformationAuditor):
             _log.warning("round %d: client %d took no part", audited.server_round, self.target)
             return ()
         found = super().audit(audited)
-        self._pair(audited)
+        if self.look.pairs and audited.game == _KEEPING:
+            names = (self.name, self.seed, "over-rounds")
+            self._paired += paired_draws(audited, self.look.pairs, self._directions, names)
         return found
 
     def claims_of(self, audited: AuditedRound) -> Claims:
@@ -214,18 +211,15 @@ class MutualInformation(InformationAuditor):
         sampler, hidden, noise_std = audited.sampler, audited.hidden, audited.noise_std
         dim = audited.model.size if sampler.free is None else sampler.free.size
         found = measure(
-            sampler,
-            audited.model,
-            hidden,
+            Draws.of(audited),
             target=claims.target,
             look=self.look,
             stream=self.stream_of(audited),
-            noise_std=noise_std,
             seed=self.seed,
             drawing=self.drawing,
-            watch=audited.watch,
         )
-        whole = in_all_coordinates(alike_gaussians(dim, len(hidden), sampler.game, noise_std))
+        every = Assumption.ALL_COORDINATES_VARY
+        whole = alike_gaussians(dim, len(hidden), sampler.game, noise_std, every)
         std_error = found.figure.std_error
         self._keep(
             audited,
@@ -239,50 +233,13 @@ class MutualInformation(InformationAuditor):
         """Keep account of a round that needs no estimate."""
         self._keep(audited, dict.fromkeys(audited.hidden, (nats, 0.0)), error=0.0, alike=nats)
 
-    def _pair(self, audited: AuditedRound) -> None:
-        """Draw one client in pairs that share its data, for what all rounds reveal together."""
-        if not self.look.pairs or audited.game != _KEEPING:
-            return
-        try:
-            halves = draw_pairs(
-                audited.sampler,
-                audited.model,
-                0,  # clients of this game are alike, whether they take part or not
-                pairs=self.look.pairs,
-                directions=self._directions,
-                names=(self.name, self.seed, "over-rounds"),
-                server_round=audited.server_round,
-                watch=audited.watch,
-            )
-        except ConstantUpdatesError:
-            return
-        if halves is not None:
-            hidden = tuple(audited.hidden)
-            self._paired.append(
-                PairedDraws(audited.server_round, hidden, audited.noise_std, halves)
-            )
-
     def _together(self, claims: Claims) -> list[Finding]:
         """Return what all audited rounds reveal about the data of the client with most of them."""
-        counts = Counter(client for one in self._paired for client in one.hidden)
-        if not counts:
+        client = client_of_most_rounds(self._paired) if self.target is None else self.target
+        found = None if client is None else over_rounds(self._paired, client, self.seed)
+        if client is None or found is None:
             return []
-        # Of equally many rounds the first client: clients are alike, so this is no selection.
-        client = self.target
-        if client is None:
-            client = min(counts, key=lambda c: (-counts[c], c))
-        found = over_rounds(self._paired, client, self.seed)
-        return [] if found is None else [claims.over_rounds(found, client, self._directions)]
-
-    def _cost(self) -> list[str]:
-        """Say how many more trainings the information over all rounds takes, if they are many."""
-        each = 2 * self.look.pairs + 3 * self._directions + 2
-        if (total := each * len(self._due)) < _MANY_TRAININGS:
-            return []
-        return [
-            f"the information over all rounds trains a client {total:,} times more, {each:,} times "
-            "in each audited round: fewer pairs cost less and show less"
-        ]
+        return [claims.over_rounds(found, client, self._directions)]
 
     def _keep(
         self,
@@ -293,7 +250,7 @@ class MutualInformation(InformationAuditor):
         alike: float | None,
     ) -> None:
         """Keep account of a round; a client drawn as a colluder gets the mean of the others."""
-        if self.colluders.any_of and set(each) == set(audited.hidden):
+        if self._any_of and set(each) == set(audited.hidden):
             nats, own = (
                 math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)
             )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import replace
+from functools import cache
 
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor, SumObserver
@@ -14,62 +14,11 @@ from leakmeter.auditors.auditor import Project, RoundView, few_clients
 from leakmeter.auditors.finding import Finding, Quantity
 from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.draws import Drawing, Look
-from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.findings import Claims
-from leakmeter.auditors.information.theory import Theory, remembered
+from leakmeter.auditors.information.theory import Information, Theory
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import RoundSampler, Stream
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
-
-
-@dataclass(frozen=True)
-class Colluders:
-    """Who works for the server.
-
-    Attributes:
-        named: Those that are known by number.
-        any_of: How many of a round's clients, whoever they are. Audits of the same seed draw the
-            same clients in their place.
-    """
-
-    named: frozenset[int] = frozenset()
-    any_of: int = 0
-
-    @classmethod
-    def of(cls, colluding: Collection[int] | int) -> Self:
-        """Return the colluders that an auditor was told of: their numbers, or how many."""
-        if isinstance(colluding, int):
-            within("colluding", colluding, lowest=0)
-            return cls(any_of=colluding)
-        return cls(frozenset(colluding))
-
-    @property
-    def count(self) -> int:
-        """How many there are at most."""
-        return self.any_of or len(self.named)
-
-    def hidden(
-        self, honest: Sequence[int], server_round: int, seed: int, target: int | None = None
-    ) -> list[int]:
-        """Return the clients of a round that hide one another; a target does not collude."""
-        if not self.any_of:
-            return [c for c in honest if c not in self.named]
-        if self.any_of >= len(honest):
-            return []
-        others = [c for c in honest if c != target]
-        rng = stream(seed, "mutual-information", "colluders", server_round)
-        known = rng.choice(others, self.any_of, replace=False).tolist()
-        return [c for c in honest if c not in known]
-
-    def limits(self, project: Project) -> list[str]:
-        """Return that too few clients are left to hide one another, if so."""
-        if project.honest is None or project.honest - self.any_of >= 2:
-            return []
-        return [
-            f"{self.any_of} of {project.honest} honest clients of round 1 may collude with the "
-            "server: fewer than 2 are left, so nothing hides a client; assume fewer colluders or "
-            "ask more clients"
-        ]
 
 
 class InformationAuditor(ResamplingAuditor):
@@ -98,15 +47,19 @@ class InformationAuditor(ResamplingAuditor):
         target: int | None = None,
     ) -> None:
         super().__init__(sampler, every=every, observer=observer)
-        self.look, self.seed, self.target = look, seed, target
-        self.colluders, self.drawing = Colluders.of(colluding), Drawing()
+        self.look, self.theory, self.seed, self.target = look, theory, seed, target
+        self.drawing, self._any_of, self._named = Drawing(), 0, frozenset[int]()
+        if isinstance(colluding, int):
+            self._any_of = int(within("colluding", colluding, lowest=0))
+        else:
+            self._named = frozenset(colluding)
         self._claims = Claims(
             self.name,
             observer,
             seed,
             entropy_bits=theory.entropy_bits,
-            limit=remembered(theory.limit),
-            colluders=self.colluders.count,
+            limit=None if theory.limit is None else cache(theory.limit),
+            colluders=self._any_of or len(self._named),
             directions=look.rank,
         )
 
@@ -118,17 +71,35 @@ class InformationAuditor(ResamplingAuditor):
     def too_few(self, project: Project, fit: int) -> list[str]:
         """Return that too few clients hide one another; raise without room for these draws."""
         few = few_clients(project, 2, "its update is the sum; nothing hides it")
-        if few := few or self.colluders.limits(project):
+        if few or project.honest is None:
             return few
-        if project.honest is not None:
-            check_room(file_bytes(fit * project.honest, project.dim))
+        if project.honest - self._any_of < 2:
+            return [
+                f"{self._any_of} of {project.honest} honest clients of round 1 may collude with "
+                "the server: fewer than 2 are left, so nothing hides a client; assume fewer "
+                "colluders or ask more clients"
+            ]
+        check_room(file_bytes(fit * project.honest, project.dim))
         return []
 
     def round_of(self, view: RoundView) -> AuditedRound:
         """Return the round without the clients that collude."""
         found = super().round_of(view)
-        hidden = self.colluders.hidden(found.honest, view.server_round, self.seed, self.target)
-        return replace(found, colluding=frozenset(found.honest) - set(hidden))
+        colluding = self._colluding(found.honest, view.server_round)
+        return replace(found, colluding=colluding)
+
+    def _colluding(self, honest: Sequence[int], server_round: int) -> frozenset[int]:
+        """Return who shows the server its update in a round; a target does not.
+
+        Where any clients may collude, audits of the same seed draw the same in their place.
+        """
+        if not self._any_of:
+            return self._named & set(honest)
+        if self._any_of >= len(honest):
+            return frozenset(honest)
+        others = [c for c in honest if c != self.target]
+        rng = stream(self.seed, "mutual-information", "colluders", server_round)
+        return frozenset(rng.choice(others, self._any_of, replace=False).tolist())
 
     def audit(self, audited: AuditedRound) -> Sequence[Finding]:
         """Measure what the sum reveals, unless that is known without a draw."""

@@ -1,10 +1,26 @@
-"""Critics T(x, z) that tell pairs from strangers, many at once, and how they climb.
+"""Critics T(x, z) that tell pairs from strangers, and the pairs that they are trained on.
 
-Belghazi et al. 2018, Mutual Information Neural Estimation (arXiv:1801.04062); Nguyen, Wainwright
-and Jordan 2010 (arXiv:0809.0853) for NWJ. Ours differs from a plain implementation:
+Sources: Belghazi et al. 2018, Mutual Information Neural Estimation (arXiv:1801.04062), as Elkordy
+et al. 2023 (arXiv:2208.02304) use it on one client's update x and the sum z; Nguyen, Wainwright and
+Jordan 2010 (arXiv:0809.0853) for NWJ. How ours differs:
+
 1. Weights carry a leading axis of models, (models, in, out), so all critics train in one product.
 2. A critic starts at the log density ratio of Gaussians: a network alone needs thousands of pairs
    before it finds the little that one client leaves in a sum.
+3. **Draws are recombined.** Clients draw independently, so any draw of each client makes a sum of
+   the right distribution. A few draws of all clients give thousands of pairs (x, z).
+4. **Strangers are matched.** A stranger of (x, z) is the same x with the same sum, in which another
+   draw of the client takes the place of x. That sum is independent of x, and most of what varies
+   between the two scores cancels.
+5. **Pairs of all clients are pooled.** The sum does not depend on which client I is picked, so
+   I(x_I; z) is at most the mean of I(x_i; z) over the clients, and equal to it if they are alike.
+6. **Nothing is read off on training draws.** Each critic has draws for training, for choosing its
+   step and for the test. The value is NWJ on the test draws. Its mean is at most I(x_I; z) for any
+   critic that has not seen them: every recombined pair has the joint distribution exactly, although
+   pairs share draws. A critic that validation finds no better than none counts as 0.
+
+Clients that share one partition are not independent. Their draws are not recombined, and a stranger
+is the sum of another draw.
 
 Torch is imported on use.
 """
@@ -14,14 +30,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors.finding import Game
+
 if TYPE_CHECKING:
     from torch import Tensor
 
+PARTS = 4  # of the draws: a test, a validation, and the rest for training
+_PAIRS = (1024, 512, 1024)  # recombined for training, validation and test
+_SUMS = 64  # among them at least
+_BATCH = 128
+_CHECK_EVERY = 5
+_BEND = 3.0  # standard deviations at which inputs are bent: a monotone map keeps the information
+_LARGEST = 0.99  # correlation that a critic starts at
 _BETAS = 0.9, 0.999  # of Adam's two moments
 
 
@@ -78,11 +104,6 @@ class GuidedCritic:
         cut = torch.split(flat, [weight[0].numel() for weight in drawn], dim=1)
         views = (own.view(w.shape) for own, w in zip(cut, drawn, strict=True))
         return cls(flat, tuple(views), most)
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """All that is trained."""
-        return [self.flat]
 
     def matched(self, x: Tensor, z: Tensor, strangers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of x with z, and of the same x with the strangers in place of z."""
@@ -141,70 +162,69 @@ class GuidedCritic:
         return first, second, scores
 
 
-class Trainable(Protocol):
-    """Critics whose weights have a leading axis of models."""
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """All that is trained."""
-
-
 class Adam:
     """Ascent by Adam (Kingma and Ba 2015, arXiv:1412.6980, Algorithm 1).
 
     The same numbers as torch's, which imports its compiler with the first step: three seconds.
 
     Args:
-        rates: The weights, and how far each may move in a step.
+        weight: What is trained, in place.
+        rate: How far it may move in a step.
     """
 
-    def __init__(self, rates: Sequence[tuple[Tensor, float]]) -> None:
-        self._rates, self._steps = rates, 0
-        self._moments = [(w.detach().mul(0.0), w.detach().mul(0.0)) for w, _ in rates]
+    def __init__(self, weight: Tensor, rate: float) -> None:
+        self._weight, self._rate, self._steps = weight, rate, 0
+        self._mean, self._square = weight.mul(0.0), weight.mul(0.0)
 
-    def step(self) -> None:
-        """Move the weights along their gradients, and forget these."""
-        import torch
-
+    def step(self, gradient: Tensor) -> None:
+        """Move the weight along a gradient."""
         self._steps += 1
         # Corrections of the moments' start at 0 (Algorithm 1, last lines).
         first, second = (1 - beta**self._steps for beta in _BETAS)
-        with torch.no_grad():
-            for (weight, rate), (mean, square) in zip(self._rates, self._moments, strict=True):
-                assert weight.grad is not None
-                mean.lerp_(weight.grad, 1 - _BETAS[0])
-                square.mul_(_BETAS[1]).addcmul_(weight.grad, weight.grad, value=1 - _BETAS[1])
-                size = (square.sqrt() / second**0.5).add_(1e-8)
-                weight.addcdiv_(mean, size, value=rate / first)
-                weight.grad = None
+        self._mean.lerp_(gradient, 1 - _BETAS[0])
+        self._square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        size = (self._square.sqrt() / second**0.5).add_(1e-8)
+        self._weight.addcdiv_(self._mean, size, value=self._rate / first)
 
 
-class Best:
-    """The weights of each model at its best look at the validation samples."""
+def train(
+    critic: GuidedCritic, parts: Sequence[Sequence[Tensor]], *, steps: int, rate: float
+) -> list[float]:
+    """Train in place and return the held-out value of every model.
 
-    def __init__(self, critic: Trainable) -> None:
-        import torch
+    Args:
+        critic: One for each model.
+        parts: For training, validation and test: updates, sums and strangers of every model,
+            (models, pairs, width) each.
+        steps: Steps of ascent; validation chooses one of them.
+        rate: Learning rate of Adam.
+    """
+    import torch
 
-        self.weights = [weight.detach().clone() for weight in critic.weights]
-        models = self.weights[0].shape[0]
-        self.value = torch.full((models,), -torch.inf)
-        self.step = torch.zeros(models)
+    fitting, choosing, testing = parts
 
-    def put_back(self, critic: Trainable) -> None:
-        """Give the critic its best weights again."""
-        import torch
+    def value(of: Sequence[Tensor], offset: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        joint, strangers = critic.matched(*of)
+        offset = log_mean_exp(strangers) if offset is None else offset
+        return nwj(joint, strangers, offset), offset
 
-        with torch.no_grad():
-            for weight, kept in zip(critic.weights, self.weights, strict=True):
-                weight.copy_(kept)
-
-    def look(self, critic: Trainable, value: Tensor, step: int) -> None:
+    def look() -> None:
         """Keep the weights of the models that have improved."""
-        better = value > self.value  # never so for a value that is not a number
-        self.value[better] = value[better]
-        self.step[better] = step
-        for kept, weight in zip(self.weights, critic.weights, strict=True):
-            kept[better] = weight.detach()[better]
+        now, _ = value(choosing)
+        better = now > best  # never so for a value that is not a number
+        best[better], kept[better] = now[better], critic.flat[better]
+
+    best, kept = torch.full((len(critic.flat),), -torch.inf), critic.flat.clone()
+    adam, last = Adam(critic.flat, rate), fitting[0].shape[1] - _BATCH
+    for step in range(steps):
+        if step % _CHECK_EVERY == 0:
+            look()
+        start = step * _BATCH % (last + 1)
+        adam.step(critic.gradient(*(rows[:, start : start + _BATCH] for rows in fitting)))
+    look()
+    critic.flat.copy_(kept)
+    found, _ = value(testing, value(choosing)[1])
+    return [float(v) for v in torch.where(best > 0, found, torch.zeros_like(found))]
 
 
 def nwj(joint: Tensor, strangers: Tensor, offset: Tensor) -> Tensor:
@@ -227,3 +247,112 @@ def normal(shape: tuple[int, int], fan_in: int, rngs: Sequence[np.random.Generat
 
     drawn = [rng.standard_normal(shape, dtype=np.float32) for rng in rngs]
     return torch.from_numpy(np.stack(drawn) / np.float32(math.sqrt(3 * fan_in))).requires_grad_()
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Draws of one critic, split in three, and how its inputs are scaled.
+
+    Attributes:
+        parts: For training, validation and test, (draws, clients, width) each.
+        centre: Mean of x, (clients, width), and of z, (width,).
+        spread: Standard deviation of x and of z, (width,) each; 1 where nothing varies.
+        correlations: Between x and z, (width,).
+        noise_std: Noise on each coordinate of the sum.
+        is_dealt: Whether draws cannot be recombined.
+    """
+
+    parts: tuple[Floats, Floats, Floats]
+    centre: tuple[Floats, Floats]
+    spread: tuple[Floats, Floats]
+    correlations: Floats
+    noise_std: float
+    is_dealt: bool
+
+    @classmethod
+    def of(
+        cls,
+        rows: Floats,
+        fitted: Floats,
+        *,
+        order: NDArray[np.int64],
+        turn: int,
+        noise_std: float,
+        game: Game,
+    ) -> Pairing:
+        """Split the draws and measure scales on the training draws.
+
+        Clients of one partition depend on each other, so their draws cannot be recombined. In
+        "rerun" clients keep their data, so each has a mean of its own.
+        """
+        quarters = np.array_split(order, PARTS)
+        testing, choosing, *rest = (quarters[(turn + i) % PARTS] for i in range(PARTS))
+        train = np.concatenate([rows[np.concatenate(rest)], fitted])  # (draws, clients, width)
+        each = train.mean(axis=0)
+        centre = each if game == "rerun" else np.broadcast_to(each.mean(axis=0), each.shape)
+        x_std = np.sqrt(np.square(train - centre).mean(axis=(0, 1)))
+        if game == "partition":
+            own = train.sum(axis=1).var(axis=0, ddof=1)
+        else:
+            own = train.var(axis=0, ddof=1).sum(axis=0)  # variances of independent clients add up
+        z_std = np.sqrt(own + noise_std**2)
+        x_std, z_std = (np.where(std > 0, std, 1.0) for std in (x_std, z_std))
+        # The clients' covariances with the sum add up to its variance.
+        correlations = own / rows.shape[1] / (x_std * z_std)
+        return cls(
+            (train, rows[choosing], rows[testing]),
+            (np.asarray(centre), each.sum(axis=0)),
+            (x_std, z_std),
+            np.clip(correlations, 0.0, _LARGEST),
+            noise_std,
+            game == "partition",
+        )
+
+    def pairs(
+        self, rng: np.random.Generator, *, is_shuffled: bool
+    ) -> list[tuple[NDArray[np.float32], ...]]:
+        """Return x, z and strangers of every part, (pairs, width) each."""
+        return [
+            self._part(part, count, rng, is_shuffled)
+            for part, count in zip(self.parts, _PAIRS, strict=True)
+        ]
+
+    def _part(
+        self, part: Floats, count: int, rng: np.random.Generator, is_shuffled: bool
+    ) -> tuple[NDArray[np.float32], ...]:
+        draws, clients, _ = part.shape
+        each = count // _SUMS
+        if self.is_dealt:  # one draw of all clients together
+            chosen = np.broadcast_to(rng.integers(draws, size=(_SUMS, 1)), (_SUMS, clients))
+        else:
+            chosen = rng.integers(draws, size=(_SUMS, clients))
+        sums = part[chosen, np.arange(clients)].sum(axis=1)  # (sums, width)
+        sums = sums + self.noise_std * rng.standard_normal(sums.shape)
+        who = rng.integers(clients, size=(_SUMS, each))
+        drawn = np.take_along_axis(chosen, who, axis=1)
+        other = (drawn + rng.integers(1, draws, size=drawn.shape)) % draws  # never the same
+        z = sums[:, None]
+        if self.is_dealt:
+            strangers = z + part.sum(axis=1)[other] - part.sum(axis=1)[drawn]
+        else:
+            strangers = z - part[drawn, who] + part[other, who]  # (sums, each, width)
+        # A draw and a sum are in many pairs, so they are bent before they are repeated.
+        x = _bent((part - self.centre[0]) / self.spread[0])[drawn, who]
+        z, strangers = (_bent((one - self.centre[1]) / self.spread[1]) for one in (z, strangers))
+        z = np.broadcast_to(z, x.shape)
+        if is_shuffled:
+            # A coin decides which of the two sums an update is paired with. All pairs of one update
+            # share it, as they share their chance deviations.
+            coins = rng.random((draws, 1 if self.is_dealt else clients)) < 0.5
+            swap = coins[drawn, 0 if self.is_dealt else who][..., None]
+            z, strangers = np.where(swap, strangers, z), np.where(swap, z, strangers)
+        order = rng.permutation(x.shape[0] * x.shape[1])
+        bent = (one.reshape(-1, x.shape[-1]) for one in (x, z, strangers))
+        return tuple(one[order].astype(np.float32) for one in bent)
+
+
+def _bent(rows: Floats) -> Floats:
+    """Return rows whose tails grow like logarithms, so that no score explodes."""
+    size = np.abs(rows) / _BEND
+    # The inverse hyperbolic sine, to 1e-15; numpy's own takes three times as long.
+    return np.copysign(_BEND * np.log(size + np.sqrt(size * size + 1)), rows)

@@ -15,7 +15,7 @@ import numpy as np
 
 from leakmeter.auditors._types import AnyFloats, Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.sampler import ROUNDING, Moments
+from leakmeter.auditors.sampler import ROUNDING
 from leakmeter.auditors.sampling.row_store import RowStore
 
 
@@ -186,14 +186,14 @@ def _nothing_varies() -> ConstantUpdatesError:
 
 
 def principal_subspace(
-    draws: AnyFloats | Moments, *, rank: int | None = None, share: float | None = None
+    draws: AnyFloats, *, rank: int | None = None, share: float | None = None
 ) -> Subspace:
     """Return the directions of largest variance; fit on other samples than you then measure.
 
     Directions chosen on the measured samples themselves would favour their accidents.
 
     Args:
-        draws: Rows, (K, dim), or their moments. With K < dim rows the small Gram matrix is used.
+        draws: Rows, (K, dim). With K < dim of them the small Gram matrix is used.
         rank: Number of directions; or
         share: Least share of the variance to keep, in (0, 1]; the smallest rank that does.
     """
@@ -219,10 +219,8 @@ def num_directions(kept: Floats, share: float = 1.0) -> int:
     return 1 + int(np.searchsorted(kept, share * (1 - 1e-12)))
 
 
-def _principal(draws: AnyFloats | Moments) -> tuple[Floats, Floats]:
+def _principal(draws: AnyFloats) -> tuple[Floats, Floats]:
     """Return the positive eigenvalues of the scatter, largest first, and their directions."""
-    if isinstance(draws, Moments):
-        return positive(*np.linalg.eigh(draws.plain().scatter))
     # Mean in double: rows may be single, and a mean of thousands of them would lose digits.
     centred = draws - draws.mean(axis=0, dtype=np.float64)
     if len(draws) >= draws.shape[1]:

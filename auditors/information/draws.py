@@ -1,13 +1,15 @@
-"""Fresh updates of a round's clients, whole or along directions, drawn once for all who share them.
+"""Fresh updates of the clients of a sum, and what they reveal about each of these clients.
 
-Directions are fixed on draws of their own. A Gaussian model uses these for nothing else; critics
-may train on them, since they are tested on other draws.
+It knows nothing of Flower or of rounds: a sampler, a model and the numbers of the clients go in,
+and figures of information come out. Updates are drawn whole or along directions, once for all
+auditors that share them. Directions are fixed on draws of their own. A Gaussian model uses these
+for nothing else; critics may train on them, since they are tested on other draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,20 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.audited_round import AuditedRound, unwatched
+from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.directions import Subspace, leading_directions
+from leakmeter.auditors.information.logdet import (
+    each_information,
+    joint_information,
+    logdet_information,
+    most_directions,
+)
+from leakmeter.auditors.information.theory import Information
+from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
-
-PARTS = 20  # that a jackknife over draws leaves out, at most
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class Directed:
 
 
 class Drawing:
-    """Draws a round along its directions, once for all auditors that share this and ask alike.
+    """Draws a sum along its directions, once for all auditors that share this and ask alike.
 
     Share it only between auditors of one sampler: `mine.drawing = information.drawing`. The draws
     are a function of the stream, so sharing them changes no finding.
@@ -81,68 +91,53 @@ class Drawing:
         self._model: Vector | None = None
         self._found: Directed | None = None
 
-    def directed(
-        self,
-        sampler: UpdateSampler,
-        model: Vector,
-        clients: Sequence[int],
-        *,
-        look: Look,
-        stream: Stream,
-        noise_std: float = 0.0,
-        watch: Watch | None = None,
-    ) -> Directed:
-        """Return the draws of a round.
-
-        Args:
-            sampler: Draws updates; its game decides what is random.
-            model: Global model that the clients start from.
-            clients: Whose updates are in the sum and not known to the observer.
-            look: Draws and directions.
-            stream: Names the randomness.
-            noise_std: Noise on each coordinate of the sum, with which few draws suffice.
-            watch: Told of the progress.
+    def directed(self, drawn: Draws, look: Look, stream: Stream) -> Directed:
+        """Return the draws of a sum; the stream names the randomness.
 
         Raises:
             ConstantUpdatesError: No update varies.
             ValueError: There are too few draws for one direction.
         """
         assert look.rank is not None
-        draws = look.draws
-        rank = affordable(look.rank, draws, len(clients), sampler.game, noise_std)
+        sampler, clients, draws = drawn.sampler, drawn.clients, look.draws
+        rank = affordable(look.rank, draws, len(clients), sampler.game, drawn.noise_std)
         fit = look.fit_draws(rank, len(clients))
         asked = (sampler.game, sampler.scale, tuple(clients), rank, fit, draws, tuple(stream))
-        is_known = asked == self._asked and np.array_equal(model, self._model)  # type: ignore[arg-type]
+        is_known = asked == self._asked and np.array_equal(drawn.model, self._model)  # type: ignore[arg-type]
         if self._found is None or not is_known:
-            drawn = Draws(sampler, model, clients, watch or _unwatched)
             subspace, fitted = drawn.subspace(rank, fit, (*stream, "directions"))
             rows = drawn.along(subspace, draws, (*stream, "draws"))
-            self._asked, self._model = asked, model.copy()
+            self._asked, self._model = asked, drawn.model.copy()
             self._found = Directed(subspace, fitted, rows)
         return self._found
 
 
+@dataclass(frozen=True, eq=False)
 class Draws:
-    """Fresh updates of a round's clients."""
+    """Fresh updates of the clients of a sum.
 
-    def __init__(
-        self,
-        sampler: UpdateSampler,
-        model: Vector,
-        clients: Sequence[int],
-        watch: Watch | None = None,
-    ) -> None:
-        self._sampler, self._model, self._clients = sampler, model, list(clients)
-        self._watch = watch or _unwatched
+    Attributes:
+        sampler: Draws updates; its game decides what is random.
+        model: Global model that the clients start from.
+        clients: Whose updates are in the sum and not known to the observer.
+        noise_std: Noise of the mechanism on each coordinate of the sum.
+        watch: Told of the progress.
+    """
+
+    sampler: UpdateSampler
+    model: Vector
+    clients: Sequence[int]
+    noise_std: float = 0.0
+    watch: Watch = unwatched
+
+    @classmethod
+    def of(cls, audited: AuditedRound) -> Draws:
+        """Return the draws of a round."""
+        noise_std, watch = audited.noise_std, audited.watch
+        return cls(audited.sampler, audited.model, audited.hidden, noise_std, watch)
 
     def pairs(
-        self,
-        target: int,
-        draws: int,
-        stream: Stream,
-        *,
-        noise_std: float = 0.0,
-        rng: np.random.Generator | None = None,
+        self, target: int, draws: int, stream: Stream, rng: np.random.Generator | None = None
     ) -> tuple[Floats, Floats]:
         """Return the target's updates and the sum of the others, (draws, coordinates) each.
 
@@ -150,14 +145,13 @@ class Draws:
             target: Whose update is at stake.
             draws: How many.
             stream: Names the randomness.
-            noise_std: Noise on each coordinate of the sum.
-            rng: Draws that noise; needed if there is any.
+            rng: Draws the noise; needed if there is any.
         """
-        free = self._sampler.free
-        dim = self._model.size if free is None else free.size
-        place = self._clients.index(target)
+        free = self.sampler.free
+        dim = self.model.size if free is None else free.size
+        place = list(self.clients).index(target)
         x = np.empty((draws, dim), dtype=np.float32)  # updates of a model in single precision
-        y = np.empty((draws, dim), dtype=np.float64 if noise_std else np.float32)
+        y = np.empty((draws, dim), dtype=np.float64 if self.noise_std else np.float32)
         done = 0
         for chunk in self._chunks("draws", draws, (*stream, "draws"), None):
             rows = chunk if free is None else chunk[..., free]  # (chunk, clients, dim)
@@ -166,46 +160,42 @@ class Draws:
             # Subtracting the target in double loses nothing; summing the others in single would.
             y[here] = rows.sum(axis=1, dtype=np.float64) - rows[:, place]
             done += len(rows)
-        if rng is not None and noise_std:
-            y += noise_std * rng.standard_normal(y.shape)
+        if rng is not None and self.noise_std:
+            y += self.noise_std * rng.standard_normal(y.shape)
         return x, y  # type: ignore[return-value]
 
     def subspace(self, rank: int, draws: int, stream: Stream) -> tuple[Subspace, Floats]:
         """Return the directions of largest variance, and the draws that fixed them along them."""
-        self._watch("directions", 0.0)
-        rows = RowStore(draws * len(self._clients), self._model.size)
-        updates = self._sampler.updates(self._model, self._clients, draws, stream)
+        self.watch("directions", 0.0)
+        rows = RowStore(draws * len(self.clients), self.model.size)
+        updates = self.sampler.updates(self.model, self.clients, draws, stream)
         for done, row in enumerate(finite(updates), 1):
             rows.add(row)
-            if done % len(self._clients) == 0:
-                self._watch("directions", done / len(rows))
+            if done % len(self.clients) == 0:
+                self.watch("directions", done / len(rows))
         found = leading_directions(rows, draws, rank)
         # (draws · clients, rank), block by block of columns: the rows may not fit into memory at
         # once.
         along = np.zeros((len(rows), found.rank))
         for at, block in rows.blocks():
             along += block @ found.directions[at].astype(block.dtype)
-        return found, along.reshape(draws, len(self._clients), -1)
+        return found, along.reshape(draws, len(self.clients), -1)
 
-    def along(self, subspace: Subspace, draws: int, stream: Stream) -> Floats:
+    def along(self, subspace: Subspace, draws: int, stream: Stream, stage: str = "draws") -> Floats:
         """Return draws of all clients along the directions, (draws, clients, rank)."""
-        chunks = self._chunks("draws", draws, stream, subspace.directions)
+        chunks = self._chunks(stage, draws, stream, subspace.directions)
         return np.concatenate(list(chunks)).astype(np.float64)
 
     def _chunks(
         self, stage: str, draws: int, stream: Stream, project: Floats | None
     ) -> Iterator[NDArray[np.floating[Any]]]:
         done = 0
-        self._watch(stage, 0.0)
-        drawn = self._sampler.sample(self._model, self._clients, draws, stream, project=project)
+        self.watch(stage, 0.0)
+        drawn = self.sampler.sample(self.model, self.clients, draws, stream, project=project)
         for chunk in finite(drawn):
             yield chunk
             done += len(chunk)
-            self._watch(stage, done / draws)
-
-
-def _unwatched(stage: str, share: float) -> None:
-    """Tell nobody."""
+            self.watch(stage, done / draws)
 
 
 def affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float) -> int:
@@ -224,10 +214,101 @@ def affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float
     return min(rank, most)
 
 
-def most_directions(draws: int, clients: int) -> int:
-    """Return the largest rank that this many draws allow without noise.
+@dataclass(frozen=True)
+class Measured:
+    """What was found.
 
-    With one part left out, the covariance of the others' sum must still have four times as many
-    degrees of freedom.
+    Attributes:
+        figure: Of the target, or the mean over all clients.
+        each: Nats and standard error of every client that was measured.
+        rank: Directions that were measured, d*.
     """
-    return (draws - -(-draws // min(draws, PARTS)) - 1) * (clients - 1) // 4
+
+    figure: Information
+    each: Mapping[int, tuple[float, float]]
+    rank: int
+
+
+def measure(
+    drawn: Draws,
+    *,
+    target: int | None,
+    look: Look,
+    stream: Stream,
+    seed: int = 0,
+    drawing: Drawing | None = None,
+) -> Measured:
+    """Return what the sum of the clients' updates reveals about the target, or about each.
+
+    Args:
+        drawn: Draws of the clients' updates.
+        target: Whose update is at stake; None takes the mean over all clients, and the first of
+            them where only one can be looked at.
+        look: How closely.
+        stream: Names the randomness of the draws.
+        seed: Of the noise.
+        drawing: Draws along directions, shared with others who look at the round.
+
+    Raises:
+        ConstantUpdatesError: No update varies.
+        ValueError: There are too few draws for this many directions.
+    """
+    rng, clients = numbers(seed, *stream, "noise"), drawn.clients
+    is_dealt = drawn.sampler.game == "partition"
+    if look.rank is None:
+        check_whole(drawn.sampler, drawn.model.size, look.draws)
+        one = clients[0] if target is None else target
+        # (K, d) each, in the same draws: row k of x + y has the y of row k.
+        x, y = drawn.pairs(one, look.draws, stream, rng)
+        return _in_whole(x, y, one, is_dealt)
+    found = (drawing or Drawing()).directed(drawn, look, stream)
+    # (K, clients, rank) and orthonormal (dim, rank).
+    rows, subspace = found.rows, found.subspace
+    place = None if target is None else list(clients).index(target)
+    if is_dealt:
+        # Along orthonormal directions noise is what it is in coordinates.
+        # (K, rank): the noise is on the sum, once, not on each client.
+        noise = drawn.noise_std * rng.standard_normal(rows[:, 0].shape)
+        figure, errors = _dependent(rows, noise, place)
+    else:
+        independent = each_information(rows, noise_std=drawn.noise_std)
+        figure = independent.of(place)
+        errors = np.stack([independent.nats, independent.std_error], axis=1)
+    rule = f"{figure.rule} in {subspace.rank} fixed directions"
+    figure = replace(figure, rule=rule, variance_kept=subspace.variance_kept)
+    each = {c: (float(a), float(b)) for c, (a, b) in zip(clients, errors, strict=True)}
+    return Measured(figure, each, subspace.rank)
+
+
+def _in_whole(x: Floats, y: Floats, client: int, is_dealt: bool) -> Measured:
+    """Return what paired draws of all coordinates show of one client."""
+    # Shares of one partition are correlated, so this takes the joint covariance of x and z.
+    figure = joint_information(x, x + y) if is_dealt else logdet_information(x + y, y)
+    each = {client: (figure.nats, figure.std_error or 0.0)}
+    return Measured(figure, each, figure.rank or 0)
+
+
+def _dependent(rows: Floats, noise: Floats, place: int | None) -> tuple[Information, Floats]:
+    """Return the figure, and nats and errors of all clients, where clients share one partition."""
+    # z, (K, rank); x of client i is rows[:, i], (K, rank).
+    total = rows.sum(axis=1) + noise
+    found = [joint_information(rows[:, i], total) for i in range(rows.shape[1])]
+    each = np.array([[one.nats, one.std_error or 0.0] for one in found])
+    if place is not None:
+        return found[place], each
+    # The clients' figures come from the same draws: their errors may all have one sign.
+    nats, error = each.mean(axis=0)
+    rule = f"{found[0].rule}, mean over {len(found)} clients"
+    return replace(found[0], nats=float(nats), std_error=float(error), rule=rule), each
+
+
+def check_whole(sampler: UpdateSampler, dim: int, draws: int) -> None:
+    """Raise unless this many draws are enough for determinants of all coordinates."""
+    dim = dim if sampler.free is None else sampler.free.size
+    # A sample covariance of d coordinates is singular unless K > d; the joint one has 2 d.
+    needed = (2 if sampler.game == "partition" else 1) * dim
+    if draws <= needed:
+        raise UnableError(
+            f"draws must be above {needed} to look at all {dim} coordinates in the game "
+            f"{sampler.game}, got {draws}: use more, or give a rank"
+        )

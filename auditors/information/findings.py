@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from leakmeter.auditors import claims
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.finding import Finding, Game, Observer, PerClient, Quantity, ThreatModel
-from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
-from leakmeter.auditors.information.measure import Measured
+from leakmeter.auditors.audited_round import SEES, SumObserver
+from leakmeter.auditors.finding import Finding, Game, PerClient, Quantity, ThreatModel
+from leakmeter.auditors.information.draws import Measured
 from leakmeter.auditors.information.over_rounds import OverRounds
-from leakmeter.auditors.information.theory import LimitOf, gaussian_information
+from leakmeter.auditors.information.theory import (
+    NATS_PER_BIT,
+    Information,
+    LimitOf,
+    gaussian_information,
+)
 from leakmeter.auditors.wording import TOLD_FROM_ZERO
 
 QUANTITY: Quantity = "mutual information"
@@ -150,7 +156,7 @@ class Claims:
     """
 
     name: str
-    observer: Observer
+    observer: SumObserver
     seed: int
     entropy_bits: float | None = None
     limit: LimitOf | None = None
@@ -198,17 +204,17 @@ class Claims:
             entry, how = seen.get(self.target), f"sum for client {self.target} over"
         if entry is None:
             return []
-        claims = replace(self, participations=entry.audited)
+        those = replace(self, participations=entry.audited)
         limit = self.limit_of({c: e.audited for c, e in seen.items()}, entry.audited)
         facts = {"target": self.target, "clients": len(seen)}
         spread = self.spread(account.entries)
         looked = self.directions
         along = "all coordinates" if looked is None else f"at most {looked} directions"
         total = summed(entry, how, along).limited(limit)
-        found = [claims.finding(total, facts, drawn=(spread,))]
+        found = [those.finding(total, facts, drawn=(spread,))]
         # Without a limit, rounds would count again and again what an update can reveal only once.
         if account.has_alike and limit is not None:
-            found.append(claims.finding(alike(entry).limited(limit), facts, WHOLE))
+            found.append(those.finding(alike(entry).limited(limit), facts, WHOLE))
         return found
 
     def over_rounds(self, found: OverRounds, client: int, directions: int) -> Finding:
@@ -221,10 +227,8 @@ class Claims:
             TOLD_FROM_ZERO: found.is_told_from_zero,
             "single_rounds_bits": found.single_rounds / NATS_PER_BIT,
         }
-        claims = replace(self, participations=found.rounds, directions=directions)
-        finding = claims.finding(figure, facts, OVER_ROUNDS)
-        low, high = found.null_band
-        return replace(finding, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
+        those = replace(self, participations=found.rounds, directions=directions)
+        return those.finding(figure, facts, OVER_ROUNDS, null_band=found.null_band)
 
     def limit_of(self, clients: Mapping[int, int], rounds: int) -> float | None:
         """Return the entropy in nats of the updates of this many rounds, as a mean over clients.
@@ -263,8 +267,12 @@ class Claims:
         facts: Mapping[str, Any],
         quantity: Quantity = QUANTITY,
         drawn: tuple[PerClient, ...] = (),
+        null_band: tuple[float, float] | None = None,
     ) -> Finding:
-        """Return one figure with its error and, if asked for, its share of an entropy."""
+        """Return one figure with its error and, if asked for, its share of an entropy.
+
+        The band of what a method says without a leak is given in nats.
+        """
         more: dict[str, Any] = {"nats": figure.nats, "bits": figure.bits, "rank": figure.rank}
         more["variance_kept"] = figure.variance_kept
         if self.directions is not None and quantity != WHOLE:  # else it would look like the total
@@ -273,20 +281,16 @@ class Claims:
             more["std_error_bits"] = figure.std_error / NATS_PER_BIT
         if self.entropy_bits is not None:
             more["share_of_entropy"] = figure.bits / self.entropy_bits
-        context = self._context() | {"quantity": quantity}
         known = more | dict(figure.facts) | dict(facts)
-        return Finding.of(figure.bound(), facts=known, details=drawn, **context)
+        found = self._shared.finding(figure.bound(), known, drawn, quantity)
+        if null_band is None:
+            return found
+        low, high = null_band
+        return replace(found, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
 
     def note(self, figure: Information, quantity: Quantity = QUANTITY) -> Finding:
         """Return a value that needs no estimate, with the reason in its rule."""
-        return Finding.of(figure.bound(), **(self._context() | {"quantity": quantity}))
-
-    def neural(
-        self, figure: Information, facts: Mapping[str, Any], null_band: tuple[float, float]
-    ) -> Finding:
-        """Return the held-out figure of critics with the band of shuffled pairs, given in nats."""
-        low, high = (edge / NATS_PER_BIT for edge in null_band)
-        return replace(self.finding(figure, facts, NEURAL), null_band=(low, high))
+        return self._shared.finding(figure.bound(), quantity=quantity)
 
     def known(self, rank: int, noise_std: float) -> dict[str, Any]:
         """Return what the figure may be compared with."""
@@ -300,42 +304,34 @@ class Claims:
             known["gaussian_nats"] = same.nats
         return known
 
-    def _context(self) -> dict[str, Any]:
-        """Return the fields that all findings share."""
-        return {
-            "auditor": self.name,
-            "quantity": QUANTITY,
-            "threat_model": ThreatModel(
-                observer=self.observer,
-                sees="round sum" if self.observer == "server" else "noised sum",
-                knows_cohort=True,
-                participations=self.participations,
-                game=self.game,
-                colluders=self.colluders,
-            ),
-            "unit": "client",
-            "server_round": self.server_round,
-            "seed": self.seed,
-        }
+    @property
+    def _shared(self) -> claims.Claims:
+        """What makes findings about this attacker."""
+        attacker = ThreatModel(
+            observer=self.observer,
+            sees=SEES[self.observer],
+            knows_cohort=True,
+            participations=self.participations,
+            game=self.game,
+            colluders=self.colluders,
+        )
+        return claims.Claims(
+            self.name, attacker, adjacency=None, server_round=self.server_round, seed=self.seed
+        )
 
 
-def alike_gaussians(rank: int, hidden: int, game: Game, noise_std: float) -> Information | None:
+def alike_gaussians(
+    rank: int, hidden: int, game: Game, noise_std: float, *more: Assumption
+) -> Information | None:
     """Return what alike Gaussian clients reveal in this many directions, if that says anything.
 
     The formula is for a sum without noise, of two independent updates or more. Clients that share
-    one partition of the data are not independent.
+    one partition of the data are not independent. `more` is what else it assumes here.
     """
     if hidden < 2 or noise_std > 0 or game == "partition":
         return None
-    return gaussian_information(rank, hidden)
-
-
-def in_all_coordinates(figure: Information | None) -> Information | None:
-    """Return the figure of alike Gaussian clients as that of the whole sum."""
-    if figure is None:
-        return None
-    assumptions = (*figure.assumptions, Assumption.ALL_COORDINATES_VARY)
-    return replace(figure, assumptions=assumptions)
+    figure = gaussian_information(rank, hidden)
+    return replace(figure, assumptions=(*figure.assumptions, *more))
 
 
 def summed(entry: Entry, how: str, directions: str) -> Information:

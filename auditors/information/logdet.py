@@ -1,12 +1,12 @@
-"""Information in a sum from determinants of covariances: unbiased for Gaussian updates.
+"""Information in a sum from covariances of samples, as if updates were Gaussian.
 
 For z = x + y with x and y independent, I(x; z) = h(z) - h(y). If both are Gaussian that is
-½ ln|Σ_z| - ½ ln|Σ_y|, and the bias of ln|S| depends on sample size and dimension alone, so with
-equally many draws of z and y it cancels and otherwise is known. For other distributions it is
-neither an upper nor a lower bound. Background: Cai, Liang and Zhou 2015, Law of log determinant of
-sample covariance matrix (arXiv:1309.0482).
+½ ln|Σ_z| - ½ ln|Σ_y|. For other distributions it is neither an upper nor a lower bound.
 
-How ours differs from the textbook:
+From draws of sums (`logdet_information`): the bias of ln|S| depends on sample size and dimension
+alone, so with equally many draws of z and y it cancels and otherwise is known. Background: Cai,
+Liang and Zhou 2015, Law of log determinant of sample covariance matrix (arXiv:1309.0482). How ours
+differs from the textbook:
 1. z and y may share the same draws of y, row by row; that keeps the figure unbiased and takes most
    of its noise away, since it cancels in the difference.
 2. The standard error is a jackknife over rows, less what it is known to exaggerate for Gaussians
@@ -17,6 +17,13 @@ For K Gaussian rows ln|S| - ln|Σ| is a sum of logarithms of independent chi-squ
 variance are known exactly (Anderson 2003, An Introduction to Multivariate Statistical Analysis,
 Theorem 7.5.3). Leaving out one row changes a determinant by its leverage, so all K of them cost
 one triangular solve.
+
+From draws of single clients (`each_information`): clients that draw independently have
+Σ_z = Σ_1 + … + Σ_N, so I(x_i; z) follows from their covariances one by one. A draw of N clients
+then counts N times, and noise of the mechanism enters exactly, as σ²I: the same updates give an
+error about √N times smaller. The jackknife (Quenouille 1956) removes the bias of the determinants,
+whatever the distribution. What is left is of the order of one over the draws squared: for Gaussians
+below 1 % where draws times other clients are 20 times the rank, and some 5 % downwards at 6 times.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,34 +40,36 @@ from scipy.linalg.blas import dsyrk
 from scipy.special import polygamma, psi
 
 from leakmeter.auditors._types import AnyFloats, Floats
+from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.information.theory import Information
 
-Rows = NDArray[np.floating[Any]]
-Draws = Rows | Moments | Sequence[Moments]
-
+PARTS = 20  # that a jackknife over draws leaves out, at most
 _CHUNK = 1024
 # Part of a coordinate's variance that the ones before it leave unexplained; less is redundancy.
-# Moments may have been summed in single precision, whose rounding looks like 1e-6.
-_LEFT_OF_ROWS, _LEFT_OF_MOMENTS = 1e-10, 1e-6
+_LEFT = 1e-10
+# Eigenvalues below this share of the largest are rounding.
+_ROUNDING = 1e-12
+# The others leave at least this share of a direction's variance, or it is the target's alone.
+_OTHERS = 1e-9
+_approximation = partial(
+    Information, kind="approximation", assumptions=(Assumption.GAUSSIAN_UPDATES,)
+)
 
 
-def logdet_information(sums_with: Draws, sums_without: Draws) -> Information:
+def logdet_information(sums_with: AnyFloats, sums_without: AnyFloats) -> Information:
     """Return I(x; x + y) from draws of the sum with and without the target's update x.
 
     Row k of both should come from the same draw of y (see above); draws that have nothing to do
     with each other are also fine. Rows may be single precision; all else is done in double.
 
     Args:
-        sums_with: Draws of x + y, (K, d), with K > d; or their moments; or one `Moments` per block
-            of draws, which gives a jackknife over blocks without keeping rows.
+        sums_with: Draws of x + y, (K, d), with K > d.
         sums_without: Draws of y, likewise. If their number differs each bias is taken off.
 
     Returns:
-        The information, kind "approximation": exact in expectation for Gaussians alone. Without
-        rows or blocks the standard error is that of unrelated Gaussian draws. It is infinite if
-        some coordinate moves with the target only, and 0 if nothing moves at all.
+        The information, kind "approximation": exact in expectation for Gaussians alone. It is
+        infinite if some coordinate moves with the target only, and 0 if nothing moves at all.
 
     >>> from leakmeter.auditors.rng import stream
     >>> y = stream(0, "others").standard_normal((400, 3))
@@ -70,9 +79,11 @@ def logdet_information(sums_with: Draws, sums_without: Draws) -> Information:
     True
     """
     z, y = Sample.of("sums_with", sums_with), Sample.of("sums_without", sums_without)
-    if z.dim != y.dim:
-        raise ValueError(f"sums_without must have {z.dim} columns, got {y.dim}")
+    if z.mean.size != y.mean.size:
+        raise ValueError(f"sums_without must have {z.mean.size} columns, got {y.mean.size}")
+    rank, rule = z.rank, "½ log₂|S_with| − ½ log₂|S_without|"
     sizes = {"with": z.count, "without": y.count}
+    figure = partial(_approximation, rule=rule, sample_sizes=sizes, rank=rank)
     if (y.moving & ~z.moving).any():
         coordinate = int(np.argmax(y.moving & ~z.moving))
         raise ValueError(
@@ -80,17 +91,17 @@ def logdet_information(sums_with: Draws, sums_without: Draws) -> Information:
         )
     # Along such a coordinate the others hide nothing: z shows x exactly, and I(x; z) is infinite.
     if (z.moving & ~y.moving).any():
-        return _approximation(math.inf, None, int(z.moving.sum()), sizes)
-    if not z.moving.any():
-        return _approximation(0.0, 0.0, 0, sizes)
+        return figure(math.inf)
+    if not rank:
+        return figure(0.0, std_error=0.0)
     # I = ½ ln|Σ_z| - ½ ln|Σ_y|. The entropies' constants, ½ d ln 2πe each, cancel.
-    nats, error = combine([z.log_det(), y.log_det()], [0.5, -0.5])
-    if z.count == y.count and z.leaves_out_rows and y.leaves_out_rows:
-        error = _less_excess(error, nats, int(z.moving.sum()), z.count)
-    return _approximation(nats, error, int(z.moving.sum()), sizes)
+    nats, error = combine([z, y], [0.5, -0.5])
+    if z.count == y.count and z.leaves_out_rows:  # both move in the same coordinates here
+        error = _less_excess(error, nats, rank, z.count)
+    return figure(nats, std_error=error)
 
 
-def joint_information(x: Rows, z: Rows) -> Information:
+def joint_information(x: AnyFloats, z: AnyFloats) -> Information:
     """Return I(x; z) as if x and z were jointly Gaussian, from K pairs of rows.
 
     ½ (ln|S_x| + ln|S_z| - ln|S_xz|), each determinant without its bias. It asks nothing of how z
@@ -99,17 +110,16 @@ def joint_information(x: Rows, z: Rows) -> Information:
     if len(x) != len(z):
         raise ValueError(f"z must have as many rows as x, {len(x)}, got {len(z)}")
     parts = [Sample.of("x", x), Sample.of("z", z)]
-    sizes = {"pairs": len(x)}
-    if not all(part.moving.any() for part in parts):
-        return _approximation(0.0, 0.0, 0, sizes)
+    # No more canonical correlations than the smaller of the two has coordinates.
+    rank, rule = min(part.rank for part in parts), "joint Gaussian plug-in without its bias"
+    figure = partial(_approximation, rule=rule, sample_sizes={"pairs": len(x)}, rank=rank)
+    if not rank:
+        return figure(0.0, std_error=0.0)
     # (K, d_x + d_z): the determinant of the joint covariance, blocks S_x, S_z and what they share.
     both = np.concatenate([x[:, parts[0].moving], z[:, parts[1].moving]], axis=1)
     joint = Sample.of("x and z together", both)
-    found = [sample.log_det() for sample in (*parts, joint)]
-    nats, error = combine(found, [0.5, 0.5, -0.5])
-    # No more canonical correlations than the smaller of the two has coordinates.
-    rank = min(int(part.moving.sum()) for part in parts)
-    return _approximation(nats, error, rank, sizes, "joint Gaussian plug-in without its bias")
+    nats, error = combine([*parts, joint], [0.5, 0.5, -0.5])
+    return figure(nats, std_error=error)
 
 
 def _less_excess(error: float, nats: float, rank: int, count: int) -> float:
@@ -130,24 +140,6 @@ def _less_excess(error: float, nats: float, rank: int, count: int) -> float:
     return math.sqrt(max(error**2 - excess, gaussian))
 
 
-def _approximation(
-    nats: float,
-    error: float | None,
-    rank: int,
-    sizes: dict[str, int],
-    rule: str = "½ log₂|S_with| − ½ log₂|S_without|",
-) -> Information:
-    return Information(
-        nats=nats,
-        kind="approximation",
-        rule=rule,
-        std_error=error,
-        rank=rank,
-        sample_sizes=sizes,
-        assumptions=(Assumption.GAUSSIAN_UPDATES,),
-    )
-
-
 def log_det_bias(dim: int, count: int) -> float:
     """Return E ln|S| - ln|Σ| for the covariance S of `count` Gaussian rows."""
     # Bartlett: |S| / |Σ| is a product of χ²_{K-1-i} / (K - 1), i < d; E ln χ²_k = ψ(k/2) + ln 2.
@@ -162,31 +154,19 @@ def log_det_std(dim: int, count: int) -> float:
     return math.sqrt(float(polygamma(1, halves).sum()))
 
 
-@dataclass(frozen=True)
-class LogDet:
-    """ln|S| without its bias, its Gaussian standard deviation, and what it is without each part."""
-
-    value: float
-    std: float
-    left_out: Floats | None  # value with one part left out, up to a constant; None if unknown
-    shares: Floats | None  # rows / rows in the part
-
-
-def combine(dets: Sequence[LogDet], weights: Sequence[float]) -> tuple[float, float]:
-    """Return a weighted sum of log determinants and its standard error."""
-    total = math.fsum(w * det.value for w, det in zip(weights, dets, strict=True))
-    shares = dets[0].shares
-    paired = shares is not None and all(
-        det.shares is not None and np.array_equal(det.shares, shares) for det in dets
-    )
-    if paired and shares is not None:
-        # (parts,) changes of the whole combination, each with part k missing in all determinants.
-        # Paired parts are left out together, so what they share cancels.
-        left_out = sum(w * cast(Floats, det.left_out) for w, det in zip(weights, dets, strict=True))
-        _, std = jackknife(np.asarray(total), total + cast(Floats, left_out), shares)
-        return total, float(std)
-    # Unrelated draws: variances add. For draws that are paired this would be far too large.
-    return total, math.hypot(*(w * det.std for w, det in zip(weights, dets, strict=True)))
+def combine(samples: Sequence[Sample], weights: Sequence[float]) -> tuple[float, float]:
+    """Return a weighted sum of the samples' log determinants and its standard error."""
+    values, stds, left_out = zip(*(sample.log_det() for sample in samples), strict=True)
+    total = math.fsum(w * value for w, value in zip(weights, values, strict=True))
+    sizes = {0 if one is None else len(one) for one in left_out}
+    if len(sizes) > 1 or 0 in sizes:
+        # Unrelated draws: variances add. For draws that are paired this would be far too large.
+        return total, math.hypot(*(w * std for w, std in zip(weights, stds, strict=True)))
+    # (rows,) changes of the whole combination, each with row k missing in all determinants. Paired
+    # rows are left out together, so what they share cancels.
+    changes = total + sum(w * one for w, one in zip(weights, left_out, strict=True))
+    shares = np.full(len(changes), float(len(changes)))
+    return total, float(jackknife(np.asarray(total), changes, shares)[1])
 
 
 def jackknife(whole: Floats, left_out: Floats, shares: Floats) -> tuple[Floats, Floats]:
@@ -206,61 +186,73 @@ def jackknife(whole: Floats, left_out: Floats, shares: Floats) -> tuple[Floats, 
     return centre, np.sqrt(((pseudo - centre) ** 2 / (h - 1)).mean(axis=0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
-    """Draws of one sum, as rows, moments or blocks, with the moments of all of them."""
+    """Draws of one sum, with their moments.
+
+    Attributes:
+        name: Of the argument that they came as.
+        rows: (K, d).
+        mean: (d,).
+        scatter: Sum of the outer products of the centred rows, (d, d).
+        moving: Which coordinates vary by more than the rounding of their mean, (d,).
+    """
 
     name: str
-    moments: Moments
-    rows: Rows | None = None
-    blocks: Sequence[Moments] | None = None
+    rows: AnyFloats
+    mean: Floats
+    scatter: Floats
+    moving: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, name: str, draws: Draws) -> Sample:
-        """Read whatever form the draws come in."""
-        if isinstance(draws, Moments):
-            return cls(name, draws.plain())
-        if isinstance(draws, np.ndarray):
-            return cls(name, _moments(name, draws), rows=draws)
-        if not draws:
-            raise ValueError(f"{name} must contain at least one block, got none")
-        blocks = [block.plain() for block in draws]
-        return cls(name, _merged(blocks), blocks=blocks if len(blocks) > 1 else None)
+    def of(cls, name: str, rows: AnyFloats) -> Sample:
+        """Return rows with their moments, summed in double precision chunk by chunk."""
+        rows = np.asarray(rows)
+        if rows.ndim != 2 or len(rows) < 2 or not rows.shape[1]:
+            raise ValueError(f"{name} must have shape (2 or more, 1 or more), got {rows.shape}")
+        mean = rows.mean(axis=0, dtype=np.float64)
+        if not np.isfinite(mean).all():
+            wrong = mean[~np.isfinite(mean)][0]
+            raise ValueError(f"{name} must be finite, got {wrong} in a column")
+        scatter = np.zeros((rows.shape[1], rows.shape[1]), order="F")
+        for start in range(0, len(rows), _CHUNK):
+            centred = rows[start : start + _CHUNK] - mean  # double, since the mean is
+            # A symmetric rank-k update writes one triangle: half the work of centredᵀ @ centred.
+            scatter = dsyrk(1.0, centred.T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
+        scatter += np.tril(scatter, -1).T
+        rounding = len(rows) * (64 * np.finfo(np.float64).eps * mean) ** 2
+        return cls(name, rows, mean, scatter, np.diagonal(scatter) > rounding)
 
     @property
     def count(self) -> int:
-        """Draws in all."""
-        return self.moments.count
+        """Draws in all, K."""
+        return len(self.rows)
 
     @property
-    def dim(self) -> int:
-        """Coordinates, moving or not."""
-        return self.moments.mean.size
-
-    @property
-    def moving(self) -> NDArray[np.bool_]:
-        """Which coordinates vary by more than the rounding of their mean."""
-        rounding = self.count * (64 * np.finfo(np.float64).eps * self.moments.mean) ** 2
-        return np.asarray(np.diagonal(self.moments.scatter) > rounding)
+    def rank(self) -> int:
+        """Coordinates that move."""
+        return int(self.moving.sum())
 
     @property
     def leaves_out_rows(self) -> bool:
-        """Whether there are rows, and enough for a jackknife over them to have a variance."""
-        return self.rows is not None and self.count > int(self.moving.sum()) + 3
+        """Whether there are enough rows for a jackknife over them to have a variance."""
+        return self.count > self.rank + 3
 
-    def log_det(self) -> LogDet:
-        """Return ln|S| over the moving coordinates."""
-        moving, count = self.moving, self.count
-        rank = int(moving.sum())
+    def log_det(self) -> tuple[float, float, Floats | None]:
+        """Return ln|S| over the moving coordinates, without its bias, and how far it may err.
+
+        Second is its standard deviation for Gaussian rows, third what leaving out each row changes,
+        (rows,), up to a constant; None for too few rows.
+        """
+        moving, count, rank = self.moving, self.count, self.rank
         if count <= rank:
             raise ValueError(
                 f"{self.name} must have more draws than its {rank} moving coordinates, got {count}:"
                 " use more draws or a subspace"
             )
-        spread = np.sqrt(np.diagonal(self.moments.scatter)[moving])
-        tol = _LEFT_OF_MOMENTS if self.rows is None else _LEFT_OF_ROWS
-        factor = _factor(self.moments.scatter, moving, spread)
-        if factor is None or float(factor.diagonal().min()) ** 2 < tol:
+        spread = np.sqrt(np.diagonal(self.scatter)[moving])
+        factor = self._factor(spread)
+        if factor is None or float(factor.diagonal().min()) ** 2 < _LEFT:
             raise ValueError(
                 f"{self.name} must have linearly independent coordinates, got some that follow from"
                 " others: drop them (one class of a softmax layer, say) or use a subspace"
@@ -270,101 +262,146 @@ class Sample:
         log_scatter = 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
         # S = scatter / (K - 1), so its determinant is smaller by (K - 1)^d.
         value = log_scatter - rank * math.log(count - 1) - log_det_bias(rank, count)
-        left_out, shares = self._left_out(moving, spread, factor, log_scatter)
-        return LogDet(value, log_det_std(rank, count), left_out, shares)
-
-    def _left_out(
-        self, moving: NDArray[np.bool_], spread: Floats, factor: Floats, log_scatter: float
-    ) -> tuple[Floats | None, Floats | None]:
-        """Return ln|S| with each row or block left out minus ln|S|, and their shares."""
-        count, rank = self.count, len(spread)
-        if self.rows is not None and self.leaves_out_rows:
-            mean = self.moments.mean[moving]
-            leverage = _leverage(self.rows, moving, mean, spread, factor)
+        left_out = None
+        if self.leaves_out_rows:
             # Matrix determinant lemma: without row k the scatter loses K/(K-1) · c cᵀ, c = row -
             # mean, so |scatter| shrinks by 1 - K/(K-1) · leverage. The new divisor K - 2 is the
             # same for every row, and a jackknife ignores constants.
-            changes = np.log1p(-count / (count - 1) * leverage)
-            return changes, np.full(count, float(count))
-        if self.blocks is not None and count - max(b.count for b in self.blocks) > rank:
-            changes = np.array([self._without(b, moving, spread) for b in self.blocks])
-            sizes = np.array([b.count for b in self.blocks], dtype=np.float64)
-            # Fewer rows have a smaller scatter and another bias: both are known.
-            biases = [
-                rank * math.log(count - 1 - size) + log_det_bias(rank, int(count - size))
-                for size in sizes
-            ]
-            here = rank * math.log(count - 1) + log_det_bias(rank, count)
-            return changes - log_scatter - biases + here, count / sizes
-        return None, None
+            left_out = np.log1p(-count / (count - 1) * self._leverage(spread, factor))
+        return value, log_det_std(rank, count), left_out
 
-    def _without(self, block: Moments, moving: NDArray[np.bool_], spread: Floats) -> float:
-        """Return ln of the scatter's determinant with one block left out."""
-        rest = self.count - block.count
-        shift = block.mean - self.moments.mean
-        # Chan et al. backwards: removing a block also removes the spread between its mean and the
-        # mean of the rest, which is K_block · K / K_rest times the outer product of `shift`, (d,
-        # d).
-        scatter = (
-            self.moments.scatter
-            - block.scatter
-            - block.count * self.count / rest * np.outer(shift, shift)
+    def _factor(self, spread: Floats) -> Floats | None:
+        """Return the lower Cholesky factor in units of `spread`; None if it has none."""
+        # Coordinates of equal size make the pivots comparable.
+        moving = self.moving
+        scaled = self.scatter if moving.all() else self.scatter[np.ix_(moving, moving)]
+        scaled = scaled / spread
+        scaled /= spread[:, None]
+        try:
+            # Symmetric, so the transpose is the same matrix in the order that LAPACK overwrites.
+            return np.asarray(cholesky(scaled.T, lower=True, overwrite_a=True, check_finite=False))
+        except LinAlgError:
+            return None
+
+    def _leverage(self, spread: Floats, factor: Floats) -> Floats:
+        """Return (row - mean)ᵀ scatter⁻¹ (row - mean) for each row."""
+        found, mean = np.empty(self.count), self.mean[self.moving]
+        for start in range(0, self.count, _CHUNK):
+            chunk = self.rows[start : start + _CHUNK][:, self.moving].astype(np.float64)
+            centred = np.asfortranarray(((chunk - mean) / spread).T)
+            # L w = c gives w = L⁻¹ c, (d, rows), and cᵀ scatter⁻¹ c = ‖w‖²: no inverse is formed.
+            white = solve_triangular(
+                factor, centred, lower=True, overwrite_b=True, check_finite=False
+            )
+            found[start : start + _CHUNK] = np.einsum("ij,ij->j", white, white)
+        return found
+
+
+def most_directions(draws: int, clients: int) -> int:
+    """Return the largest rank that this many draws allow without noise.
+
+    With one part left out, the covariance of the others' sum must still have four times as many
+    degrees of freedom.
+    """
+    return (draws - -(-draws // min(draws, PARTS)) - 1) * (clients - 1) // 4
+
+
+@dataclass(frozen=True)
+class EachInformation:
+    """What the sum reveals about each client, in nats; infinite where the others do not hide it.
+
+    Attributes:
+        nats: One per client.
+        std_error: Standard error of each.
+        mean_error: Standard error of their mean.
+        draws: Joint draws behind them.
+        rank: Directions in which the sum varies.
+    """
+
+    nats: Floats
+    std_error: Floats
+    mean_error: float
+    draws: int
+    rank: int
+
+    def of(self, client: int | None) -> Information:
+        """Return the figure of one client by its place, or the mean over all for None."""
+        if client is None:
+            nats, error = float(self.nats.mean()), self.mean_error
+            who, mean = "one client", f", mean over {len(self.nats)} clients"
+        else:
+            nats, error = float(self.nats[client]), float(self.std_error[client])
+            who, mean = "the client", ""
+        return _approximation(
+            nats,
+            rule=f"½ log₂|Σ| − ½ log₂|Σ without {who}| from single covariances{mean}",
+            std_error=error if np.isfinite(error) else None,
+            rank=self.rank,
+            sample_sizes={"draws of each client": self.draws, "clients": len(self.nats)},
         )
-        factor = _factor(scatter, moving, spread)
-        if factor is None:
-            raise ValueError(f"{self.name} must be regular without any one block: use larger ones")
-        return 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
 
 
-def _factor(scatter: AnyFloats, moving: NDArray[np.bool_], spread: Floats) -> Floats | None:
-    """Return the lower Cholesky factor of the scatter in units of `spread`; None if it has none."""
-    # Coordinates of equal size make the pivots comparable.
-    scaled = scatter if moving.all() else scatter[np.ix_(moving, moving)]
-    scaled = scaled / spread
-    scaled /= spread[:, None]
-    try:
-        # Symmetric, so the transpose is the same matrix in the order that LAPACK overwrites.
-        return np.asarray(cholesky(scaled.T, lower=True, overwrite_a=True, check_finite=False))
-    except LinAlgError:
-        return None
+def each_information(rows: AnyFloats, *, noise_std: float = 0.0) -> EachInformation:
+    """Return I(x_i; x_1 + … + x_N + noise) for every client i.
+
+    Args:
+        rows: Joint draws, (draws, clients, rank); clients are independent within a draw.
+        noise_std: Noise on each coordinate of the sum.
+
+    >>> from leakmeter.auditors.rng import stream
+    >>> found = each_information(stream(0, "doc").standard_normal((200, 10, 4)))
+    >>> truth = 2 * np.log(10 / 9)
+    >>> bool(abs(found.nats - truth).max() < 4 * found.std_error.max() < 0.1)
+    True
+    """
+    if rows.ndim != 3 or not rows.shape[1] or not rows.shape[2]:
+        raise ValueError(f"rows must be (draws, clients, rank), none of them 0, got {rows.shape}")
+    draws, clients, rank = rows.shape
+    within("draws", draws, lowest=4)
+    within("noise_std", noise_std, lowest=0.0)
+    if noise_std == 0 and clients > 1 and rank > (most := most_directions(draws, clients)):
+        raise ValueError(
+            f"rank must be at most {most} for {draws} draws of {clients} clients, got {rank}"
+        )
+    centred = rows - rows.mean(axis=0, dtype=np.float64)  # (draws, clients, rank)
+    # One covariance per client, (clients, rank, rank): K - 1 degrees of freedom each, and the sum
+    # over N independent clients has N times as many. Draws of the sum itself would have K - 1.
+    whole, kept = _nats(_covariances(rows), noise_std)
+    parts = np.array_split(np.arange(draws), min(draws, PARTS))
+    # (parts, clients)
+    left_out = np.stack(
+        [_nats(_covariances(np.delete(centred, part, axis=0)), noise_std)[0] for part in parts]
+    )
+    shares = np.array([draws / len(part) for part in parts])
+    finite = np.isfinite(whole) & np.isfinite(left_out).all(axis=0)
+    with np.errstate(invalid="ignore"):
+        nats, errors = jackknife(whole, left_out, shares)
+        mean_error = jackknife(whole.mean(), left_out.mean(axis=1), shares)[1]
+    return EachInformation(
+        nats=np.where(finite, nats, np.where(np.isfinite(whole), whole, np.inf)),
+        std_error=np.where(finite, errors, np.inf),
+        mean_error=float(mean_error) if finite.all() else np.inf,
+        draws=draws,
+        rank=kept,
+    )
 
 
-def _leverage(
-    rows: Rows, moving: NDArray[np.bool_], mean: Floats, spread: Floats, factor: Floats
-) -> Floats:
-    """Return (row - mean)ᵀ scatter⁻¹ (row - mean) for each row."""
-    found = np.empty(len(rows))
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK][:, moving].astype(np.float64)
-        centred = np.asfortranarray(((chunk - mean) / spread).T)
-        # L w = c gives w = L⁻¹ c, (d, rows), and cᵀ scatter⁻¹ c = ‖w‖²: no inverse is formed.
-        white = solve_triangular(factor, centred, lower=True, overwrite_b=True, check_finite=False)
-        found[start : start + _CHUNK] = np.einsum("ij,ij->j", white, white)
-    return found
+def _nats(covariances: Floats, noise_std: float) -> tuple[Floats, int]:
+    """Return -½ ln|1 - Σ_z^-½ Σ_i Σ_z^-½| for each client, and the rank of Σ_z."""
+    total = covariances.sum(axis=0) + noise_std**2 * np.eye(covariances.shape[-1])
+    spectrum, directions = np.linalg.eigh(total)
+    real = spectrum > _ROUNDING * max(spectrum[-1], 0.0)
+    if not real.any():  # nothing varies at all
+        return np.zeros(len(covariances)), 0
+    # Whitens z: rootᵀ Σ_z root = 1, (rank, real).
+    root = directions[:, real] / np.sqrt(spectrum[real])
+    own = np.linalg.eigvalsh(root.T @ covariances @ root)  # (clients, rank): shares of the target
+    alone = own[:, -1] > 1 - _OTHERS
+    nats = -0.5 * np.log1p(-np.clip(own, 0.0, 1 - _OTHERS)).sum(axis=1)
+    return np.where(alone, np.inf, nats), int(real.sum())
 
 
-def _moments(name: str, rows: Rows) -> Moments:
-    """Return the moments of rows, summed in double precision chunk by chunk."""
-    if rows.ndim != 2 or len(rows) < 2 or not rows.shape[1]:
-        raise ValueError(f"{name} must have shape (2 or more, 1 or more), got {rows.shape}")
-    mean = rows.mean(axis=0, dtype=np.float64)
-    if not np.isfinite(mean).all():
-        raise ValueError(f"{name} must be finite, got {mean[~np.isfinite(mean)][0]} in a column")
-    scatter = np.zeros((rows.shape[1], rows.shape[1]), order="F")
-    for start in range(0, len(rows), _CHUNK):
-        centred = rows[start : start + _CHUNK] - mean  # double, since the mean is
-        # A symmetric rank-k update writes one triangle: half the work of centredᵀ @ centred.
-        scatter = dsyrk(1.0, centred.T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
-    scatter += np.tril(scatter, -1).T
-    return Moments(len(rows), mean, scatter)
-
-
-def _merged(blocks: Sequence[Moments]) -> Moments:
-    """Return the moments of all blocks together (Chan, Golub and LeVeque 1983)."""
-    count = sum(b.count for b in blocks)
-    mean = sum((b.count * b.mean for b in blocks), np.zeros(blocks[0].mean.size)) / count
-    scatter = np.zeros_like(blocks[0].scatter)
-    for block in blocks:
-        shift = block.mean - mean
-        scatter += block.scatter + block.count * np.outer(shift, shift)
-    return Moments(count, mean, scatter)
+def _covariances(rows: AnyFloats) -> Floats:
+    """Return the clients' covariances over some draws, (clients, rank, rank)."""
+    centred = rows - rows.mean(axis=0, dtype=np.float64)
+    return np.asarray(np.einsum("kni,knj->nij", centred, centred) / (len(rows) - 1))

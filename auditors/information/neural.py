@@ -6,7 +6,7 @@ Elkordy et al. 2023 (arXiv:2208.02304). Ours differs in four points:
    coordinates of a model they find next to nothing of thousands of nats.
 2. Values are of draws that no critic was trained on, next to those of shuffled pairs. The paper's
    reading, on training samples, finds about as much in shuffled pairs and is not made.
-3. Few draws of many clients are enough, since they are recombined (`recombined`).
+3. Few draws of many clients are enough, since they are recombined (`critics`).
 4. The figure of the run is the mean over its audited rounds, never the largest.
 """
 
@@ -15,32 +15,161 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import AuditedRound
+from leakmeter.auditors.audited_round import AuditedRound, SumObserver
 from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.base import InformationAuditor
-from leakmeter.auditors.information.draws import Look
-from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.information.critics import PARTS, GuidedCritic, Pairing, train
+from leakmeter.auditors.information.draws import Draws, Look
 from leakmeter.auditors.information.findings import NEURAL, Claims
-from leakmeter.auditors.information.recombined import (
-    MIN_DRAWS,
-    MIN_PAIRS,
-    Critics,
-    HeldOut,
-    held_out,
-    null_band,
-)
-from leakmeter.auditors.information.theory import LimitOf, Theory
+from leakmeter.auditors.information.theory import Information, LimitOf, Theory
+from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import RoundSampler
 from leakmeter.auditors.wording import counted
 
 MAX_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is
+MIN_DRAWS = 8  # two in each of four parts: a stranger takes another draw of the same part
+MIN_PAIRS = 20
+
+
+@dataclass(frozen=True)
+class Critics:
+    """How many critics look at a round, and how they are trained.
+
+    Attributes:
+        count: Critics on the pairs as they are, and as many on shuffled ones. Four, or a multiple,
+            test on every draw equally often.
+        steps: Steps of ascent; validation chooses one of them.
+        hidden: Width of both hidden layers.
+        rate: Learning rate of Adam.
+    """
+
+    count: int = 4
+    steps: int = 20
+    hidden: int = 32
+    rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("count", 2), ("steps", 0), ("hidden", 1)):
+            within(name, getattr(self, name), lowest=lowest)
+        within("rate", self.rate, above=0.0)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out NWJ values in nats: their mean over the critics is the estimate.
+
+    Attributes:
+        values: One per critic.
+        nulls: One per critic on shuffled pairs.
+        pairs: Updates behind them, K: draws times clients.
+    """
+
+    values: tuple[float, ...]
+    nulls: tuple[float, ...]
+    pairs: int
+
+    @property
+    def mean(self) -> float:
+        """Mean over the critics."""
+        return float(np.mean(self.values))
+
+    @property
+    def std_error(self) -> float:
+        """Standard error of the mean; critics share the samples, so it is not all."""
+        return float(np.std(self.values, ddof=1) / math.sqrt(len(self.values)))
+
+    @property
+    def null_band(self) -> tuple[float, float]:
+        """What critics find in shuffled pairs: 90 %, widened by the error of the estimate."""
+        return null_band(self.nulls, 1.0, self.std_error)
+
+    @property
+    def cap(self) -> float:
+        """ln K: no distribution-free lower bound from K pairs goes much beyond it."""
+        return math.log(self.pairs)
+
+
+def null_band(nulls: Sequence[float], share: float, error: float) -> tuple[float, float]:
+    """Return Student's 90 % band of an estimate without a leak.
+
+    Critics on shuffled pairs often find exactly 0, while an estimate varies with its test draws. So
+    its own error counts too: without it, next to nothing would be beyond the band.
+
+    Args:
+        nulls: Values without a leak, at least 2.
+        share: Variance of the estimate without a leak, as a share of that of one value.
+        error: Standard error of the estimate.
+
+    >>> low, high = null_band([-1.0, 0.0, 1.0], 1.0, 0.0)
+    >>> round(low, 2), round(high, 2)
+    (-3.37, 3.37)
+    """
+    variance = float(np.var(nulls, ddof=1)) * (share + 1 / len(nulls)) + error**2
+    reach = float(stdtrit(len(nulls) - 1, 0.95)) * math.sqrt(variance)
+    return float(np.mean(nulls)) - reach, float(np.mean(nulls)) + reach
+
+
+def held_out(
+    rows: Floats,
+    fitted: Floats,
+    *,
+    critics: Critics,
+    path: Sequence[str | int],
+    seed: int,
+    noise_std: float = 0.0,
+    game: Game = "independent",
+) -> HeldOut:
+    """Return what critics find on draws that they were not trained on.
+
+    Args:
+        rows: Draws of all clients of a sum, (draws, clients, width), at least 8.
+        fitted: Further draws that only train, (any, clients, width).
+        critics: How many, and how they are trained.
+        path: Names the randomness, together with the seed.
+        seed: Of all randomness here.
+        noise_std: Noise on each coordinate of the sum.
+        game: What is random in the draws.
+    """
+    import torch
+
+    within("draws", len(rows), lowest=MIN_DRAWS)
+    within("draws times clients", rows.shape[0] * rows.shape[1], lowest=MIN_PAIRS)
+    names = [(kind, i) for kind in ("pairs", "shuffled") for i in range(critics.count)]
+    rngs = [stream(seed, "mine", *path, *name) for name in names]
+    pairings = [
+        Pairing.of(
+            rows,
+            fitted,
+            # Both kinds split the draws alike; every four critics have an order of their own.
+            order=stream(seed, "mine", *path, "split", i // PARTS).permutation(len(rows)),
+            turn=i % PARTS,
+            noise_std=noise_std,
+            game=game,
+        )
+        for _, i in names
+    ]
+    played = [
+        pairing.pairs(rng, is_shuffled=kind == "shuffled")
+        for pairing, rng, (kind, _) in zip(pairings, rngs, names, strict=True)
+    ]
+    parts = [
+        tuple(torch.from_numpy(np.stack(rows)) for rows in zip(*part, strict=True))
+        for part in zip(*played, strict=True)
+    ]
+    pairs = rows.shape[0] * rows.shape[1]
+    correlations = np.stack([pairing.correlations for pairing in pairings])
+    critic = GuidedCritic.drawn(correlations, critics.hidden, math.log(pairs), rngs)
+    values = train(critic, parts, steps=critics.steps, rate=critics.rate)
+    return HeldOut(tuple(values[: critics.count]), tuple(values[critics.count :]), pairs)
 
 
 class NeuralInformation(InformationAuditor):
@@ -80,10 +209,10 @@ class NeuralInformation(InformationAuditor):
         *,
         every: int = 1,
         look: Look = Look(draws=MIN_DRAWS),  # noqa: B008 - a frozen value
-        critics: Critics = Critics(),  # noqa: B008 - a frozen value
+        critics: Critics = Critics(),
         limit: LimitOf | None = None,
         colluding: Collection[int] | int = (),
-        observer: Literal["server", "outsider"] = "server",
+        observer: SumObserver = "server",
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -136,15 +265,7 @@ class NeuralInformation(InformationAuditor):
         hidden, game, noise_std = audited.hidden, audited.game, audited.noise_std
         if self.look.draws * len(hidden) < MIN_PAIRS:
             return ()
-        drawn = self.drawing.directed(
-            audited.sampler,
-            audited.model,
-            hidden,
-            look=self.look,
-            stream=self.stream_of(audited),
-            noise_std=noise_std,
-            watch=audited.watch,
-        )
+        drawn = self.drawing.directed(Draws.of(audited), self.look, self.stream_of(audited))
         audited.watch("critics", 0.0)
         found = held_out(
             drawn.rows,
@@ -153,8 +274,7 @@ class NeuralInformation(InformationAuditor):
             path=(audited.server_round,),
             seed=self.seed,
             noise_std=noise_std,
-            is_dealt=game == "partition",
-            keeps_data=game == "rerun",
+            game=game,
         )
         self._rounds.add(audited.server_round, found, game)
         figure = replace(
@@ -164,7 +284,8 @@ class NeuralInformation(InformationAuditor):
         )
         known = claims.known(drawn.subspace.rank, noise_std)
         limit = claims.limit_of(dict.fromkeys(hidden, 1), 1)
-        return [claims.neural(figure.limited(limit), known, found.null_band)]
+        figure = figure.limited(limit)
+        return [claims.finding(figure, known, NEURAL, null_band=found.null_band)]
 
     def report(self) -> Sequence[Finding]:
         """Return the mean over the audited rounds."""
@@ -172,7 +293,8 @@ class NeuralInformation(InformationAuditor):
         if not kept.rounds:
             return ()
         claims = replace(self._claims, game=kept.game)
-        return [claims.neural(kept.figure(), {"audited rounds": len(kept.rounds)}, kept.band())]
+        facts = {"audited rounds": len(kept.rounds)}
+        return [claims.finding(kept.figure(), facts, NEURAL, null_band=kept.band())]
 
 
 def _figure(found: HeldOut, critics: Critics, clients: int, game: Game) -> Information:

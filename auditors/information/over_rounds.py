@@ -18,24 +18,27 @@ is too large. Ours differs from the paper in four points:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, Vector, Watch
+from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.information.directions import leading_directions
-from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.audited_round import AuditedRound
+from leakmeter.auditors.information.directions import ConstantUpdatesError
+from leakmeter.auditors.information.draws import Draws
+from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
-from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampler import Stream
 
 MIN_PAIRS = 20
 _SHUFFLES = 200  # behind the null band
 _GROUPS = 20  # of pairs, for the jackknife
 _ROOM = 2  # pairs for each number that is looked at
+_MANY_TRAININGS = 20_000  # that are worth a line
 
 
 @dataclass(frozen=True)
@@ -89,30 +92,35 @@ def directions_of(pairs: int, rounds: int, most: int | None) -> int:
     return min(8 if most is None else most, pairs // (_ROOM * rounds))
 
 
+def many_trainings(pairs: int, rounds: int, directions: int) -> list[str]:
+    """Say how many more trainings the information over all rounds takes, if they are many."""
+    each = 2 * pairs + _fit_draws(directions)
+    if (total := each * rounds) < _MANY_TRAININGS:
+        return []
+    return [
+        f"the information over all rounds trains a client {total:,} times more, {each:,} times "
+        "in each audited round: fewer pairs cost less and show less"
+    ]
+
+
+def _fit_draws(directions: int) -> int:
+    # Three samples per direction, as elsewhere, and some to spare for the client's own mean.
+    return 3 * directions + 2
+
+
 def draw_pairs(
-    sampler: UpdateSampler,
-    model: Vector,
-    client: int,
-    *,
-    pairs: int,
-    directions: int,
-    names: Stream,
-    server_round: int,
-    watch: Watch | None = None,
+    drawn: Draws, pairs: int, directions: int, *, names: Stream, server_round: int
 ) -> Floats | None:
     """Return a client's updates in pairs that share its data, (2, pairs, directions).
 
     Draw m of every round has the same data: it comes from a stream that does not name the round.
 
     Args:
-        sampler: Of the round.
-        model: That the client receives.
-        client: Who.
+        drawn: Draws of one client in the round.
         pairs: How many.
         directions: Along how many directions, fixed on draws of their own.
         names: Names the randomness.
         server_round: Which round.
-        watch: Told of the progress.
 
     Returns:
         None if the sampler cannot keep a client's data.
@@ -120,24 +128,36 @@ def draw_pairs(
     Raises:
         ConstantUpdatesError: No update varies.
     """
-    kept = sampler.keeping((*names, "data"))
+    kept = drawn.sampler.keeping((*names, "data"))
     if kept is None:
         return None
-    # Three samples per direction, as elsewhere, and some to spare for the client's own mean.
-    fit = 3 * directions + 2
-    rows = RowStore(fit, model.size)
-    for row in finite(sampler.updates(model, [client], fit, (*names, server_round, "directions"))):
-        rows.add(row)
-    along = leading_directions(rows, fit, directions).directions
-    halves = []
-    for half in range(2):
-        if watch is not None:
-            watch("pairs of draws", half / 2)
-        # The stream names round and half, so batches differ; the data come from the stream of
-        # `kept`.
-        drawn = kept.sample(model, [client], pairs, (*names, server_round, half), project=along)
-        halves.append(np.concatenate(list(finite(drawn)))[:, 0])
-    return np.stack(halves).astype(np.float64)
+    fit, here = _fit_draws(directions), (*names, server_round)
+    subspace, _ = drawn.subspace(directions, fit, (*here, "directions"))
+    keeping = replace(drawn, sampler=kept)
+    # The stream names round and half, so batches differ; the data come from the stream of `kept`.
+    halves = (keeping.along(subspace, pairs, (*here, half), "pairs of draws") for half in range(2))
+    return np.stack([half[:, 0] for half in halves])
+
+
+def paired_draws(
+    audited: AuditedRound, pairs: int, directions: int, names: Stream
+) -> list[PairedDraws]:
+    """Return the pairs of a round; none if no update varies, or data cannot be kept."""
+    # Clients of the game are alike, whether they take part or not: client 0 stands for all.
+    drawn, server_round = replace(Draws.of(audited), clients=[0]), audited.server_round
+    try:
+        halves = draw_pairs(drawn, pairs, directions, names=names, server_round=server_round)
+    except ConstantUpdatesError:
+        return []
+    hidden, noise_std = tuple(audited.hidden), audited.noise_std
+    return [] if halves is None else [PairedDraws(server_round, hidden, noise_std, halves)]
+
+
+def client_of_most_rounds(drawn: Sequence[PairedDraws]) -> int | None:
+    """Return the client that took part in most of the rounds; None without any."""
+    counts = Counter(client for one in drawn for client in one.hidden)
+    # Of equally many rounds the first client: clients are alike, so this is no selection.
+    return min(counts, key=lambda c: (-counts[c], c), default=None)
 
 
 def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRounds | None:

@@ -1,4 +1,4 @@
-"""What theory says about the information in a secure sum: Gaussian truth, upper bounds, entropies.
+"""Figures of information, and theory about a secure sum: Gaussian truth, upper bounds, entropies.
 
 Source: Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation
 Guarantee? (PoPETs 2023(1); arXiv:2208.02304), Theorem 1 and Corollaries 1 and 2.
@@ -18,15 +18,85 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import gammaln
 
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.finding import Bound, Kind
+
+NATS_PER_BIT = math.log(2)
+
+
+@dataclass(frozen=True)
+class Information:
+    """Mutual information in nats, with what is needed to print it honestly.
+
+    Attributes:
+        nats: The value; infinite where the sum gives the update away.
+        kind: How strong it is; see `auditors.finding.Kind`.
+        rule: How it was computed, for people; in bits, so logarithms are log₂.
+        std_error: Standard error in nats; None for a figure that is not estimated from samples.
+        rank: Dimension d* in which it was computed, if it has one.
+        variance_kept: Share of the variance inside the subspace used; 1 for the whole space.
+        sample_sizes: How many samples of what went in.
+        cap: The largest value in nats that the method could have shown, if there is one.
+        assumptions: What must hold for the kind to be deserved.
+        facts: Constants that the assumptions refer to.
+    """
+
+    nats: float
+    kind: Kind
+    rule: str
+    std_error: float | None = None
+    rank: int | None = None
+    variance_kept: float = 1.0
+    sample_sizes: Mapping[str, int] = field(default_factory=dict)
+    cap: float | None = None
+    assumptions: tuple[str, ...] = ()
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def bits(self) -> float:
+        """The value in bits."""
+        return self.nats / NATS_PER_BIT
+
+    def limited(self, nats: float | None) -> Information:
+        """Return the smaller of this figure and the entropy of what is random; None: no limit.
+
+        >>> Information(9.0, "approximation", "by a model").limited(2.0).nats
+        2.0
+        """
+        if nats is None:
+            return self
+        known = replace(
+            self,
+            cap=nats if self.cap is None else min(self.cap, nats),
+            assumptions=(*self.assumptions, Assumption.NOTHING_ELSE_RANDOM),
+        )
+        if self.nats < nats:
+            return known
+        rule = f"{self.rule}; limited to the entropy of the client's records and batches"
+        return replace(known, nats=nats, std_error=None, rule=rule)
+
+    def bound(self) -> Bound:
+        """Return the value in bits as the number that an auditor reports.
+
+        >>> Information(math.log(8), "estimate", "counting").bound().value
+        3.0
+        """
+        return Bound(
+            value=self.bits,
+            kind=self.kind,
+            rule=self.rule,
+            sample_sizes=self.sample_sizes,
+            cap=None if self.cap is None else self.cap / NATS_PER_BIT,
+            saturated=self.cap is not None and self.nats >= self.cap,
+            assumptions=self.assumptions,
+        )
 
 
 @dataclass(frozen=True)
@@ -37,15 +107,12 @@ class IndependentWhitened:
         constant: C_0 of (9), at least 0. It depends on the distribution; a Gaussian has 0.
     """
 
+    name: ClassVar[str] = "Case 1"
+    assumption: ClassVar[Assumption] = Assumption.WHITENED_INDEPENDENT
     constant: float
 
     def __post_init__(self) -> None:
         within("constant", self.constant, lowest=0.0)
-
-    @property
-    def assumption(self) -> Assumption:
-        """What the case asks for."""
-        return Assumption.WHITENED_INDEPENDENT
 
     @property
     def constants(self) -> Mapping[str, float]:
@@ -66,17 +133,14 @@ class LogConcaveWhitened:
         entropy: h(g) - ½ ln|Σ_g| in nats: the entropy of the whitened gradient.
     """
 
+    name: ClassVar[str] = "Case 2"
+    assumption: ClassVar[Assumption] = Assumption.WHITENED_LOG_CONCAVE
     sigma: float
     entropy: float
 
     def __post_init__(self) -> None:
         within("sigma", self.sigma, above=0.0, highest=1.0)
         within("entropy", self.entropy)
-
-    @property
-    def assumption(self) -> Assumption:
-        """What the case asks for."""
-        return Assumption.WHITENED_LOG_CONCAVE
 
     @property
     def constants(self) -> Mapping[str, float]:
@@ -123,11 +187,6 @@ class UpdateEntropy:
 
 # Entropy of a client's updates, by its number; None where something else is random too.
 LimitOf = Callable[[int], UpdateEntropy | None]
-
-
-def remembered(limit: LimitOf | None) -> LimitOf | None:
-    """Return the same entropies, asked for once per client: they are needed in every round."""
-    return None if limit is None else cache(limit)
 
 
 @dataclass(frozen=True)
@@ -213,7 +272,7 @@ def round_bound(
         # comes closer to a Gaussian with every further record.
         nats=_gaussian_nats(rank, honest) + best.excess(rank) / ((honest - 1) * batch_size),
         kind="guarantee",
-        rule=f"Theorem 1, {'Case 1' if isinstance(best, IndependentWhitened) else 'Case 2'}",
+        rule=f"Theorem 1, {best.name}",
         rank=rank,
         assumptions=(Assumption.ALIKE_GRADIENTS, best.assumption, Assumption.FEDSGD),
         facts={"batch_size": batch_size, **best.constants},

@@ -24,7 +24,7 @@ from leakmeter.auditors import (
     canary_mod,
 )
 from leakmeter.auditors.auditor import Project, UnableError
-from leakmeter.auditors.information.measure import measure
+from leakmeter.auditors.information.draws import Draws, measure
 from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, play_game
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DualGaussian
 from leakmeter.auditors.rng import stream
@@ -110,13 +110,14 @@ def test_directions_from_a_file_are_those_from_memory(
 
     def found() -> Any:
         about = {"target": None, "look": look, "stream": ("t",)}
-        return measure(gaussian_sampler(root(), game=game), np.zeros(DIM), OTHERS, **about)
+        drawn = Draws(gaussian_sampler(root(), game=game), np.zeros(DIM), OTHERS)
+        return measure(drawn, **about)
 
     memory = found()
     to_disk()
     file = found()
     assert file.rank == memory.rank
-    assert file.variance_kept == pytest.approx(memory.variance_kept, rel=1e-5)
+    assert file.figure.variance_kept == pytest.approx(memory.figure.variance_kept, rel=1e-5)
     assert file.figure.nats == pytest.approx(memory.figure.nats, rel=1e-4)
     for client in OTHERS:
         assert file.each[client] == pytest.approx(memory.each[client], rel=1e-3, abs=1e-5)

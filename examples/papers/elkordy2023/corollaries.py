@@ -10,8 +10,13 @@ from collections.abc import Sequence
 
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.information.theory import Case, round_bound, update_entropy, whole
+from leakmeter.auditors.information.theory import (
+    Case,
+    Information,
+    round_bound,
+    update_entropy,
+    whole,
+)
 
 
 def run_bound(

@@ -20,9 +20,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import gaussian_information, update_entropy
-from leakmeter.auditors.information.draws import Drawing, Draws, Look
-from leakmeter.auditors.information.figure import NATS_PER_BIT
-from leakmeter.auditors.information.measure import measure
+from leakmeter.auditors.information.draws import Drawing, Draws, Look, measure
+from leakmeter.auditors.information.theory import NATS_PER_BIT
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.clients.cohort.cohort import Cohort
@@ -188,13 +187,10 @@ def look(
     hidden = [TARGET, *others[colluding:]]
     sampler, model = sampler_of(config)
     found = measure(
-        sampler,
-        model,
-        hidden,
+        Draws(sampler, model, hidden, noise_std * users),
         target=TARGET,
         look=Look(draws=config.mi_draws, rank=config.mi_rank),
         stream=("mi", name_of(config)),
-        noise_std=noise_std * users,
         seed=SEED,
         drawing=_drawing(config, users),
     )
@@ -207,7 +203,7 @@ def look(
         "smallest": _bits(float(each.min())),
         "gaussian": gaussian_information(found.rank, len(hidden)).bits,
         "rank": found.rank,
-        "kept": found.variance_kept,
+        "kept": found.figure.variance_kept,
         "free": model.size if sampler.free is None else int(sampler.free.size),
         "records": held_by_target(config),
     }

@@ -21,7 +21,8 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.information import IndependentWhitened, over_rounds
-from leakmeter.auditors.information.figure import NATS_PER_BIT
+from leakmeter.auditors.information.draws import Draws
+from leakmeter.auditors.information.theory import NATS_PER_BIT
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import load_task
@@ -164,12 +165,10 @@ def _halves(config: Config, run: Run) -> dict[int, Floats]:
     """Return the target's paired updates in each of its rounds, (2, pairs, rank) each."""
     sampler, _ = measure.sampler_of(config)
     names = ("mi-rounds", measure.name_of(config))
-    draw = partial(
-        over_rounds.draw_pairs, sampler, pairs=run.pairs, directions=run.rank, names=names
-    )
+    draw = partial(over_rounds.draw_pairs, pairs=run.pairs, directions=run.rank, names=names)
     played = zip(_models(config, run), run.cohorts(), strict=False)  # the last model is not sent
     found = {
-        t: draw(model, TARGET, server_round=t)
+        t: draw(Draws(sampler, model, [TARGET]), server_round=t)
         for t, (model, cohort) in enumerate(played, 1)
         if TARGET in cohort
     }

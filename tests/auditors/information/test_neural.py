@@ -15,7 +15,7 @@ from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.findings import NEURAL
-from leakmeter.auditors.information.recombined import held_out
+from leakmeter.auditors.information.neural import held_out
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.wording import claim

@@ -16,14 +16,14 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information.figure import NATS_PER_BIT
+from leakmeter.auditors.information.draws import Draws
 from leakmeter.auditors.information.over_rounds import (
     PairedDraws,
     directions_of,
     draw_pairs,
     over_rounds,
 )
-from leakmeter.auditors.information.theory import Theory, UpdateEntropy
+from leakmeter.auditors.information.theory import NATS_PER_BIT, Theory, UpdateEntropy
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.wording import claim
@@ -69,15 +69,8 @@ def paired(
     pairs: int = PAIRS,
 ) -> PairedDraws:
     model = np.array([strength, 0.0, 0.0])
-    halves = draw_pairs(
-        DataSampler(),
-        model,
-        0,
-        pairs=pairs,
-        directions=DIM,
-        names=("test",),
-        server_round=server_round,
-    )
+    drawn = Draws(DataSampler(), model, [0])
+    halves = draw_pairs(drawn, pairs, DIM, names=("test",), server_round=server_round)
     assert halves is not None
     return PairedDraws(server_round, tuple(hidden), noise_std, halves)
 

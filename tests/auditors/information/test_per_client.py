@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from leakmeter.auditors.information.measure import each_information
+from leakmeter.auditors.information.logdet import each_information
 from leakmeter.auditors.rng import stream
 
 

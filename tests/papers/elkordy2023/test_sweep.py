@@ -13,8 +13,7 @@ import pytest
 
 from leakmeter.auditors.finding import PerClient
 from leakmeter.auditors.information import gaussian_information
-from leakmeter.auditors.information.draws import Look
-from leakmeter.auditors.information.measure import measure
+from leakmeter.auditors.information.draws import Draws, Look, measure
 from leakmeter.papers.base import audited_run
 from leakmeter.papers.elkordy2023 import page
 from leakmeter.papers.elkordy2023.measure import (
@@ -225,9 +224,7 @@ def test_a_run_of_the_command_line_and_the_experiments_measure_the_same() -> Non
     # The same federation as `look` has it, at the initial model, with the auditor's own stream.
     sampler, model = sampler_of(DIGITS)
     measured = measure(
-        sampler,
-        model,
-        per_client.clients,
+        Draws(sampler, model, per_client.clients),
         target=None,
         look=Look(draws=8, rank=2),
         stream=("mutual-information", config.seed, 1),

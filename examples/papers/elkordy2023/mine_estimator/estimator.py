@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.information.recombined import SeveralCritics
+from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.elkordy2023.mine_estimator.training import Outcome, Samples, Training, train
 
@@ -39,8 +38,24 @@ _COLUMNS = 4096  # of wide samples at a time
 
 
 @dataclass(frozen=True)
-class Spread(SeveralCritics):
-    """One figure in nats over several seeds, that is over weights, splits and shuffles."""
+class Spread:
+    """One figure in nats over several seeds, that is over weights, splits and shuffles.
+
+    Attributes:
+        values: One per seed.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def std_error(self) -> float:
+        """Standard error of the mean; critics share the samples, so it is not all."""
+        return float(np.std(self.values, ddof=1) / math.sqrt(len(self.values)))
 
     @property
     def interval(self) -> tuple[float, float]:

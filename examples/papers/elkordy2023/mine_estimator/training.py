@@ -14,7 +14,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.information.critics import Adam, Best, log_mean_exp, nwj
+from leakmeter.auditors.information.critics import log_mean_exp, nwj
 from leakmeter.papers.elkordy2023.mine_estimator.critics import (
     Critic,
     JointCritic,
@@ -28,6 +28,7 @@ from leakmeter.papers.elkordy2023.mine_estimator.critics import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -165,38 +166,54 @@ def _ascend(
         # Models share no weight, so the gradient of the sum is each model's own.
         gain.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        optimizer.zero_grad()
     best.look(critic, _promise(critic, choosing, training), training.steps)
     return best
 
 
-@dataclass(frozen=True)
-class _PlainAscent:
-    """Ascent along the gradient, at one rate."""
-
-    weights: Sequence[Tensor]
-    rate: float
-
-    def step(self) -> None:
-        """Move the weights along their gradients, and forget these."""
-        import torch
-
-        with torch.no_grad():
-            for weight in self.weights:
-                assert weight.grad is not None
-                weight.add_(weight.grad, alpha=self.rate)
-                weight.grad = None
-
-
-def _optimizer(critic: Critic, fitting: Samples, training: Training) -> Adam | _PlainAscent:
+def _optimizer(critic: Critic, fitting: Samples, training: Training) -> torch.optim.Optimizer:
     """Return the optimiser of a critic's weights."""
+    import torch
+
     if training.optimizer == "ascent":
-        return _PlainAscent(critic.weights, training.rate)
+        return torch.optim.SGD(critic.weights, lr=training.rate, maximize=True)
     # Adam moves each weight by the rate, hence the first layer's sums by the rate times the sum
     # of |inputs|. With thousands of inputs that throws training about, so there it moves less.
     reach = sum(float(rows.abs().sum(2).mean()) for rows in (fitting.x, fitting.z))
     lowered = training.rate * min(1.0, _REACH / reach)
-    rates = [lowered if place < 2 else training.rate for place in range(len(critic.weights))]
-    return Adam(list(zip(critic.weights, rates, strict=True)))
+    groups = [
+        {"params": critic.weights[:2], "lr": lowered},
+        {"params": critic.weights[2:], "lr": training.rate},
+    ]
+    return torch.optim.Adam(groups, maximize=True)
+
+
+class Best:
+    """The weights of each model at its best look at the validation samples."""
+
+    def __init__(self, critic: Critic) -> None:
+        import torch
+
+        self.weights = [weight.detach().clone() for weight in critic.weights]
+        models = self.weights[0].shape[0]
+        self.value = torch.full((models,), -torch.inf)
+        self.step = torch.zeros(models)
+
+    def put_back(self, critic: Critic) -> None:
+        """Give the critic its best weights again."""
+        import torch
+
+        with torch.no_grad():
+            for weight, kept in zip(critic.weights, self.weights, strict=True):
+                weight.copy_(kept)
+
+    def look(self, critic: Critic, value: Tensor, step: int) -> None:
+        """Keep the weights of the models that have improved."""
+        better = value > self.value  # never so for a value that is not a number
+        self.value[better] = value[better]
+        self.step[better] = step
+        for kept, weight in zip(self.weights, critic.weights, strict=True):
+            kept[better] = weight.detach()[better]
 
 
 def averaged_gain(joint: Tensor, strangers: Tensor, log_average: Tensor) -> Tensor:
