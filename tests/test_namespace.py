@@ -49,13 +49,13 @@ SNIPPETS = {
         assert fl_app.config is leakmeter.fl_app.config
     """,
     "deep modules": """
-        import auditors.bounds.band
-        from leakmeter.auditors.bounds import band
+        import auditors.bounds.rules
+        from leakmeter.auditors.bounds import rules
         from clients.secure_sum.graph import plan_graph
         import leakmeter.clients.secure_sum.graph as graph
         import strategies.chosen
         import leakmeter.strategies.chosen as participation
-        assert auditors.bounds.band is band and graph.plan_graph is plan_graph
+        assert auditors.bounds.rules is rules and graph.plan_graph is plan_graph
         assert strategies.chosen is participation
     """,
     "from a room": """
@@ -113,17 +113,17 @@ SNIPPETS = {
         kept = {n: sys.modules.pop(n) for n in list(sys.modules) if n.split(".")[0] == "scipy"}
         sys.modules["scipy"] = None  # as if it were not installed
         try:
-            import auditors.bounds.band
+            import auditors.bounds.rules
         except ImportError:
             pass
         else:
             raise AssertionError("imported")
-        assert not [n for n in sys.modules if n.endswith("auditors.bounds.band")]
+        assert not [n for n in sys.modules if n.endswith("auditors.bounds.rules")]
         del sys.modules["scipy"]
         sys.modules.update(kept)
-        import auditors.bounds.band
-        import leakmeter.auditors.bounds.band as band
-        assert auditors.bounds.band is band
+        import auditors.bounds.rules
+        import leakmeter.auditors.bounds.rules as rules
+        assert auditors.bounds.rules is rules
     """,
     "threads": """
         import leakmeter, threading

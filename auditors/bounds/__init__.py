@@ -9,7 +9,6 @@ canaries, `one_run_epsilon` takes guesses, `coin_bound` and `share_bound` take p
 from __future__ import annotations
 
 from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
-from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.lower_bound import ErrorCurve, epsilon_lower_bound, proven_epsilons
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
@@ -24,6 +23,7 @@ from leakmeter.auditors.bounds.rules import (
     Fixed,
     PilotSplit,
     SimultaneousBand,
+    upper_limit,
 )
 
 __all__ = [

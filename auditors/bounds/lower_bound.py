@@ -35,11 +35,12 @@ from leakmeter.auditors import finding
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.band import MAX_EXACT, Limit
 from leakmeter.auditors.bounds.rules import (
+    MAX_EXACT,
     BandAndFixed,
     Bonferroni,
     Fixed,
+    Limit,
     Limits,
     NullLogsf,
     PilotSplit,
@@ -284,9 +285,7 @@ class ErrorCurve:
 
     def thinned(self, most: int = 100) -> dict[str, list[float]]:
         """Return at most `most` points of the curve, for a report."""
-        fresh = _frontier(self.fpr, self.fnr)
-        some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
-        return {"fpr": self.fpr[some].tolist(), "fnr": self.fnr[some].tolist()}
+        return _thinned(self.fpr, self.fnr, most)
 
 
 def drawn(
@@ -302,7 +301,11 @@ def drawn(
     With the rule of a finding, the curve agrees with the finding at its δ.
     """
     curve = ErrorCurve.of(scores_in, scores_out, confidence=confidence, rule=rule)
-    limits, observed = curve.thinned(), _observed(scores_in, scores_out)
+    thresholds = np.unique(np.concatenate([scores_in, scores_out]))
+    below_in, below_out = (np.searchsorted(np.sort(s), thresholds) for s in (scores_in, scores_out))
+    # Observed rates have no confidence limits.
+    rates = 1 - below_out / scores_out.size, below_in / scores_in.size
+    limits, observed = curve.thinned(), _thinned(*rates, _OBSERVED)
     return finding.ErrorCurve(
         deltas=DELTAS,
         epsilons=tuple(curve.epsilons(DELTAS).tolist()),
@@ -316,13 +319,10 @@ def drawn(
     )
 
 
-def _observed(scores_in: Floats, scores_out: Floats) -> dict[str, list[float]]:
-    """Return some of the observed error rates, without confidence limits."""
-    thresholds = np.unique(np.concatenate([scores_in, scores_out]))
-    fpr = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / scores_out.size
-    fnr = np.searchsorted(np.sort(scores_in), thresholds, side="left") / scores_in.size
+def _thinned(fpr: Floats, fnr: Floats, most: int) -> dict[str, list[float]]:
+    """Return at most `most` points of the frontier of both rates, for a report."""
     fresh = _frontier(fpr, fnr)
-    some = fresh[np.unique(np.linspace(0, fresh.size - 1, _OBSERVED).round().astype(np.int64))]
+    some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
     return {"fpr": fpr[some].tolist(), "fnr": fnr[some].tolist()}
 
 

@@ -26,11 +26,9 @@ from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.rules import Limits, SimultaneousBand
+from leakmeter.auditors.bounds.rules import Limits, SimultaneousBand, checked_row
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-
-_ASSUMPTIONS = (Assumption.FAIR_COINS, Assumption.FIXED_GUESSES)
 
 
 def one_run_epsilon(
@@ -48,24 +46,15 @@ def one_run_epsilon(
     >>> round(one_run_epsilon(1000, 250, 214, 1e-5).value, 10)
     1.4766695287
     """
-    level = _level(num_canaries, num_guesses, num_correct, delta, confidence)
 
-    def refuted(correct: int) -> float:
+    def refuted(correct: int, level: float) -> float:
         return _last_positive(
             lambda epsilon: level - _p_value(epsilon, num_canaries, num_guesses, correct, delta)
         )
 
-    return Bound(
-        value=refuted(num_correct),
-        kind="lower_bound",
-        rule="one run, right guesses against randomised response, with the delta term",
-        delta=delta,
-        confidence=confidence,
-        sample_sizes={"canaries": num_canaries, "guesses": num_guesses, "correct": num_correct},
-        cap=refuted(num_guesses),
-        saturated=num_correct == num_guesses,
-        assumptions=_ASSUMPTIONS,
-    )
+    rule = "one run, right guesses against randomised response, with the delta term"
+    counts = num_canaries, num_guesses, num_correct
+    return _from_guesses(refuted, rule, counts, delta, confidence)
 
 
 def _p_value(epsilon: float, canaries: int, guesses: int, correct: int, delta: float) -> float:
@@ -102,23 +91,14 @@ def one_run_gaussian_epsilon(
     >>> round(one_run_gaussian_epsilon(1000, 250, 214, 1e-5).value, 4)
     2.4168
     """
-    level = _level(num_canaries, num_guesses, num_correct, delta, confidence)
 
-    def refuted(correct: int) -> float:
+    def refuted(correct: int, level: float) -> float:
         mu = _last_positive(lambda mu: _excess_mass(mu, num_canaries, num_guesses, correct, level))
         return epsilon_gaussian(delta, mu)
 
-    return Bound(
-        value=refuted(num_correct),
-        kind="lower_bound",
-        rule="one run, right guesses against a Gaussian trade-off curve",
-        delta=delta,
-        confidence=confidence,
-        sample_sizes={"canaries": num_canaries, "guesses": num_guesses, "correct": num_correct},
-        cap=refuted(num_guesses),
-        saturated=num_correct == num_guesses,
-        assumptions=(*_ASSUMPTIONS, Assumption.GAUSSIAN_MECHANISM),
-    )
+    rule = "one run, right guesses against a Gaussian trade-off curve"
+    counts = num_canaries, num_guesses, num_correct
+    return _from_guesses(refuted, rule, counts, delta, confidence, Assumption.GAUSSIAN_MECHANISM)
 
 
 def _excess_mass(mu: float, canaries: int, guesses: int, correct: int, level: float) -> float:
@@ -176,16 +156,33 @@ def guess_by_rank(scores_in: ArrayLike, scores_out: ArrayLike, num_guesses: int)
     return int(from_top[: num_guesses - num_bottom].sum() + from_bottom[:num_bottom].sum())
 
 
-def _level(
-    num_canaries: int, num_guesses: int, num_correct: int, delta: float, confidence: float
-) -> float:
-    """Return the allowed failure probability; raise if an argument is out of range."""
-    within("num_canaries", num_canaries, lowest=1)
-    within("num_guesses", num_guesses, lowest=0, highest=num_canaries)
-    within("num_correct", num_correct, lowest=0, highest=num_guesses)
+def _from_guesses(
+    refuted: Callable[[int, float], float],
+    rule: str,
+    counts: tuple[int, int, int],
+    delta: float,
+    confidence: float,
+    *more: Assumption,
+) -> Bound:
+    """Return what right guesses refute; all of them right would give the cap."""
+    canaries, guesses, correct = counts
+    within("num_canaries", canaries, lowest=1)
+    within("num_guesses", guesses, lowest=0, highest=canaries)
+    within("num_correct", correct, lowest=0, highest=guesses)
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
-    return 1 - confidence
+    level = 1 - confidence
+    return Bound(
+        value=refuted(correct, level),
+        kind="lower_bound",
+        rule=rule,
+        delta=delta,
+        confidence=confidence,
+        sample_sizes={"canaries": canaries, "guesses": guesses, "correct": correct},
+        cap=refuted(guesses, level),
+        saturated=correct == guesses,
+        assumptions=(Assumption.FAIR_COINS, Assumption.FIXED_GUESSES, *more),
+    )
 
 
 # Shares that `share_bound` tests, fixed beforehand; they split the allowed failure probability.
@@ -265,7 +262,7 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
     >>> round(share_bound(np.full(64, 50.0), delta=1e-6).value, 2)
     44.7
     """
-    values = _row("scores", scores)
+    values = checked_row("scores", scores)
     if (values < -_SLACK).any():
         raise ValueError(f"scores must be -ln p, in [0, inf], got {values.min()}")
     within("delta", delta, lowest=0.0, below=1.0)
@@ -290,7 +287,7 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
 
 def checked_p_values(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
     """Return scores −ln p and coins, or raise."""
-    scores, is_in = -_row("log_p", log_p), np.asarray(included)
+    scores, is_in = -checked_row("log_p", log_p), np.asarray(included)
     if is_in.shape != scores.shape or not np.isin(is_in, (0, 1)).all():
         raise ValueError(
             f"included must be {scores.size} truth values, one for each of log_p, got "
@@ -299,13 +296,3 @@ def checked_p_values(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDA
     if (scores < -_SLACK).any():
         raise ValueError(f"log_p must be in [-inf, 0], got {-scores.min()}")
     return np.maximum(scores, 0.0), is_in.astype(np.bool_)
-
-
-def _row(name: str, values: ArrayLike) -> Floats:
-    """Return one row of numbers, or raise; infinities are allowed."""
-    row = np.asarray(values, dtype=np.float64)
-    if row.ndim != 1 or row.size == 0:
-        raise ValueError(f"{name} must be one row of at least 1 number, got shape {row.shape}")
-    if np.isnan(row).any():
-        raise ValueError(f"{name} must be in [-inf, inf], got nan")
-    return row

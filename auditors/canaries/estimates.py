@@ -20,8 +20,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Finding, Histogram
-from leakmeter.auditors.gaussian.normality import anderson_darling
-from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
+from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians
 
 Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import (
+    anderson_darling,
     classical_sigma_unsafe_above_epsilon_1,
     delta_gaussian,
     epsilon_between_gaussians,

@@ -14,8 +14,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound
 from leakmeter.auditors.claims import Claims, Trials
 from leakmeter.auditors.finding import Bound, Finding, Game
-from leakmeter.auditors.gaussian.normality import anderson_darling
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
+from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import ENOUGH_DRAWS, PlayedGame
 from leakmeter.auditors.wording import number, percent
 

@@ -7,8 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from leakmeter.fl_app.config.audits import AUDITORS
+from leakmeter.fl_app.config.audits.base import AuditorSettings
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.field import AuditorSettings, option
+from leakmeter.fl_app.config.field import option
 from leakmeter.fl_app.config.noises import CLIENT_NOISES, RECORD_NOISES
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
 

@@ -24,13 +24,11 @@ from scipy.special import log_ndtr
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.band import Limit
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
-from leakmeter.auditors.bounds.rules import Fixed, Limits, Scores
+from leakmeter.auditors.bounds.rules import Fixed, Limit, Limits, Scores
 from leakmeter.auditors.canaries.estimates import CanaryScores, Std, band, one_fit, two_fits
 from leakmeter.auditors.finding import Finding, Sees
-from leakmeter.auditors.gaussian.normality import anderson_darling
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_gaussian
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.fl_app.config.config import Config

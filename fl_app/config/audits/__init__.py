@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from leakmeter.fl_app.config.audits.base import AuditorSettings
 from leakmeter.fl_app.config.audits.canaries import OneShotSettings
 from leakmeter.fl_app.config.audits.information import MineSettings, MutualInformationSettings
 from leakmeter.fl_app.config.audits.likelihood_ratio import (
@@ -18,7 +19,6 @@ from leakmeter.fl_app.config.audits.records import (
     RecordLikelihoodRatioSettings,
 )
 from leakmeter.fl_app.config.audits.span import RecorderSettings, SpanSettings
-from leakmeter.fl_app.config.field import AuditorSettings
 
 
 @dataclass(frozen=True)

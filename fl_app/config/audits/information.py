@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.fl_app.config.field import (
+from leakmeter.fl_app.config.audits.base import (
     EVERY,
     AuditorSettings,
     audit_setting,
     check_target,
 )
+from leakmeter.fl_app.config.errors import out_of_range
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leakmeter.fl_app.config.audits.base import EVERY_NTH, AuditorSettings, audit_setting
 from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.fl_app.config.field import EVERY_NTH, AuditorSettings, audit_setting
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leakmeter.fl_app.config.field import (
+from leakmeter.fl_app.config.audits.base import (
     EVERY_NTH,
     AuditorSettings,
     audit_setting,

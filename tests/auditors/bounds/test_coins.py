@@ -18,7 +18,7 @@ from leakmeter.auditors.bounds import (
     one_run_epsilon,
     share_bound,
 )
-from leakmeter.auditors.bounds.band import band_level
+from leakmeter.auditors.bounds.rules import band_level
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import most_allowed, num_examples

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from scipy.stats import laplace, norm
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.band import MAX_EXACT, band_level, upper_limit
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import (
+    MAX_EXACT,
     BandAndFixed,
     Bonferroni,
     Fixed,
     PilotSplit,
     Scores,
     SimultaneousBand,
+    band_level,
+    upper_limit,
 )
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
@@ -271,7 +273,7 @@ def test_the_band_agrees_with_counting_by_hand(ins, outs, delta):
         ({"delta": 1.0}, r"delta must be in \[0, 1\), got 1.0"),
         ({"delta": -0.1}, r"delta must be in \[0, 1\), got -0.1"),
         ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
-        ({"scores_in": []}, r"scores_in must be one row of at least 1 score, got shape \(0,\)"),
+        ({"scores_in": []}, r"scores_in must be one row of at least 1 number, got shape \(0,\)"),
         ({"scores_out": [math.nan]}, r"scores_out must be in \[-inf, inf\], got nan"),
         ({"scores_out": None}, "scores_out and null_logsf, got neither"),
         ({"null_logsf": np.zeros_like}, "scores_out and null_logsf, got both"),

@@ -7,9 +7,14 @@ import pytest
 from scipy.stats import laplace, norm
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, SimultaneousBand
+from leakmeter.auditors.bounds.rules import (
+    Bonferroni,
+    Fixed,
+    PilotSplit,
+    SimultaneousBand,
+    upper_limit,
+)
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed

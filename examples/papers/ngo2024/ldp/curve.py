@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.gaussian.hockey_stick import log_hockey_stick
+from leakmeter.auditors.gaussian.pair import log_hockey_stick
 from leakmeter.papers.ngo2024.ldp.loss_distribution import (
     LossDistribution,
     gamma_loss,
