@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import SampleBudget as SampleBudget
-    from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition as SpanCondition
+    from leakmeter.auditors.likelihood_ratio.span import SpanCondition as SpanCondition
     from leakmeter.auditors.likelihood_ratio.transcript import (
         TranscriptLikelihoodRatio as TranscriptLikelihoodRatio,
     )

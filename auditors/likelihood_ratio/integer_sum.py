@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed
+from leakmeter.auditors.claims import Claims, Trials
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
 from leakmeter.auditors.noise import IntegerNoise
 
@@ -101,33 +100,24 @@ class IntegerSum:
 
         Part of the confidence goes to the threshold 0, at which a likelihood ratio decides.
         """
-        bound = epsilon_lower_bound(
-            *played, delta=delta, confidence=confidence, rule=BandAndFixed(0.0)
+        attacker = ThreatModel(
+            observer="server",
+            sees="round sum",
+            holds="two updates",
+            knows_cohort=True,
+            participations=1,
+            game="worst-data",
+            colluders=self.colluders,
         )
         assumed = (Assumption.FROZEN_UPDATES, Assumption.KNOWN_REST, Assumption.TRIALS_BY_CODE)
-        return Finding.of(
-            replace(bound, assumptions=(*bound.assumptions, *assumed)),
-            auditor="likelihood-ratio",
-            quantity="epsilon",
-            threat_model=ThreatModel(
-                observer="server",
-                sees="round sum",
-                holds="two updates",
-                knows_cohort=True,
-                participations=1,
-                game="worst-data",
-                colluders=self.colluders,
-            ),
-            adjacency=self.adjacency,
-            unit="client",
-            facts={
-                "distribution": self.noise.distribution,
-                "noise std of the sum in steps": math.sqrt(self.shares * self.noise.variance),
-                "distance of the two updates in steps": float(
-                    np.linalg.norm(self.first - self.second)
-                ),
-            },
-        )
+        claims = Claims("likelihood-ratio", attacker, adjacency=self.adjacency, assumptions=assumed)
+        facts = {
+            "distribution": self.noise.distribution,
+            "noise std of the sum in steps": math.sqrt(self.shares * self.noise.variance),
+            "distance of the two updates in steps": float(np.linalg.norm(self.first - self.second)),
+        }
+        bound = Trials(*played, threshold=0.0).bound(delta, confidence)
+        return claims.finding(claims.assuming(bound), facts)
 
 
 def _log_pmf(table: Vector, at: Integers) -> Vector:

@@ -10,16 +10,27 @@ in the span of what the others may add. Ours differs:
    The paper's own case, gradients with free random weights, is `affine=False`.
 2. Finitely many samples show only part of the span. A component outside counts as separation if
    the samples had stopped adding directions, or if it is in a column that none ever touched.
+3. On real rounds (`SpanCondition`) it is a diagnostic. A round shows one update of each client,
+   which is only part of what it may send, so it proves neither that an update is exposed nor that
+   one is safe.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
+from leakmeter.auditors.auditor import DivergedError, Project, few_clients
+from leakmeter.auditors.claims import Claims
+from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.finding import Bound, Finding, PerClient, ThreatModel
 
 Array = NDArray[np.floating]
 
@@ -95,20 +106,14 @@ class SpanTracker:
         affine: Span of the differences (the first sample is subtracted) or of the samples.
         limit: Directions to keep at most: limit · dim numbers of memory. Beyond, the span is
             incomplete.
-        tol: Components below this share of the longest sample count as rounding; None for 1e-5 of
-            float32 samples and 1e-7 of others.
     """
 
-    def __init__(
-        self, dim: int, *, affine: bool = True, limit: int = 2048, tol: float | None = None
-    ) -> None:
-        for name, value in (("dim", dim), ("limit", limit)):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
-        if tol is not None and not 1e-7 <= tol < 1:
-            raise ValueError(f"tol must be in [1e-7, 1), got {tol}")
+    def __init__(self, dim: int, *, affine: bool = True, limit: int = 2048) -> None:
+        within("dim", dim, lowest=1)
+        within("limit", limit, lowest=1)
         self.dim, self.rank, self.samples = dim, 0, 0
-        self._affine, self._limit, self._tol = affine, limit, tol
+        self._affine, self._limit = affine, limit
+        self._tol: float | None = None  # of the first samples' precision
         self._basis: list[Array] = []  # orthonormal rows
         self._origin: Array | None = None
         self._touched = np.zeros(dim, dtype=bool)
@@ -222,28 +227,126 @@ class SpanTracker:
         return rows
 
 
-def outside_span(
-    vector: ArrayLike,
-    samples: ArrayLike,
-    *,
-    affine: bool = True,
-    limit: int = 2048,
-    tol: float | None = None,
-) -> Span:
+def outside_span(vector: ArrayLike, samples: ArrayLike, *, affine: bool = True) -> Span:
     """Return the share of a vector that is outside the span of samples.
 
     Args:
         vector: Difference of two candidate updates, (dim,).
         samples: Updates of the others, (samples, dim): all alike, or centred for each client.
         affine: See `SpanTracker`.
-        limit: See `SpanTracker`.
-        tol: See `SpanTracker`.
 
     >>> found = outside_span([3.0, 4.0], [[0.0, 1.0], [0.0, 2.0], [0.0, 5.0]])
     >>> found.share, found.separated
     (0.6, True)
     """
     array = np.atleast_2d(np.asarray(samples))
-    tracker = SpanTracker(array.shape[1], affine=affine, limit=limit, tol=tol)
+    tracker = SpanTracker(array.shape[1], affine=affine)
     tracker.add(array)
     return tracker.outside(vector)
+
+
+class SpanCondition(ScheduledAuditor):
+    """Find the client with the largest share of its update outside the span of the others'.
+
+    It needs the plain updates of a simulation. Costs one QR decomposition of the round's updates
+    for each client.
+
+    Args:
+        every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
+            last.
+
+    Example:
+        strategy = Audited(FedAvg(), auditors=[SpanCondition(every=10)])
+    """
+
+    name = "span"
+    reads = frozenset({"truth"})
+    wants_truth = True
+    wants_mean = False
+
+    _audited: Kept[int]  # rounds so far
+    _largest: Kept[tuple[int, int, Span] | None]  # round, client and its share
+
+    def __init__(self, *, every: int = 1) -> None:
+        super().__init__(every=every)
+        self._audited, self._largest = 0, None
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Forget an earlier run."""
+        super().begin(dim, num_rounds)
+        self._audited, self._largest = 0, None
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where there are no other clients to compare with."""
+        return few_clients(project, 2, "no other update can hide its own; not audited")
+
+    def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
+        """Return all honest clients of the rounds that are audited."""
+        return honest if server_round in self._due else ()
+
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
+        """Return the largest share of an update outside the span of the others'."""
+        view = audited.view
+        honest = {c: u for c, u in view.truth.items() if c not in view.instructed}
+        if len(honest) < 2:
+            return ()
+        if not all(np.isfinite(update).all() for update in honest.values()):
+            raise DivergedError
+        found = spans(honest)
+        # The largest of n shares is a selection: it describes this round, and nothing is claimed of
+        # others.
+        client = max(found, key=lambda c: found[c].share)
+        seen = (view.server_round, client, found[client])
+        self._audited += 1
+        if self._largest is None or found[client].share > self._largest[2].share:
+            self._largest = seen
+        shares = tuple(s.share for s in found.values())
+        details = (PerClient(tuple(found), shares, (1,) * len(found)),)
+        return [_finding(seen, view.server_round, details=details)]
+
+    def report(self) -> Sequence[Finding]:
+        """Return the largest share of all audited rounds."""
+        if self._largest is None:
+            return ()
+        return [_finding(self._largest, None, f" and {self._audited} audited rounds")]
+
+
+def _finding(
+    largest: tuple[int, int, Span],
+    server_round: int | None,
+    rounds: str = "",
+    details: tuple[PerClient, ...] = (),
+) -> Finding:
+    """Return the largest share as a finding about a round, or the largest of some rounds."""
+    seen_in, client, span = largest
+    attacker = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
+    claims = Claims("span", attacker, adjacency=None, server_round=server_round)
+    bound = Bound(
+        span.share,
+        "diagnostic",
+        f"share of client {client}'s update of round {seen_in} outside "
+        f"the span of the other updates, the largest of {span.samples + 1} clients{rounds}. "
+        "Each client was seen once per round, so this does not show what the others never send",
+        sample_sizes={"others": span.samples, "rank": span.rank, "dim": span.dim},
+        assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.ANY_WEIGHTS),
+    )
+    facts = {"client": client, "round": seen_in, "draws": 1, "idle columns": span.idle_columns}
+    return claims.finding(bound, facts, details, "share outside the span")
+
+
+def spans(updates: Mapping[int, NDArray[np.floating]]) -> dict[int, Span]:
+    """Return for every client which part of its update is outside the span of the others'.
+
+    Theorem 1 asks for the linear span, since weights of clients may differ, so no mean is
+    subtracted.
+
+    Args:
+        updates: Client to its plain update, of at least two clients.
+    """
+    if len(updates) < 2:
+        raise ValueError(f"updates must be of at least 2 clients, got {len(updates)}")
+    found = {}
+    for client in sorted(updates):
+        others = np.stack([updates[other] for other in sorted(updates) if other != client])
+        found[client] = outside_span(updates[client], others, affine=False)
+    return found

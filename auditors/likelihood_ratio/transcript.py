@@ -34,7 +34,7 @@ from leakmeter.auditors.auditor import Project, RoundFacts, RoundView, UnableErr
 from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
-from leakmeter.auditors.likelihood_ratio.combination import Transcripts, prove
+from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.likelihood_ratio.sum_distribution import NothingMovesError
 from leakmeter.auditors.likelihood_ratio.transcript_runs import (
     Case,

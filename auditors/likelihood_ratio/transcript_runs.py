@@ -29,7 +29,7 @@ from leakmeter.auditors._types import AnyFloats, Floats, Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.audited_round import AuditedRound
 from leakmeter.auditors.auditor import DivergedError, UnableError
-from leakmeter.auditors.likelihood_ratio.combination import Transcripts
+from leakmeter.auditors.likelihood_ratio.findings import Transcripts
 from leakmeter.auditors.likelihood_ratio.game import between, challenge
 from leakmeter.auditors.likelihood_ratio.others_sum import OthersSum, noised
 from leakmeter.auditors.rng import stream as numbers

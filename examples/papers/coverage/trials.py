@@ -26,7 +26,7 @@ from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit, Sco
 from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.finding import Bound, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.combination import Transcripts, prove
+from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
 from leakmeter.auditors.records.membership import membership_bound
 from leakmeter.clients.protection.gradient_matrix import Rows

@@ -17,7 +17,7 @@ import numpy as np
 
 from leakmeter.auditors import RoundFacts, RoundView, TranscriptBudget, TranscriptLikelihoodRatio
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.likelihood_ratio.combination import Transcripts
+from leakmeter.auditors.likelihood_ratio.findings import Transcripts
 from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.base import Cells, Table

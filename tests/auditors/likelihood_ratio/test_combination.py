@@ -9,7 +9,7 @@ import pytest
 
 from leakmeter.auditors.claims import Trials
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.combination import Combination, Transcripts
+from leakmeter.auditors.likelihood_ratio.findings import Combination, Transcripts
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
 
@@ -27,18 +27,17 @@ def transcripts(
 
 
 def test_independent_rounds_are_as_far_apart_as_the_root_of_the_sum_of_squares() -> None:
-    pilot, trials = transcripts(4000, 0).split(2000)
-    found = Combination.fit(pilot).trials(trials).separation
+    found = transcripts(4000, 0).judged(2000).separation
     # The standard error of a separation of 1.87 from 2,000 transcripts is 0.04.
     assert found == pytest.approx(math.sqrt(np.square(GAPS).sum()), abs=0.16)
 
 
 def test_dependent_rounds_are_combined_with_their_covariance() -> None:
     root = np.tril(np.full((4, 4), 0.8)) + 0.2 * np.eye(4)
-    pilot, trials = transcripts(8000, 1, root=root).split(4000)
+    drawn = transcripts(8000, 1, root=root)
     truth = math.sqrt(GAPS @ np.linalg.solve(root @ root.T, GAPS))
-    assert Combination.fit(pilot).trials(trials).separation == pytest.approx(truth, rel=0.08)
-    equal = Trials(trials.first.sum(axis=1), trials.second.sum(axis=1)).separation
+    assert drawn.judged(4000).separation == pytest.approx(truth, rel=0.08)
+    equal = Trials(drawn.first[4000:].sum(axis=1), drawn.second[4000:].sum(axis=1)).separation
     assert equal < 0.6 * truth  # adding up scores would lose this
 
 

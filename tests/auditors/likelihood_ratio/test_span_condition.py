@@ -16,7 +16,7 @@ from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
-from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition, spans
+from leakmeter.auditors.likelihood_ratio.span import SpanCondition, spans
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Stream
 from tests.helpers.project import ROOT

@@ -43,9 +43,9 @@ from leakmeter.auditors.judge.adversary import by_adversary, covers
 from leakmeter.auditors.judge.meaning import surprises
 from leakmeter.auditors.judge.summary import details
 from leakmeter.auditors.judge.verdict import Verdict, is_distorted
-from leakmeter.auditors.likelihood_ratio.combination import Transcripts, prove
+from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
-from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
+from leakmeter.auditors.likelihood_ratio.span import SpanCondition
 from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
 from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.game import RecordBudget, RecordCase
