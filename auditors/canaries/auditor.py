@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -27,29 +28,30 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.canaries.changes import check_room, file_size
-from leakmeter.auditors.canaries.estimates import (
-    LEAST_FITTED,
-    CanaryScores,
-    Interference,
-    Scores,
-    Std,
-    band,
-    histogram,
-    interfered,
-    nobody,
-    normality,
-    one_fit,
-    two_fits,
-    without_refuted,
-)
 from leakmeter.auditors.canaries.plan import (
     affordable,
     canary_limitations,
     check_settings,
     schedule,
 )
-from leakmeter.auditors.canaries.proofs import headline, prove
+from leakmeter.auditors.canaries.scores import (
+    LEAST_FITTED,
+    CanaryScores,
+    Interference,
+    Scores,
+    Std,
+    band,
+    headline,
+    histogram,
+    interfered,
+    normality,
+    one_fit,
+    prove,
+    two_fits,
+    without_refuted,
+)
 from leakmeter.auditors.canaries.transcript import Betting, Transcript
+from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Histogram, Sees, ThreatModel
 from leakmeter.auditors.rng import derive, stream
@@ -234,10 +236,13 @@ class OneShotCanaries(Auditor):
         bins, bins_all = histogram(last, self._dim), histogram(most, self._dim)
         proofs = self._proofs(cosines, log_p, _FINAL, bins)
         proofs_all = self._proofs(maxima, log_p_all, _ALL, bins_all, spent)
-        final = without_refuted([*proofs, *self._from_final(last.included)])
+        # A fitted standard deviation needs many canaries.
+        stds: Sequence[Std] = ("known", "fitted") if len(inside) >= LEAST_FITTED else ("known",)
+        estimates = self._from_cosines(last.included, self._claims(_FINAL), stds)
+        final = without_refuted([*proofs, *estimates])
         every = without_refuted([*proofs_all, *self._from_maxima(most)])
         sizes = {"included": len(inside)}
-        return [*final, *every, *interfered(self._interference, self._context(_FINAL, None, sizes))]
+        return [*final, *every, *interfered(self._interference, self._claims(_FINAL), sizes)]
 
     def close(self) -> None:
         """Delete the file with the changes of the model."""
@@ -258,52 +263,50 @@ class OneShotCanaries(Auditor):
             self._begun = view.server_round  # in a replay, where nobody is instructed
         planned = 0 if self._begun is None else view.server_round - self._begun + 1
         self._betting.after(planned, self._transcript)
-        return [self._proven(bound, _ALL, view.server_round) for bound in self._betting.bounds()]
-
-    def _proven(
-        self, bound: Bound, sees: Sees, server_round: int | None = None, **more: Any
-    ) -> Finding:
-        """Return a lower bound as a finding."""
-        context = self._context(sees, server_round, {})
-        shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
-        return Finding.of(bound, assumptions=(*bound.assumptions, *self._world()), **shared, **more)
+        claims = self._claims(_ALL, view.server_round)
+        return [claims.finding(claims.assuming(bound)) for bound in self._betting.bounds()]
 
     def _from_round(self, cosines: Scores, server_round: int) -> list[Finding]:
         """Return the estimate of one round, or a note that its cosines are not Gaussian."""
-        context = self._context(_ROUND, server_round, {"included": len(cosines)})
-        if not len(cosines):
-            return [nobody(context)]
-        check = normality(context, cosines)
+        found = self._from_cosines(cosines, self._claims(_ROUND, server_round), ("known",))
+        return found[:1]  # a round's test is told only where there is no estimate
+
+    def _from_cosines(self, cosines: Scores, claims: Claims, stds: Sequence[Std]) -> list[Finding]:
+        """Estimate from cosines (Algorithm 2), with the test of what that assumes."""
+        sizes = {"included": len(cosines)}
+        if not len(cosines):  # this claims nothing about ε
+            rule = "no canary took part, so there is no estimate"
+            nobody = Bound(0.0, "diagnostic", rule, sample_sizes=sizes)
+            return [claims.finding(nobody, quantity="canaries")]
+        check = normality(claims, sizes, cosines)
         if check is not None and check.facts["rejected"]:
             return [check]
-        return [self._from_known_null(cosines, "known", context)]
+        found = [self._from_known_null(cosines, std, claims) for std in stds]
+        return found if check is None else [*found, check]
 
-    def _from_final(self, cosines: Scores) -> list[Finding]:
-        """Estimate from the final model (Algorithm 2), with the test of what that assumes."""
-        context = self._context(_FINAL, None, {"included": len(cosines)})
-        if not len(cosines):
-            return [nobody(context)]
-        stds: tuple[Std, ...] = ("known", "fitted") if len(cosines) >= LEAST_FITTED else ("known",)
-        check = normality(context, cosines)
-        if check is None:
-            return [self._from_known_null(cosines, std, context) for std in stds]
-        if check.facts["rejected"]:
-            return [check]
-        return [*(self._from_known_null(cosines, std, context) for std in stds), check]
-
-    def _from_known_null(self, cosines: Scores, std: Std, context: dict[str, Any]) -> Finding:
+    def _from_known_null(self, cosines: Scores, std: Std, claims: Claims) -> Finding:
         """Compare cosines with N(0, 1/dim), the distribution of a canary that stayed out."""
         z = cosines * np.sqrt(self._dim)
-        rng = stream(self.seed, "null", std, context["server_round"] or 0)
+        rng = stream(self.seed, "null", std, claims.server_round or 0)
         null = one_fit(rng.standard_normal((_NULL_RUNS, len(z))), std, self.delta)
-        return Finding(
-            value=float(one_fit(z[None], std, self.delta)[0]),
-            rule=f"Gaussian fit of canary cosines against N(0, 1/d), {std} std",
-            kind="estimate",
-            null_band=band(null),
-            assumptions=(_SPREAD[std], *self._world()),
-            **context,
+        value = float(one_fit(z[None], std, self.delta)[0])
+        rule = f"Gaussian fit of canary cosines against N(0, 1/d), {std} std"
+        return self._estimate(value, null, rule, _SPREAD[std], {"included": len(z)}, claims)
+
+    def _estimate(
+        self,
+        value: float,
+        null: Scores,
+        rule: str,
+        assumed: Assumption,
+        sizes: Mapping[str, int],
+        claims: Claims,
+    ) -> Finding:
+        """Return an estimate of ε with the band of what it says when nothing leaks."""
+        bound = Bound(
+            value, "estimate", rule, self.delta, sample_sizes=sizes, assumptions=(assumed,)
         )
+        return replace(claims.finding(claims.assuming(bound)), null_band=band(null))
 
     def _from_maxima(self, scores: CanaryScores) -> list[Finding]:
         """Compare the largest cosines over rounds of both groups (Algorithm 3).
@@ -314,22 +317,18 @@ class OneShotCanaries(Auditor):
         sizes = {"included": len(inside), "unobserved": len(outside)}
         if min(sizes.values()) < LEAST_FITTED:
             return []
-        context = self._context(_ALL, None, sizes)
-        check = normality(context, inside, outside)
+        claims = self._claims(_ALL)
+        check = normality(claims, sizes, inside, outside)
         if check is not None and check.facts["rejected"]:
             return [check]
         rng = stream(self.seed, "null", "maxima", "runs")
         assert scores.null is not None  # maxima have no closed form
         draws = rng.choice(scores.null, (_NULL_RUNS, len(inside) + len(outside)))
         null = two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
-        estimate = Finding(
-            value=float(two_fits(inside[None], outside[None], self.delta)[0]),
-            rule="Gaussian fits of the largest cosine over rounds, included against unobserved",
-            kind="estimate",
-            null_band=band(null),
-            assumptions=(Assumption.GAUSSIAN_MAXIMA, *self._world()),
-            **context,
-        )
+        value = float(two_fits(inside[None], outside[None], self.delta)[0])
+        rule = "Gaussian fits of the largest cosine over rounds, included against unobserved"
+        assumed = Assumption.GAUSSIAN_MAXIMA
+        estimate = self._estimate(value, null, rule, assumed, sizes, claims)
         return [estimate] if check is None else [estimate, check]
 
     def _proofs(
@@ -346,40 +345,41 @@ class OneShotCanaries(Auditor):
             "guesses": max(self._k // _GUESSED, 1) if self.include == "coin" else None,
             "spent": spent,
         }
-        others = [self._proven(b, sees) for b in prove(scores, is_in, log_p, **settings)]
+        claims, details = self._claims(sees), (bins,)
+        others = [
+            claims.finding(claims.assuming(b)) for b in prove(scores, is_in, log_p, **settings)
+        ]
         if self._betting is not None and sees == _ALL:
             bets = self._betting.bounds()
-            return [*(self._proven(b, sees, details=(bins,)) for b in bets), *others]
+            return [*(claims.finding(claims.assuming(b), None, details) for b in bets), *others]
         first, facts = headline(scores, is_in, log_p, **settings)
-        return [self._proven(first, sees, facts=facts, details=(bins,)), *others]
+        return [claims.finding(claims.assuming(first), facts, details), *others]
 
-    def _world(self) -> tuple[str, ...]:
-        """Return the assumptions about canaries: how they were drawn, and what seats send."""
-        if self.include == "all":
-            return (Assumption.ALL_CANARIES_PLAY,)
-        if self.excluded == "zero":
-            return (Assumption.SEAT_SENDS_ZERO,)
-        return (Assumption.SEAT_STAYS_HONEST,)
+    def _claims(self, sees: Sees, server_round: int | None = None) -> Claims:
+        """Return what makes findings about who sees this, in a round or in the run.
 
-    def _context(
-        self, sees: Sees, server_round: int | None, sizes: Mapping[str, int]
-    ) -> dict[str, Any]:
-        """Return the fields that all findings share."""
-        zero_out: Adjacency = "zero-out" if self.excluded == "zero" else "honest-seat"
-        return {
-            "auditor": self.name,
-            "quantity": "epsilon",
-            "delta": self.delta,
-            "sample_sizes": dict(sizes),
-            "threat_model": ThreatModel(
-                observer="outsider",
-                sees=sees,
-                holds="canary",
-                knows_cohort=True,
-                participations=None if sees == _ROUND else self.repetitions,
-            ),
-            "adjacency": "add-remove" if self.include == "all" else zero_out,
-            "unit": "client",
-            "server_round": server_round,
-            "seed": self.seed,
-        }
+        They assume how canaries were drawn, and what seats send.
+        """
+        adjacency: Adjacency = "add-remove"
+        assumed = Assumption.ALL_CANARIES_PLAY
+        if self.include == "coin":
+            is_zero = self.excluded == "zero"
+            adjacency = "zero-out" if is_zero else "honest-seat"
+            assumed = Assumption.SEAT_SENDS_ZERO if is_zero else Assumption.SEAT_STAYS_HONEST
+        attacker = ThreatModel(
+            observer="outsider",
+            sees=sees,
+            holds="canary",
+            knows_cohort=True,
+            participations=None if sees == _ROUND else self.repetitions,
+        )
+        return Claims(
+            self.name,
+            attacker,
+            self.delta,
+            self.confidence,
+            adjacency,
+            server_round=server_round,
+            seed=self.seed,
+            assumptions=(assumed,),
+        )

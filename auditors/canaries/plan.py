@@ -9,8 +9,9 @@ import numpy as np
 
 from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.canaries.changes import file_size
-from leakmeter.auditors.canaries.estimates import LEAST_FITTED
+from leakmeter.auditors.canaries.scores import LEAST_FITTED
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import counted
 
 
 def check_settings(
@@ -21,12 +22,11 @@ def check_settings(
     excluded: str,
 ) -> None:
     """Raise for a setting of `OneShotCanaries` that no project can have."""
-    if seats < 1:
-        raise ValueError(f"seats must be at least 1, got {seats}")
+    for name, number in (("seats", seats), ("repetitions", repetitions)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
     if canaries is not None and canaries < 2:
         raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
-    if repetitions < 1:
-        raise ValueError(f"repetitions must be at least 1, got {repetitions}")
     if include not in ("coin", "all"):
         raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
     if excluded not in ("zero", "honest"):
@@ -108,36 +108,50 @@ def canary_limitations(
         seats: Clients per round that play one.
         watched: Canaries that are searched for at the end, including those that nobody plays.
     """
-    return [
-        *_large_file(project),
-        *_long_products(project, watched),
-        *_few_canaries(project, canaries, included),
-        *_few_clients(project, seats),
-        *_few_parameters(project),
-        *_bent(project),
-        *_selected(project),
+    rounds, clients, dim = project.num_rounds, project.clients, project.dim
+    said = []
+    if (size := file_size(dim, rounds)) > _LARGE:
+        said.append(
+            f"the changes of the model take up to {size / 1e9:.1f} GB of disk until the report is "
+            f"written: {rounds} rounds of {dim:,} parameters in single precision"
+        )
+    if (seconds := product_seconds(watched, rounds, dim)) > _LONG:
+        said.append(
+            f"the products of {watched:,} canaries with the changes of {rounds:,} rounds take "
+            f"about {_rounded(seconds / 60)} minutes of one core after the last round; use fewer "
+            "canaries to save time"
+        )
+    if included < LEAST_FITTED:
+        said.append(
+            f"{canaries} canaries in {counted(rounds, 'round')}, of which about {included} take "
+            "part: results vary widely, and estimates that fit a standard deviation are left out "
+            f"below {LEAST_FITTED}; use more seats or rounds"
+        )
+    if clients is not None and 2 * seats > clients:
+        said.append(
+            f"{min(seats, clients)} of the {clients} clients of round 1 play canaries: the model "
+            f"learns only from {max(clients - seats, 0)}; use fewer seats or more clients per round"
+        )
+    # Among n updates of equal norm without a common direction, a canary has the cosine 1/√n with
+    # their sum. The cosine of a canary that is out has mean 0 and standard deviation 1/√d.
+    if clients and (seen := math.sqrt(dim / clients)) < _VISIBLE:
+        said.append(
+            f"{dim} parameters for {clients} clients per round: a canary stands out by only about "
+            f"{seen:.1f} standard deviations, so the audit may find little even if much leaks; "
+            "fewer clients per round or a larger model show more"
+        )
+    said += [
+        f"{name} scales every coordinate of the mean separately: an outsider who undoes that sees "
+        "canaries more clearly than this audit does"
+        for name in project.bent_by
     ]
-
-
-def _large_file(project: Project) -> list[str]:
-    size = file_size(project.dim, project.num_rounds)
-    if size <= _LARGE:
-        return []
-    return [
-        f"the changes of the model take up to {size / 1e9:.1f} GB of disk until the report is "
-        f"written: {project.num_rounds} rounds of {project.dim:,} parameters in single precision"
+    said += [
+        f"{name} drops or trims updates that differ from the rest. A canary is a random vector, so "
+        "it may be dropped where a client's own update is not: a low result says little about "
+        "clients"
+        for name in project.selected_by
     ]
-
-
-def _long_products(project: Project, watched: int) -> list[str]:
-    seconds = product_seconds(watched, project.num_rounds, project.dim)
-    if seconds <= _LONG:
-        return []
-    return [
-        f"the products of {watched:,} canaries with the changes of {project.num_rounds:,} rounds "
-        f"take about {_rounded(seconds / 60)} minutes of one core after the last round; use fewer "
-        "canaries to save time"
-    ]
+    return said
 
 
 def product_seconds(canaries: int, rounds: int, dim: int) -> float:
@@ -151,59 +165,3 @@ def product_seconds(canaries: int, rounds: int, dim: int) -> float:
 def _rounded(minutes: float) -> str:
     """Return an estimate with two digits at most."""
     return f"{round(minutes, min(2 - len(str(int(minutes))), 0)):,.0f}"
-
-
-def _few_canaries(project: Project, canaries: int, included: int) -> list[str]:
-    if included >= LEAST_FITTED:
-        return []
-    rounds = f"{project.num_rounds} round{'s' * (project.num_rounds > 1)}"
-    return [
-        f"{canaries} canaries in {rounds}, of which about {included} take part: results vary "
-        f"widely, and estimates that fit a standard deviation are left out below {LEAST_FITTED}; "
-        "use more seats or rounds"
-    ]
-
-
-def _few_clients(project: Project, seats: int) -> list[str]:
-    if project.clients is None or 2 * seats <= project.clients:
-        return []
-    honest = max(project.clients - seats, 0)
-    return [
-        f"{min(seats, project.clients)} of the {project.clients} clients of round 1 play canaries: "
-        f"the model learns only from {honest}; use fewer seats or more clients per round"
-    ]
-
-
-def _few_parameters(project: Project) -> list[str]:
-    """Compare a canary's cosine with its standard deviation if nothing leaks.
-
-    Among n updates of equal norm without a common direction, a canary has the cosine 1/√n with
-    their sum. The cosine of a canary that is out has mean 0 and standard deviation 1/√d.
-    """
-    if not project.clients:
-        return []
-    seen = math.sqrt(project.dim / project.clients)
-    if seen >= _VISIBLE:
-        return []
-    return [
-        f"{project.dim} parameters for {project.clients} clients per round: a canary stands out by "
-        f"only about {seen:.1f} standard deviations, so the audit may find little even if much "
-        "leaks; fewer clients per round or a larger model show more"
-    ]
-
-
-def _bent(project: Project) -> list[str]:
-    return [
-        f"{name} scales every coordinate of the mean separately: an outsider who undoes that sees "
-        "canaries more clearly than this audit does"
-        for name in project.bent_by
-    ]
-
-
-def _selected(project: Project) -> list[str]:
-    return [
-        f"{name} drops or trims updates that differ from the rest. A canary is a random vector, so "
-        "it may be dropped where a client's own update is not: a low result says little about "
-        "clients"
-        for name in project.selected_by
-    ]

@@ -15,7 +15,7 @@ from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.canaries.changes import Changes
-from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p, paid, surprise
+from leakmeter.auditors.canaries.scores import cosine_logsf, largest_cosine_log_p, paid, surprise
 from leakmeter.auditors.canary import BLOCK, CanaryBlocks
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound

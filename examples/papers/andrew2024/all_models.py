@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.rules import Scores
-from leakmeter.auditors.canaries.estimates import two_fits
+from leakmeter.auditors.canaries.scores import two_fits
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted

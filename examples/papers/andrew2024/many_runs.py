@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canaries.estimates import one_fit
+from leakmeter.auditors.canaries.scores import one_fit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.wording import counted

@@ -23,8 +23,13 @@ from scipy.stats import beta
 from leakmeter.auditors import bounds
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.rules import Scores
-from leakmeter.auditors.canaries.estimates import one_fit
-from leakmeter.auditors.canaries.proofs import cosine_logsf, headline, largest_cosine_log_p, prove
+from leakmeter.auditors.canaries.scores import (
+    cosine_logsf,
+    headline,
+    largest_cosine_log_p,
+    one_fit,
+    prove,
+)
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import delta_gaussian, gaussian_sigma

@@ -25,7 +25,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import DivergedError
-from leakmeter.auditors.canaries.proofs import MOST_SCORE
+from leakmeter.auditors.canaries.scores import MOST_SCORE
 from leakmeter.auditors.canary import SEED_BITS, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream

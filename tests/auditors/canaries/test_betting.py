@@ -11,7 +11,7 @@ from scipy.stats import kstest
 
 from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundFacts, RoundView
 from leakmeter.auditors.canaries.plan import schedule
-from leakmeter.auditors.canaries.proofs import cosine_logsf
+from leakmeter.auditors.canaries.scores import cosine_logsf
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian

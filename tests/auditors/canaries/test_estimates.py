@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.canaries.estimates import (
+from leakmeter.auditors.canaries.scores import (
     CanaryScores,
     Interference,
     band,

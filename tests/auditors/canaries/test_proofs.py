@@ -17,7 +17,7 @@ from leakmeter.auditors.bounds.one_run import (
     one_run_epsilon,
     share_bound,
 )
-from leakmeter.auditors.canaries.proofs import (
+from leakmeter.auditors.canaries.scores import (
     MOST_SCORE,
     cosine_logsf,
     headline,
