@@ -1,12 +1,13 @@
-"""Array types and callbacks that several modules share."""
+"""Array types and callbacks that several modules share, and what values an argument may take."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 AnyFloats = NDArray[np.floating[Any]]  # in the precision that its maker chose
@@ -15,3 +16,28 @@ Vector = NDArray[np.float64]  # one update or model, flat
 
 # Told which stage of a long audit is running and what share of it is done.
 Watch = Callable[[str, float], None]
+
+
+def within(
+    name: str,
+    values: ArrayLike,
+    *,
+    lowest: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    highest: float = math.inf,
+) -> NDArray[np.float64]:
+    """Return `values` as float64, or raise with the name, the range and the first culprit.
+
+    >>> within("delta", 1.5, lowest=0.0, below=1.0)
+    Traceback (most recent call last):
+    ValueError: delta must be in [0, 1), got 1.5
+    """
+    array = np.asarray(values, dtype=np.float64)
+    # NaN fails every comparison, and without a bound above or below so does infinity.
+    fine = (array >= lowest) & (array > above) & (array < below) & (array <= highest)
+    if not fine.all():
+        left = f"[{lowest:g}" if lowest > above else f"({above:g}"
+        right = f"{highest:g}]" if highest < below else f"{below:g})"
+        raise ValueError(f"{name} must be in {left}, {right}, got {array[~fine].flat[0]}")
+    return array

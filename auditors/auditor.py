@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from leakmeter.auditors.hook.layout import Layout
     from leakmeter.auditors.hook.seat import Answer, Sends
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 
 DOUBLING = -1  # rounds 1, 2, 4, 8, … and the last
 FIRST = 0

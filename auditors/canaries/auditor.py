@@ -22,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.anytime import Anytime

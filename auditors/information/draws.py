@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Floats, Vector, Watch
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, Vector, Watch, within
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.directions import Subspace, leading_directions
-from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
 
 PARTS = 20  # that a jackknife over draws leaves out, at most
 

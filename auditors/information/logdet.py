@@ -35,7 +35,7 @@ from scipy.special import polygamma, psi
 from leakmeter.auditors._types import AnyFloats, Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.sampling.sampler import Moments
 
 Rows = NDArray[np.floating[Any]]
 Draws = Rows | Moments | Sequence[Moments]

@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector, Watch
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector, Watch, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.information.draws import PARTS, Drawing, Draws, Look, most_directions
@@ -32,7 +31,7 @@ from leakmeter.auditors.information.logdet import (
     logdet_information,
 )
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Stream, UpdateSampler
+from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler
 
 
 @dataclass(frozen=True)

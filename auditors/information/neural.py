@@ -37,7 +37,7 @@ from leakmeter.auditors.information.recombined import (
     null_band,
 )
 from leakmeter.auditors.information.theory import LimitOf, Theory
-from leakmeter.auditors.sampler import RoundSampler
+from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.auditors.wording import counted
 
 MAX_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is

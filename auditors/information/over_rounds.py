@@ -29,8 +29,8 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.directions import leading_directions
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
 
 MIN_PAIRS = 20
 _SHUFFLES = 200  # behind the null band

@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from leakmeter.auditors._types import Floats
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.information.critics import Adam, Best, GuidedCritic, log_mean_exp, nwj
 from leakmeter.auditors.rng import stream
 

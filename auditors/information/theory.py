@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 from scipy.special import gammaln
 
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.figure import Information
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leakmeter.auditors._types import Floats, Vector
-from leakmeter.auditors.claims import Claims, Trials
+from leakmeter.auditors.audited_round import Claims, Trials
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.wording import counted
 

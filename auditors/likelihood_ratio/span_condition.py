@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
+from leakmeter.auditors.audited_round import AuditedRound, Claims, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, few_clients
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, PerClient, ThreatModel
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker

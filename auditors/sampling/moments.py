@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.auditors.sampling.scatter import Scatter
 
 # With fewer partitions ("deals") than this many times the dimension, the covariance of their sums

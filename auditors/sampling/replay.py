@@ -26,8 +26,8 @@ from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.remarks import noise_around
 from leakmeter.auditors.hook.seat import Sends
 from leakmeter.auditors.rng import derive
-from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import Reruns
+from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, ssyrk
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.sampling.sampler import Moments
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
 _SINGLE_FROM = 1000

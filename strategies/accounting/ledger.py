@@ -30,10 +30,9 @@ import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.file_lock import locked
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.run_log import append_line, write_atomically
+from leakmeter.auditors.run_log import append_line, locked, write_atomically
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified, composed, epsilon_of
 

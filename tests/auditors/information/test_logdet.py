@@ -19,7 +19,7 @@ from leakmeter.auditors.information import (
 )
 from leakmeter.auditors.information.logdet import jackknife, log_det_bias, log_det_std
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.sampling.sampler import Moments
 from tests.helpers.numbers import few_or_many
 
 Floats = NDArray[np.float64]

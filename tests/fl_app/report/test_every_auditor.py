@@ -34,9 +34,9 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.information import Look
 from leakmeter.auditors.judge.adversary import by_adversary, covers

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.file_lock import locked
+from leakmeter.auditors.run_log import locked
 from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
