@@ -41,3 +41,23 @@ def within(
         right = f"{highest:g}]" if highest < below else f"{below:g})"
         raise ValueError(f"{name} must be in {left}, {right}, got {array[~fine].flat[0]}")
     return array
+
+
+def require(allowed: str, **named: float | None) -> None:
+    """Raise unless each value is in a range: "(0, 1]", or "at least 1". None is no value.
+
+    >>> require("(0, 1]", rate=1.0, share=0.0)
+    Traceback (most recent call last):
+    ValueError: share must be in (0, 1], got 0.0
+    """
+    is_open = allowed.startswith("("), allowed.endswith(")")
+    words = allowed if allowed.startswith("at least") else f"in {allowed}"
+    low, _, high = allowed.removeprefix("at least ").strip("[]()").partition(", ")
+    least, most = float(low), float(high or "inf")
+    for name, value in named.items():
+        if value is None:
+            continue
+        is_above = value > least if is_open[0] else value >= least
+        is_below = value < most if is_open[1] else value <= most
+        if not (is_above and is_below):  # NaN fails every comparison
+            raise ValueError(f"{name} must be {words}, got {value}")

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from leakmeter.auditors._types import Indices
+from leakmeter.auditors._types import Indices, require
 from leakmeter.clients.engine import (
     Chunk,
     Engine,
@@ -81,8 +81,7 @@ class Cohort:
     ) -> None:
         if memory < 1:
             raise ValueError(f"memory must be at least 1 byte, got {memory}")
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
+        require("at least 1", threads=threads)
         self._module = copy.deepcopy(module)
         self._rule, self._steps = rule, rule if isinstance(rule, LocalSteps) else None
         self._memory, self._threads = memory, threads

@@ -16,6 +16,7 @@ from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from leakmeter.auditors._types import require
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
@@ -81,8 +82,7 @@ class DropoutMod:
     seed: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate < 1:
-            raise ValueError(f"rate must be in [0, 1), got {self.rate}")
+        require("[0, 1)", rate=self.rate)
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
         """Fail, or hand the message on."""

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.auditor import Project, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
@@ -105,8 +105,7 @@ class ReplaySampler(UpdateSampler):
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0, got {timeout}")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"chunk must be at least 1, got {chunk}")
+        require("at least 1", chunk=chunk)
         self._seed, self._timeout, self._simulated = seed, timeout, simulated
         self._chunk = chunk
         self._sends: Sends = "models"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from leakmeter.auditors._types import require
 from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
@@ -82,8 +83,7 @@ class NoiseMod:
             raise ValueError(f"unit must be one of {', '.join(_KEYS)}, got {self.unit!r}")
         if not self.max_clip_norm > 0:
             raise ValueError(f"max_clip_norm must be above 0, got {self.max_clip_norm}")
-        if not 0 <= self.min_noise_std < math.inf:
-            raise ValueError(f"min_noise_std must be in [0, inf), got {self.min_noise_std}")
+        require("[0, inf)", min_noise_std=self.min_noise_std)
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
         """Check the order, train, and do what was ordered."""
@@ -141,7 +141,7 @@ class NoiseMod:
                 arrays = layout.restore(noised, sent, exact)
             else:
                 arrays = model_within(norm, bounded, start, layout, sent)
-                metrics = _metrics(reply.content)
+                metrics = metrics_of(reply.content)
                 metrics[wire.CLIP_BIT] = float(bounded is update)
             done = ConfigRecord({"clip-norm": norm, "share-std": std})
             return _outgoing(message, reply, order, arrays, metrics, {wire.NOISE: done})
@@ -248,7 +248,7 @@ def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
             raise ValueError(f"{name} must be {words} this client's own {own:g}, got {asked:g}")
 
 
-def _metrics(content: RecordDict) -> MetricRecord:
+def metrics_of(content: RecordDict) -> MetricRecord:
     """Return all metrics of a reply in one record."""
     records = [r for r in content.values() if isinstance(r, MetricRecord)]
     return MetricRecord({name: value for record in records for name, value in record.items()})

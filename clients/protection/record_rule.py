@@ -30,7 +30,7 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor, nn
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
@@ -70,10 +70,8 @@ class WaterFilling:
     blocks: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma2 < math.inf:
-            raise ValueError(f"sigma2 must be in (0, inf), got {self.sigma2}")
-        if self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
+        require("(0, inf)", sigma2=self.sigma2)
+        require("at least 1", blocks=self.blocks)
 
     def draw(
         self, gradients: Gradients, batch_size: int, rng: np.random.Generator | None
@@ -85,8 +83,7 @@ class WaterFilling:
             batch_size: B, the size of the minibatch whose sampling noise this one resembles.
             rng: Source of all randomness; None takes the operating system's source.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        require("at least 1", batch_size=batch_size)
         drawn = [self._draw_block(part, batch_size, rng) for part in self.parts(gradients)]
         whole = np.concatenate([gradient for gradient, _ in drawn])
         return WaterFilled(whole, tuple(spectrum for _, spectrum in drawn))
@@ -147,8 +144,7 @@ class Isotropic:
     sigma2: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma2 < math.inf:
-            raise ValueError(f"sigma2 must be in (0, inf), got {self.sigma2}")
+        require("(0, inf)", sigma2=self.sigma2)
 
 
 @dataclass(frozen=True)
@@ -195,8 +191,7 @@ class GaussianSampling:
                 f"batch_size must be at least {least} with sampling {self.sampling!r}, "
                 f"got {self.batch_size}"
             )
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        require("at least 1", steps=self.steps)
         if isinstance(self.noise, WaterFilling) and self.sampling != "gaussian":
             raise ValueError(
                 "sampling must be 'gaussian' with water filling, which has no guarantee otherwise, "

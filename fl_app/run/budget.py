@@ -24,8 +24,8 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Masked, Noised
+from leakmeter.strategies.accounting.assurance import Guarantees
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
-from leakmeter.strategies.accounting.spending import Guarantees
 
 _log = logging.getLogger("flwr")
 

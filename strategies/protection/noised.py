@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
@@ -30,15 +30,18 @@ from leakmeter.auditors.hook.wrapper import Opening, Wrapper
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
-from leakmeter.strategies.accounting.spending import Charge, Guarantees, Spending, charges_of
-from leakmeter.strategies.consistent import (
+from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending, charges_of
+from leakmeter.strategies.flower import left_out
+from leakmeter.strategies.protection.mechanism import (
+    Clip,
+    Clipping,
+    Mechanism,
     NotNoisedError,
+    Summed,
     clip_bit,
-    left_out,
     reply_of_nobody,
     with_arrays,
 )
-from leakmeter.strategies.protection.mechanism import Clip, Clipping, Mechanism, Summed, charge
 from leakmeter.strategies.secure_sum.masked import check_is_inside
 
 _log = logging.getLogger("flwr")
@@ -90,10 +93,8 @@ class Noised(Wrapper):
             )
         if clip_mean is not None and not 0 < clip_mean < math.inf:
             raise ValueError(f"clip_mean must be None or in (0, inf), got {clip_mean}")
-        if expected_clients is not None and not 0 < expected_clients < math.inf:
-            raise ValueError(f"expected_clients must be in (0, inf), got {expected_clients}")
-        if not 0 < delta < 1:
-            raise ValueError(f"delta must be in (0, 1), got {delta}")
+        require("(0, inf)", expected_clients=expected_clients)
+        require("(0, 1)", delta=delta)
         _check_clipping(noise, clipping, clip_mean)
         check_is_inside(self)
         if any(isinstance(held, Noised) for held in wrappers(strategy)):
@@ -195,7 +196,7 @@ class Noised(Wrapper):
         for cohort in cohorts:
             grid, size = step(len(cohort), share, name), len(cohort)
             summed = self._summed(size, step=grid, dim=dim)
-            trial.add(charge(self._noise, summed, tuple(cohort), bearable=bearable(size)))
+            trial.add(self._noise.charge(summed, tuple(cohort), bearable=bearable(size)))
         return self._noise.guarantees(trial) if trial.charges else None
 
     def configure_train(
@@ -386,8 +387,7 @@ class Noised(Wrapper):
             grain=self._noise.grain(self._sent, self._start),
             dim=self._layout.dim if self._layout else 0,
         )
-        return charge(
-            self._noise,
+        return self._noise.charge(
             terms,
             tuple(known.get(node, node) for node in asked),
             canaries=tuple(f"{orders[n].seed}/{orders[n].id}" for n in asked if n in orders),

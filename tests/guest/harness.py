@@ -139,7 +139,7 @@ def _run(cell: Cell, around: Callable[[Strategy, Trace], Strategy], *, shadow: b
     try:
         run.result = started.start(
             grid,
-            clients.node(),
+            clients.arrays(),
             num_rounds=cell.rounds,
             train_config=ConfigRecord({"lr": 0.5}),
             evaluate_fn=_evaluate,

@@ -58,7 +58,7 @@ def run(
     inner = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
     inner.fraction_evaluate = float(evaluates)
     strategy = wrap(Chosen(inner, FixedSize(num), num_clients=num, seed=1))
-    return strategy.start(Lying(clients.grid), clients.node(), num_rounds=rounds), clients
+    return strategy.start(Lying(clients.grid), clients.arrays(), num_rounds=rounds), clients
 
 
 def with_records(**records: Any) -> Any:
@@ -125,7 +125,7 @@ def test_a_reply_unlike_the_others_is_a_dropout(lie: Any, caplog: Any) -> None:
     result, clients = run(lie)
     honest = [c for c in range(6) if c != 2]
     weights = np.array([clients.weight(c) for c in honest])
-    sent = clients.node()
+    sent = clients.arrays()
     expected = np.average([clients.trained(c, sent)["b"] for c in honest], axis=0, weights=weights)
     np.testing.assert_allclose(result.arrays["b"].numpy(), expected, atol=1e-12)
     assert "drops out, its reply cannot be used" in caplog.text

@@ -41,7 +41,7 @@ def guarantee(game: IntegerSum, norm: float, adjacency: str) -> Any:
     named = {"distribution": game.noise.distribution, "grid": grid}
     release = Release(math.sqrt(game.shares * game.noise.variance), limits.l2, **named)
     noise = Distributed(1.0, min_honest=game.shares, distribution=game.noise.distribution)
-    assurance = Assurance(noise.promise, (release,), 1, is_masked=True, colluders=game.colluders)
+    assurance = Assurance(noise, (release,), 1, is_masked=True, colluders=game.colluders)
     found = assurance.findings(DELTA)
     return next(f for f in found if (f.observer, f.adjacency) == ("server", adjacency))
 

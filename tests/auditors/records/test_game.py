@@ -27,8 +27,8 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
-from leakmeter.strategies.accounting.guarantee import guarantee as guarantee_of
-from leakmeter.strategies.accounting.rdp import Contribution, Round
+from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of
+from leakmeter.strategies.accounting.rdp import guarantee as guarantee_of
 
 DELTA = 1e-2
 QUICK = RecordBudget(pairs=2, pilot=20, trials=150)
@@ -278,7 +278,7 @@ def test_worst_case_and_this_run_are_two_findings_that_one_guarantee_covers() ->
     auditor.begin(9, 1)
     of_round, of_run = auditor.observe(view()), auditor.report()
     guarantee = guarantee_of([Round((Contribution(0.05, 1.0, 2, 5),) * 3)], DELTA)
-    priced = guarantee.finding("accountant").threat_model
+    priced = finding_of(guarantee, participations=1).threat_model
     for found in (of_round, of_run):
         assert [f.threat_model.game for f in found] == ["worst-data", "rerun"]
         assert all(f.threat_model.is_within(priced) for f in found)
