@@ -41,19 +41,6 @@ Sampling = Literal["gaussian", "minibatch", "full"]
 
 
 @dataclass(frozen=True)
-class WaterFilled:
-    """One draw of the gradient estimate with its noise.
-
-    Attributes:
-        gradient: Weighted sum of the gradients plus noise, (dim,).
-        spectra: Sampling covariance of each block, and what its floor added.
-    """
-
-    gradient: Floats
-    spectra: tuple[Spectrum, ...]
-
-
-@dataclass(frozen=True)
 class WaterFilling:
     """Gaussian sampling of gradients whose covariance is then raised to a floor.
 
@@ -75,8 +62,10 @@ class WaterFilling:
 
     def draw(
         self, gradients: Gradients, batch_size: int, rng: np.random.Generator | None
-    ) -> WaterFilled:
-        """Return a draw of N(mean gradient, h(Σ)), Σ = GᵀG / (batch_size · count).
+    ) -> tuple[Floats, tuple[Spectrum, ...]]:
+        """Return a draw of N(mean gradient, h(Σ)), Σ = GᵀG / (batch_size · count), (dim,).
+
+        Also the sampling covariance of each block as a spectrum, with what its floor added.
 
         Args:
             gradients: Clipped gradients of all examples.
@@ -86,7 +75,7 @@ class WaterFilling:
         require("at least 1", batch_size=batch_size)
         drawn = [self._draw_block(part, batch_size, rng) for part in self.parts(gradients)]
         whole = np.concatenate([gradient for gradient, _ in drawn])
-        return WaterFilled(whole, tuple(spectrum for _, spectrum in drawn))
+        return whole, tuple(spectrum for _, spectrum in drawn)
 
     def parts(self, gradients: Gradients) -> Iterator[Gradients]:
         """Yield the gradients of each block."""
@@ -248,8 +237,7 @@ class GaussianSampling:
         """
         # Gaussian weights and filling share one draw: together they have covariance h(Σ).
         if isinstance(self.noise, WaterFilling):
-            filled = self.noise.draw(gradients, self.batch_size, source)
-            return filled.gradient, filled.spectra
+            return self.noise.draw(gradients, self.batch_size, source)
         if self.sampling == "gaussian":
             # 1/D + ξ/√(BD): mean Gᵀ1/D, covariance Σ = GᵀG/(BD) (Assumption 2)
             weights = sampling_weights(gradients.count, self.batch_size, source)  # (D,)

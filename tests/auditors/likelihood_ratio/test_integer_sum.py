@@ -15,7 +15,7 @@ from leakmeter.auditors.likelihood_ratio import IntegerSum
 from leakmeter.auditors.noise import IntegerNoise
 from leakmeter.auditors.noise.distribution import Grid
 from leakmeter.auditors.noise.integer import RoundedNorms
-from leakmeter.clients.protection.ring_noise import to_integers
+from leakmeter.clients.protection.noise_mod import to_integers
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.protection.client_noise import Distributed

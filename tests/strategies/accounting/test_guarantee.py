@@ -236,7 +236,7 @@ def test_the_best_test_between_two_worlds_stays_within_epsilon_unless_noise_is_m
     filling, rng = WaterFilling(floor), stream(0, "worlds")
     sums = np.array(
         [
-            sum(filling.draw(DenseGradients(g), batch, rng).gradient for g in (mine, other))
+            sum(filling.draw(DenseGradients(g), batch, rng)[0] for g in (mine, other))
             for _ in range(draws)
         ]
     )
