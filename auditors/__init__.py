@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from leakmeter.auditors.replay_log import AggregateRecorder as AggregateRecorder
     from leakmeter.auditors.replay_log import replay as replay
     from leakmeter.auditors.run_log import RoundLine as RoundLine
-    from leakmeter.auditors.sampler import UpdateSampler as UpdateSampler
     from leakmeter.auditors.sampling.replay import ReplaySampler as ReplaySampler
+    from leakmeter.auditors.sampling.sampler import UpdateSampler as UpdateSampler
 else:
     __all__, __getattr__ = front_page(__spec__)
 

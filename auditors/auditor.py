@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors._types import Vector, Watch, require
 from leakmeter.auditors.canary import SEED_BITS
 from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from leakmeter.auditors.hook.layout import Layout
     from leakmeter.auditors.hook.seat import Answer, Sends
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 
 DOUBLING = -1  # rounds 1, 2, 4, 8, … and the last
 FIRST = 0
@@ -125,12 +124,10 @@ class Canary:
     norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.id < 0:
-            raise ValueError(f"id must be at least 0, got {self.id}")
+        require("at least 0", id=self.id)
         if not 0 <= self.seed < 2**SEED_BITS:
             raise ValueError(f"seed must be in [0, 2^{SEED_BITS}), got {self.seed}")
-        if self.norm is not None and not 0 <= self.norm < math.inf:
-            raise ValueError(f"norm must be in [0, inf), got {self.norm}")
+        require("[0, inf)", norm=self.norm)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self, get_args
 
 from leakmeter.auditors import wording
+from leakmeter.auditors._types import require
 from leakmeter.auditors.assumptions import Assumption, conditions
 from leakmeter.auditors.codec import plain
 
@@ -257,10 +258,7 @@ class ThreatModel:
             value, is_needed = getattr(self, name), name in ("observer", "conduct")
             if value not in get_args(allowed) and (value is not None or is_needed):
                 raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
-        if self.participations is not None and self.participations < 0:
-            raise ValueError(f"participations must be at least 0, got {self.participations}")
-        if self.colluders < 0:
-            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+        require("at least 0", participations=self.participations, colluders=self.colluders)
 
     def sentence(self) -> str:
         """Return who attacks, with what, in one sentence."""
@@ -317,8 +315,7 @@ class RunWarning:
     text: str
 
     def __post_init__(self) -> None:
-        if self.total < 1:
-            raise ValueError(f"total must be at least 1, got {self.total}")
+        require("at least 1", total=self.total)
         if not 0 <= self.count <= self.total:
             raise ValueError(f"count must be in [0, {self.total}], got {self.count}")
         if not math.isclose(self.value, self.count / self.total, rel_tol=1e-9):
@@ -364,10 +361,8 @@ class Bound:
             raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         if self.kind == "lower_bound" and self.confidence is None:
             raise ValueError("a lower_bound must state its confidence, got None")
-        if self.delta is not None and not 0 <= self.delta < 1:
-            raise ValueError(f"delta must be in [0, 1), got {self.delta}")
-        if self.confidence is not None and not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must be in (0, 1), got {self.confidence}")
+        require("[0, 1)", delta=self.delta)
+        require("(0, 1)", confidence=self.confidence)
 
     @property
     def is_conditional(self) -> bool:
@@ -417,8 +412,7 @@ class Finding(Bound):
             raise ValueError(f"adjacency must be one of {allowed}, got {self.adjacency!r}")
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit must be one of {get_args(Unit)}, got {self.unit!r}")
-        if self.server_round is not None and self.server_round < 1:
-            raise ValueError(f"server_round must be at least 1, got {self.server_round}")
+        require("at least 1", server_round=self.server_round)
 
     @property
     def observer(self) -> Observer:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from benchmarks.measure import Row, Scale, Timer, interleave, timer
-from leakmeter.auditors.bounds import band
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
@@ -24,6 +23,7 @@ from leakmeter.auditors.bounds.one_run import (
     one_run_gaussian_epsilon,
 )
 from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit
+from leakmeter.auditors.canaries.scores import band
 from leakmeter.auditors.rng import stream
 
 REPETITIONS, DELTA, LIMIT = 15, 1e-6, 50e-3

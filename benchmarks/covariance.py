@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from benchmarks.memory import grown
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.auditors.sampling.scatter import Scatter
 
 CHUNK, TARGET = 2_048, 2.0

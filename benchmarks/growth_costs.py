@@ -20,11 +20,11 @@ from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_products
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
-from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
-from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.sampling.source import Kept
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Kept
 from leakmeter.clients.update import fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.run.folder import RunFolder

@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from benchmarks.memory import grown
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.source import Generators
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.source import Generators
 from leakmeter.clients.update import fedavg, gd
 
 EXAMPLES, LR, MEMORY = 20_000, 0.1, 8 * 2**20

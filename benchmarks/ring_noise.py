@@ -17,7 +17,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.noise import IntegerNoise
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.noise.integer import RoundedNorms
-from leakmeter.clients.protection.ring_noise import RingNoise
+from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser
 
 CLIENTS, STD, CLIP = 50, 0.2, 1.0

@@ -40,7 +40,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.measure import Row, Scale
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import fedavg
 
 CLIENTS, SIZE, BATCH, LR, TARGET = 100, 600, 64, 0.1, 9

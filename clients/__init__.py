@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leakmeter.clients.protection.noise_mod import noise_mod as noise_mod
     from leakmeter.clients.protection.record_rule import GaussianSampling as GaussianSampling
     from leakmeter.clients.protection.record_rule import WaterFilling as WaterFilling
-    from leakmeter.clients.sampling.sampler import CohortSampler as CohortSampler
+    from leakmeter.clients.sampler import CohortSampler as CohortSampler
     from leakmeter.clients.secure_sum.mask_mod import MaskMod as MaskMod
     from leakmeter.clients.secure_sum.mask_mod import mask_mod as mask_mod
 else:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from leakmeter.auditors._types import require
 from leakmeter.clients.layers import Layer, Stack, dense_layers, fast_forward
 
 
@@ -64,15 +65,12 @@ class LocalSteps:
     batches: Literal["all", "first", "unshuffled"] = "all"
 
     def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise ValueError(f"passes must be at least 1, got {self.passes}")
+        require("at least 1", passes=self.passes)
         if self.batch_size < 0:
             allowed = "at least 1, or 0 for all examples"
             raise ValueError(f"batch_size must be {allowed}, got {self.batch_size}")
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr must be in (0, inf), got {self.lr}")
-        if not 0 <= self.mu < float("inf"):
-            raise ValueError(f"mu must be in [0, inf), got {self.mu}")
+        require("(0, inf)", lr=self.lr)
+        require("[0, inf)", mu=self.mu)
 
     @property
     def is_one_step(self) -> bool:

@@ -22,8 +22,8 @@ from torch import nn
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.values import shaped
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.arrays import packed
 from leakmeter.clients.layers import dense_layers
+from leakmeter.clients.node import packed
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from leakmeter.fl_app.config.config import Config

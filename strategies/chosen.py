@@ -16,12 +16,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors._types import require
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.node import identity_of
-from leakmeter.strategies.consistent import evaluated, left_out, shapes, trained
+from leakmeter.strategies.flower import evaluated, left_out, shapes, trained
 from leakmeter.strategies.grid import PartialGrid
 
 _log = logging.getLogger("flwr")
@@ -47,54 +48,54 @@ class Participation(Protocol):
 
 
 @dataclass(frozen=True)
-class FixedSize:
-    """The same number of clients each round, uniformly without replacement."""
+class _Sized(Participation):
+    """A pattern whose rounds all have as many clients."""
 
     size: int
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        require("at least 1", size=self.size)
 
     def check(self, num_clients: int) -> None:
-        """Raise if there are fewer clients than a round needs."""
-        _check_fits(self.size, num_clients)
+        if self.size > num_clients:
+            raise ValueError(f"size must be at most num_clients = {num_clients}, got {self.size}")
+
+
+@dataclass(frozen=True)
+class FixedSize(_Sized):
+    """The same number of clients each round, uniformly without replacement."""
 
     def cohort(self, seed: int, server_round: int, num_clients: int) -> list[int]:
-        """Return the client indices of the round in increasing order."""
         self.check(num_clients)
         rng = stream(seed, "cohort", server_round)
         return sorted(rng.choice(num_clients, self.size, replace=False).tolist())
 
     def sampling(self, num_clients: int) -> dict[str, Any]:
-        """Return the cohort's and the population's size."""
         return {"sampling": "fixed", "cohort": self.size, "population": num_clients}
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Participation):
     """Each client independently, with the same probability; a round may be empty."""
 
     rate: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate must be in (0, 1], got {self.rate}")
+        require("(0, 1]", rate=self.rate)
 
     def check(self, num_clients: int) -> None:
         """Any number of clients will do."""
 
     def cohort(self, seed: int, server_round: int, num_clients: int) -> list[int]:
-        """Return the client indices of the round in increasing order."""
         coins = stream(seed, "cohort", server_round).random(num_clients)
         return list(map(int, np.flatnonzero(coins < self.rate)))
 
     def sampling(self, num_clients: int) -> dict[str, Any]:
-        """Return the rate."""
         return {"sampling": "poisson", "rate": self.rate, "population": num_clients}
 
 
 @dataclass(frozen=True)
-class ShuffledEpochs:
+class ShuffledEpochs(_Sized):
     """All clients in a random order, `size` per round, then all again in another order.
 
     The last round of an epoch is left out if it would be short, so every client takes part at
@@ -105,24 +106,17 @@ class ShuffledEpochs:
         epochs: Passes over the clients; None for as many as the rounds take.
     """
 
-    size: int
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
-        if self.epochs is not None and self.epochs < 1:
-            raise ValueError(f"epochs must be at least 1, got {self.epochs}")
-
-    def check(self, num_clients: int) -> None:
-        """Raise if there are fewer clients than a round needs."""
-        _check_fits(self.size, num_clients)
+        super().__post_init__()
+        require("at least 1", epochs=self.epochs)
 
     def max_rounds(self, num_clients: int) -> int | None:
         """Return how many rounds there can be; None if there is no end."""
         return None if self.epochs is None else self.epochs * (num_clients // self.size)
 
     def cohort(self, seed: int, server_round: int, num_clients: int) -> list[int]:
-        """Return the client indices of the round in increasing order."""
         self.check(num_clients)
         most = self.max_rounds(num_clients)
         if most is not None and server_round > most:
@@ -139,16 +133,6 @@ class ShuffledEpochs:
 def EachOnce(size: int) -> ShuffledEpochs:  # noqa: N802 - reads like the other patterns
     """Return the pattern in which every client takes part at most once in the whole run."""
     return ShuffledEpochs(size, epochs=1)
-
-
-def _check_size(size: int) -> None:
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
-
-
-def _check_fits(size: int, num_clients: int) -> None:
-    if size > num_clients:
-        raise ValueError(f"size must be at most num_clients = {num_clients}, got {size}")
 
 
 class Chosen(Wrapper):
@@ -168,6 +152,9 @@ class Chosen(Wrapper):
             answer, ends the run. In a simulation such a node is slow or set up wrongly, and another
             numbering would change the run. In a deployment it is one bad client among others: with
             False the nodes are then numbered by their ids.
+
+    Attributes:
+        num_chosen: How many clients the last round asked.
     """
 
     def __init__(
@@ -194,13 +181,8 @@ class Chosen(Wrapper):
         self._needs_answers = needs_answers
         self._node_of: dict[int, int] = {}
         self._client_of: dict[int, int] = {}
-        self._num_chosen = 0
+        self.num_chosen = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
-
-    @property
-    def num_chosen(self) -> int:
-        """How many clients the last round asked."""
-        return self._num_chosen
 
     @property
     def client_of(self) -> Mapping[int, int]:
@@ -223,7 +205,7 @@ class Chosen(Wrapper):
         if not self._node_of:
             self._identify(grid)
         cohort = self.cohort(server_round)
-        self._num_chosen, self._shapes = len(cohort), shapes(arrays)
+        self.num_chosen, self._shapes = len(cohort), shapes(arrays)
         self.unused = frozenset()
         self._check_enough(max(len(cohort), 1))
         # A Poisson round may be empty. Flower would wait for nodes, and its momentum strategies

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
@@ -35,41 +35,27 @@ class GridWrapper(Grid):
         self.grid = grid
 
     def set_run(self, run: Any) -> None:
-        """Hand on."""
         self.grid.set_run(run)
 
     @property
     def run(self) -> Any:
-        """The run this grid belongs to."""
         return self.grid.run
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Hand on."""
-        return self.grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        return self.grid.create_message(*args, **kwargs)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes."""
         return self.grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Hand on."""
         return self.grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Hand on."""
         return self.grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Hand on."""
         return self.grid.send_and_receive(messages, timeout=timeout)
 
 

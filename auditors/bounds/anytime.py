@@ -34,8 +34,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors._types import Floats, Indices
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.one_run import checked_p_values
 from leakmeter.auditors.codec import Kept, Resumable

@@ -32,8 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, ndtri_exp
 
 from leakmeter.auditors import finding
-from leakmeter.auditors._types import Floats
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.rules import (
     MAX_EXACT,

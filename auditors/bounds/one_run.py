@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 
-from leakmeter.auditors._types import Floats
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.rules import Limits, SimultaneousBand, checked_row
 from leakmeter.auditors.finding import Bound

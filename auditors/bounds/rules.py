@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainccinv, gammaln, xlogy
 
-from leakmeter.auditors._types import Floats, Indices
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.rng import stream
 
 Limit = Literal["clopper-pearson", "jeffreys"]

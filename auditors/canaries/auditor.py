@@ -23,8 +23,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.canaries.changes import check_room, file_size
@@ -51,7 +52,6 @@ from leakmeter.auditors.canaries.scores import (
     without_refuted,
 )
 from leakmeter.auditors.canaries.transcript import Betting, Transcript
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Histogram, Sees, ThreatModel
 from leakmeter.auditors.rng import derive, stream

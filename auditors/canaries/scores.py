@@ -22,6 +22,7 @@ from scipy.special import betaincc, gammaln, ndtr
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
@@ -32,7 +33,6 @@ from leakmeter.auditors.bounds.one_run import (
 )
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
 from leakmeter.auditors.canary import SEED_BITS
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians

@@ -48,7 +48,7 @@ from leakmeter.auditors.information.over_rounds import (
 )
 from leakmeter.auditors.information.theory import Information, Theory, round_bound
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
+from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler
 
 _log = logging.getLogger("flwr")
 _KEEPING: Final = "independent"  # the game in which a client's data can be kept over rounds

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor, SumObserver
 from leakmeter.auditors.auditor import Project, RoundView, few_clients
 from leakmeter.auditors.finding import Finding, Quantity
@@ -17,8 +17,8 @@ from leakmeter.auditors.information.draws import Drawing, Look
 from leakmeter.auditors.information.findings import Claims
 from leakmeter.auditors.information.theory import Information, Theory
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import RoundSampler, Stream
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
+from leakmeter.auditors.sampling.sampler import RoundSampler, Stream
 
 
 class InformationAuditor(ResamplingAuditor):

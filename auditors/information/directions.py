@@ -13,10 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats
-from leakmeter.auditors._validate import within
-from leakmeter.auditors.sampler import ROUNDING
+from leakmeter.auditors._types import AnyFloats, Floats, within
 from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.sampler import ROUNDING
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Floats, Vector, Watch
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, Vector, Watch, within
 from leakmeter.auditors.audited_round import AuditedRound, unwatched
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.finding import Game
@@ -29,8 +28,8 @@ from leakmeter.auditors.information.logdet import (
 )
 from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leakmeter.auditors import claims
+from leakmeter.auditors import audited_round
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import SEES, SumObserver
 from leakmeter.auditors.finding import Finding, Game, PerClient, Quantity, ThreatModel
@@ -305,7 +305,7 @@ class Claims:
         return known
 
     @property
-    def _shared(self) -> claims.Claims:
+    def _shared(self) -> audited_round.Claims:
         """What makes findings about this attacker."""
         attacker = ThreatModel(
             observer=self.observer,
@@ -315,7 +315,7 @@ class Claims:
             game=self.game,
             colluders=self.colluders,
         )
-        return claims.Claims(
+        return audited_round.Claims(
             self.name, attacker, adjacency=None, server_round=self.server_round, seed=self.seed
         )
 

@@ -39,8 +39,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.linalg.blas import dsyrk
 from scipy.special import polygamma, psi
 
-from leakmeter.auditors._types import AnyFloats, Floats
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import AnyFloats, Floats, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.theory import Information
 

@@ -32,7 +32,7 @@ from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.draws import Draws
 from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Stream
+from leakmeter.auditors.sampling.sampler import Stream
 
 MIN_PAIRS = 20
 _SHUFFLES = 200  # behind the null band

@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import gammaln
 
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Bound, Kind
 

@@ -24,12 +24,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import SEES, AuditedRound, ResamplingAuditor, SumObserver
+from leakmeter.auditors.audited_round import (
+    SEES,
+    AuditedRound,
+    Claims,
+    ResamplingAuditor,
+    SumObserver,
+    Trials,
+)
 from leakmeter.auditors.auditor import Project, few_clients
 from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
-from leakmeter.auditors.claims import Claims, Trials
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.likelihood_ratio.findings import (
@@ -46,8 +52,8 @@ from leakmeter.auditors.likelihood_ratio.game import (
     play_game,
 )
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import RoundSampler
 from leakmeter.auditors.sampling.row_store import check_room
+from leakmeter.auditors.sampling.sampler import RoundSampler
 
 _log = logging.getLogger("flwr")
 

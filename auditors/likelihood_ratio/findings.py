@@ -11,8 +11,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import AuditedRound
-from leakmeter.auditors.claims import Claims, Trials
+from leakmeter.auditors.audited_round import AuditedRound, Claims, Trials
 from leakmeter.auditors.finding import Bound, Finding, Game
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import ENOUGH_DRAWS, PlayedGame

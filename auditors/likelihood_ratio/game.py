@@ -16,10 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats, Vector
-from leakmeter.auditors._validate import within
-from leakmeter.auditors.audited_round import AuditedRound
-from leakmeter.auditors.claims import Trials
+from leakmeter.auditors._types import AnyFloats, Floats, Vector, within
+from leakmeter.auditors.audited_round import AuditedRound, Trials
 from leakmeter.auditors.likelihood_ratio.others_sum import (
     OthersSum,
     fit_draws,
@@ -33,8 +31,8 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     SumDistribution,
     grams,
 )
-from leakmeter.auditors.sampler import HOLDING_OUT, Stream, finite
 from leakmeter.auditors.sampling.row_store import RowStore, file_bytes
+from leakmeter.auditors.sampling.sampler import HOLDING_OUT, Stream, finite
 
 # Draws without an exception below which nothing is said about what never happens. By the rule of
 # three, 60 of them leave at most 3/60 = 5 % with 95 % confidence.

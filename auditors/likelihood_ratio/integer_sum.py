@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.claims import Claims, Trials
+from leakmeter.auditors.audited_round import Claims, Trials
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
 from leakmeter.auditors.noise import IntegerNoise
 

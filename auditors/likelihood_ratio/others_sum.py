@@ -22,8 +22,8 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     SumDistribution,
 )
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import HOLDING_OUT, ROUNDING, Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.sampler import HOLDING_OUT, ROUNDING, Stream, UpdateSampler, finite
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had this many updates
 # of each client: fewer do not show what a sum never reaches.

@@ -23,12 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors._types import Floats
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
+from leakmeter.auditors.audited_round import AuditedRound, Claims, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, few_clients
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, PerClient, ThreatModel
 

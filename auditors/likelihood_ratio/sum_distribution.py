@@ -26,8 +26,8 @@ from scipy.linalg import cho_solve, eigh, solve_triangular
 from scipy.linalg.lapack import get_lapack_funcs
 
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
-from leakmeter.auditors.sampler import ROUNDING, Moments
 from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.sampler import ROUNDING, Moments
 
 
 class NothingMovesError(ValueError):

@@ -20,18 +20,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from leakmeter.auditors._types import Vector
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Vector, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import (
     SEES,
     AuditedRound,
+    Claims,
     ResamplingAuditor,
     SumObserver,
     unwatched,
 )
 from leakmeter.auditors.auditor import Project, RoundFacts, RoundView, UnableError, few_clients
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
@@ -47,7 +46,7 @@ from leakmeter.auditors.likelihood_ratio.transcript_runs import (
     round_scores,
 )
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
+from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler
 
 _log = logging.getLogger("flwr")
 _NAME: Final = "transcript"

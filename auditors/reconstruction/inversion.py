@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, RoundView

@@ -23,12 +23,10 @@ from functools import partial
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, Indices
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
+from leakmeter.auditors.audited_round import AuditedRound, Claims, ScheduledAuditor, Trials
 from leakmeter.auditors.auditor import RoundView
-from leakmeter.auditors.claims import Claims, Trials
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Detail, Finding, ThreatModel
 from leakmeter.auditors.records.pair import GradientRows, PairDistribution

@@ -18,13 +18,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors._types import Floats, Indices, Vector
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, Indices, Vector, within
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 

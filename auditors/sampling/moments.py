@@ -15,9 +15,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.auditors.sampling.scatter import Scatter
 
 # With fewer partitions ("deals") than this many times the dimension, the covariance of their sums
@@ -139,8 +139,7 @@ class WithinDeals(SumMoments):
     """
 
     def __init__(self, dim: int, num_clients: int) -> None:
-        if num_clients < 2:
-            raise ValueError(f"num_clients must be at least 2, got {num_clients}")
+        require("at least 2", num_clients=num_clients)
         super().__init__(dim)
         self._num_clients = num_clients
         self._deals = 0

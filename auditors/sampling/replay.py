@@ -10,15 +10,14 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.auditor import Project, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
@@ -26,8 +25,8 @@ from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.remarks import noise_around
 from leakmeter.auditors.hook.seat import Sends
 from leakmeter.auditors.rng import derive
-from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import Reruns
+from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.
@@ -48,27 +47,6 @@ _log = logging.getLogger("flwr")
 
 class ReplayError(UnableError):
     """A client cannot be replayed. The text says which, why, and what to do."""
-
-
-@dataclass(frozen=True)
-class _Order:
-    """A train message without what makes it one message: what to send, to whom, as what."""
-
-    content: Mapping[str, object]
-    node: int
-    message_type: str
-    group_id: str
-
-
-@dataclass(frozen=True)
-class _Round:
-    """What a replay needs of a round."""
-
-    grid: Grid
-    orders: Mapping[int, _Order]
-    layout: Layout
-    sent: Vector
-    weight_key: str
 
 
 class ReplaySampler(UpdateSampler):
@@ -105,12 +83,11 @@ class ReplaySampler(UpdateSampler):
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0, got {timeout}")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"chunk must be at least 1, got {chunk}")
+        require("at least 1", chunk=chunk)
         self._seed, self._timeout, self._simulated = seed, timeout, simulated
         self._chunk = chunk
         self._sends: Sends = "models"
-        self._round: _Round | None = None
+        self._round: RoundMessages | None = None
         self._last: dict[int, tuple[int, bytes]] = {}  # client -> replay number, digest of update
         self._trained, self._said = 0, 0.0
 
@@ -127,8 +104,7 @@ class ReplaySampler(UpdateSampler):
         if any(wire.share_std(message.content) > 0 for message in messages.by_client.values()):
             raise ReplayError(_NOISE)
         orders = {client: _order(message) for client, message in messages.by_client.items()}
-        about = (messages.layout, messages.sent, messages.weight_key)
-        self._round = _Round(messages.grid, orders, *about)
+        self._round = replace(messages, by_client=orders)
         self._last = {}
         self._trained, self._said = 0, time.monotonic()
 
@@ -221,8 +197,10 @@ class ReplaySampler(UpdateSampler):
         bound = self._round
         if bound is None:
             raise ReplayError("replays need a round: call bind(...) before sampling")
-        if missing := [client for client in clients if client not in bound.orders]:
-            raise ValueError(f"clients must be of the round {sorted(bound.orders)}, got {missing}")
+        if missing := [client for client in clients if client not in bound.by_client]:
+            raise ValueError(
+                f"clients must be of the round {sorted(bound.by_client)}, got {missing}"
+            )
         number = derive(self._seed, "replay", *path) >> 65  # a record holds 63 bits
         at_once, repeated = max(1, _MOST_REPLIES // _reply_bytes(bound.layout)), 0
         for first in range(0, len(clients), at_once):
@@ -248,11 +226,11 @@ class ReplaySampler(UpdateSampler):
             )
 
     def _replies(
-        self, bound: _Round, clients: Sequence[int], model: Vector, number: int
+        self, bound: RoundMessages, clients: Sequence[int], model: Vector, number: int
     ) -> dict[int, RecordDict]:
         """Return what some clients answer to a replay."""
-        asked = {bound.orders[client].node: client for client in clients}
-        messages = [_message(bound, bound.orders[client], model, number) for client in clients]
+        asked = {bound.by_client[client].metadata.dst_node_id: client for client in clients}
+        messages = [_message(bound, bound.by_client[client], model, number) for client in clients]
         contents: dict[int, RecordDict] = {}
         reasons: dict[int, str] = {}
         for reply in bound.grid.send_and_receive(messages, timeout=self._timeout):
@@ -280,25 +258,30 @@ class ReplaySampler(UpdateSampler):
         return last is not None and last[0] != number and last[1] == digest
 
 
-def _order(message: Message) -> _Order:
+def _order(message: Message) -> Message:
     """Keep what a train message says, in records of our own: strategies reuse theirs."""
-    content = {
+    kept = {
         key: ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
         for key, record in message.content.items()
         if key not in _LEFT_OUT
     }
+    return _again(message, RecordDict(kept))
+
+
+def _again(message: Message, content: RecordDict) -> Message:
+    """Return a new message to the same node."""
     about = message.metadata
-    return _Order(content, about.dst_node_id, about.message_type, about.group_id)
+    return Message(content, about.dst_node_id, about.message_type, group_id=about.group_id)
 
 
-def _message(bound: _Round, order: _Order, model: Vector, number: int) -> Message:
+def _message(bound: RoundMessages, order: Message, model: Vector, number: int) -> Message:
     """Return a new message that asks for one more training, from `model`."""
-    content = RecordDict({**order.content})  # type: ignore[dict-item]
+    content = RecordDict(dict(order.content))
     if not np.array_equal(model, bound.sent):
         key = wire.arrays_key(content)
         content[key] = bound.layout.restore(model, wire.arrays(content))
     content[wire.REPLAY] = wire.replay_record(number)
-    return Message(content, order.node, order.message_type, group_id=order.group_id)
+    return _again(order, content)
 
 
 def _reply_bytes(layout: Layout) -> int:

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, ssyrk
 
-from leakmeter.auditors._types import Vector
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors._types import Vector, require
+from leakmeter.auditors.sampling.sampler import Moments
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
 _SINGLE_FROM = 1000
@@ -103,8 +103,7 @@ class Scatter:
     """
 
     def __init__(self, dim: int) -> None:
-        if dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim}")
+        require("at least 1", dim=dim)
         self.count = 0
         self.mean: Vector = np.zeros(dim)
         self.quartic = 0.0

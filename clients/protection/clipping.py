@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import ArrayRecord
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.hook.layout import Layout
 
 
 def clip(update: Vector, norm: float) -> Vector:
     """Return the update scaled to at most `norm`, by one joint L2 norm; zero stays zero."""
-    if not 0 < norm < float("inf"):
-        raise ValueError(f"norm must be in (0, inf), got {norm}")
+    require("(0, inf)", norm=norm)
     if not np.isfinite(update).all():
         raise ValueError("update must be finite, got NaN or infinity")
     peak = float(np.abs(update).max(initial=0.0))

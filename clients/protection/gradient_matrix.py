@@ -19,9 +19,10 @@ afterwards. (From the factors it would be a sum over pairs of positions, which t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -36,59 +37,52 @@ _CHUNK = 64  # examples whose patches are in memory at a time
 _ROOM = 2**26  # bytes of a layer's rows that are kept
 
 
-class Matrix(Protocol):
+class Gradients(ABC):
     """Rows of gradients G, (count, dim), however they are stored."""
 
+    loss: float = math.nan  # mean of the examples, where the rows are over all parameters
+
     @property
+    @abstractmethod
     def count(self) -> int:
         """Number of examples."""
-        ...
 
     @property
+    @abstractmethod
     def dim(self) -> int:
         """Number of parameters."""
-        ...
 
+    @abstractmethod
     def gram(self) -> Floats:
         """Return G Gᵀ, (count, count)."""
-        ...
 
+    @abstractmethod
     def combined(self, weights: Floats) -> Floats:
         """Return Gᵀ w, (dim,)."""
-        ...
 
+    @abstractmethod
     def products(self, vector: Floats) -> Floats:
         """Return G v, (count,)."""
-        ...
 
+    @abstractmethod
     def columns(self, start: int, stop: int) -> Floats:
         """Return these columns of G, (count, stop - start)."""
-        ...
 
 
-class Gradients(Matrix, Protocol):
-    """The clipped gradients of some examples over all parameters."""
-
-    @property
-    def loss(self) -> float:
-        """Mean loss of the examples."""
-        ...
-
-
-class Part(Matrix, Protocol):
+class Part(Gradients):
     """One layer's columns of G, (count, layer's parameters), stored as rows or as factors."""
 
+    @abstractmethod
     def squares(self) -> Floats:
         """Return the squared norm of every row, (count,)."""
-        ...
 
+    @abstractmethod
     def scaled(self, factors: Floats) -> Part:
         """Return the part with every row times its factor."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(Part):
     """One linear layer's part of G: example j has δ_j a_jᵀ, and δ_j if there is a bias."""
 
     inputs: Floats  # a, (count, fan_in)
@@ -97,7 +91,6 @@ class Layer:
 
     @property
     def count(self) -> int:
-        """Number of examples."""
         return len(self.inputs)
 
     @property
@@ -107,17 +100,14 @@ class Layer:
 
     @property
     def dim(self) -> int:
-        """Parameters."""
         return self.num_weights + int(self.has_bias * self.slopes.shape[1])
 
     def squares(self) -> Floats:
-        """Return the squared norm of every row."""
         # ‖δ aᵀ‖² + ‖δ‖² = (‖a‖² + 1) ‖δ‖²
         inputs = np.einsum("ji,ji->j", self.inputs, self.inputs) + self.has_bias
         return np.asarray(inputs * np.einsum("jo,jo->j", self.slopes, self.slopes))
 
     def scaled(self, factors: Floats) -> Layer:
-        """Return the part with every row times its factor."""
         return replace(self, slopes=self.slopes * factors[:, None])
 
     def gram(self) -> Floats:
@@ -129,13 +119,11 @@ class Layer:
         return np.asarray(inner)
 
     def combined(self, weights: Floats) -> Floats:
-        """Return this part of Gᵀ w."""
         slopes = self.slopes * weights[:, None]
         weight = (slopes.T @ self.inputs).ravel()
         return np.concatenate([weight, slopes.sum(axis=0)]) if self.has_bias else weight
 
     def products(self, vector: Floats) -> Floats:
-        """Return this part's share of G v."""
         # ⟨δ aᵀ, V⟩ = δᵀ V a for every example, without forming the outer product.
         weight = vector[: self.num_weights].reshape(self.slopes.shape[1], -1)  # V, (out, in)
         inner = self.inputs @ weight.T  # (count, out)
@@ -144,7 +132,6 @@ class Layer:
         return np.asarray(np.einsum("jo,jo->j", inner, self.slopes))
 
     def columns(self, start: int, stop: int) -> Floats:
-        """Return columns of this layer's part."""
         # Weights come row by row, then the bias: flat index k is entry (k // fan_in, k % fan_in).
         cut, fan_in = self.num_weights, self.inputs.shape[1]
         row, column = np.divmod(np.arange(start, min(stop, cut)), fan_in)
@@ -153,48 +140,40 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(Part):
     """One layer's part of G as it is."""
 
     matrix: Floats
 
     @property
     def count(self) -> int:
-        """Number of examples."""
         return len(self.matrix)
 
     @property
     def dim(self) -> int:
-        """Parameters."""
         return int(self.matrix.shape[1])
 
     def squares(self) -> Floats:
-        """Return the squared norm of every row."""
         return np.asarray(np.einsum("ji,ji->j", self.matrix, self.matrix))
 
     def scaled(self, factors: Floats) -> Rows:
-        """Return the part with every row times its factor."""
         return Rows(self.matrix * factors[:, None])
 
     def gram(self) -> Floats:
-        """Return this part's share of G Gᵀ."""
         return np.asarray(self.matrix @ self.matrix.T)
 
     def combined(self, weights: Floats) -> Floats:
-        """Return this part of Gᵀ w."""
         return np.asarray(weights @ self.matrix)
 
     def products(self, vector: Floats) -> Floats:
-        """Return this part's share of G v."""
         return np.asarray(self.matrix @ vector)
 
     def columns(self, start: int, stop: int) -> Floats:
-        """Return some columns of this part."""
         return self.matrix[:, start:stop]
 
 
 @dataclass(frozen=True, eq=False)
-class Convolution:
+class Convolution(Part):
     """One convolution's part of G, as factors."""
 
     inputs: Tensor  # (count, channels, height, width)
@@ -221,7 +200,6 @@ class Convolution:
 
     @property
     def count(self) -> int:
-        """Number of examples."""
         return len(self.inputs)
 
     @property
@@ -231,25 +209,20 @@ class Convolution:
 
     @property
     def dim(self) -> int:
-        """Parameters."""
         return self.num_weights + int(self.has_bias * self.slopes.shape[1])
 
     def squares(self) -> Floats:
-        """Return the squared norm of every row."""
         norms = [torch.linalg.vector_norm(rows, dim=1) for rows in self._rows()]
         return (torch.cat(norms) ** 2).numpy()
 
     def scaled(self, factors: Floats) -> Self:
-        """Return the part with every row times its factor."""
         return replace(self, slopes=self.slopes * torch.from_numpy(factors)[:, None, None])
 
     def gram(self) -> Floats:
-        """Return this part's share of G Gᵀ."""
         rows = self._matrix().numpy()
         return np.asarray(rows @ rows.T)
 
     def combined(self, weights: Floats) -> Floats:
-        """Return this part of Gᵀ w."""
         weighted = self.scaled(weights)
         out = self.slopes.shape[1]
         total = torch.zeros(out, self.num_weights // out, dtype=torch.float64)
@@ -261,7 +234,6 @@ class Convolution:
         return torch.cat([total.flatten(), weighted.slopes.sum(dim=(0, 2))]).numpy()
 
     def products(self, vector: Floats) -> Floats:
-        """Return this part's share of G v."""
         whole = torch.from_numpy(vector)
         weight = whole[: self.num_weights].view(self.slopes.shape[1], -1)
         bias = whole[self.num_weights :, None] if self.has_bias else 0.0
@@ -271,7 +243,6 @@ class Convolution:
         return torch.cat(found).numpy()
 
     def columns(self, start: int, stop: int) -> Floats:
-        """Return some columns of this part."""
         return self._matrix()[:, start:stop].numpy()
 
     def _pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -318,7 +289,7 @@ def can_factor(layer: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class FactoredGradients:
+class FactoredGradients(Gradients):
     """G of a chain of layers, layer by layer; never formed as a whole."""
 
     layers: tuple[Part, ...]
@@ -326,16 +297,13 @@ class FactoredGradients:
 
     @property
     def count(self) -> int:
-        """Number of examples."""
         return self.layers[0].count
 
     @property
     def dim(self) -> int:
-        """Number of parameters."""
         return sum(layer.dim for layer in self.layers)
 
     def gram(self) -> Floats:
-        """Return G Gᵀ."""
         first, *others = self.layers
         total = first.gram().astype(np.float64, copy=False)
         for layer in others:
@@ -343,18 +311,15 @@ class FactoredGradients:
         return total
 
     def combined(self, weights: Floats) -> Floats:
-        """Return Gᵀ w."""
         return np.concatenate([layer.combined(weights) for layer in self.layers])
 
     def products(self, vector: Floats) -> Floats:
-        """Return G v."""
         total = np.zeros(self.count)
         for layer, (start, stop) in zip(self.layers, self._spans(), strict=True):
             total += layer.products(vector[start:stop])
         return total
 
     def columns(self, start: int, stop: int) -> Floats:
-        """Return some columns of G."""
         parts = [
             layer.columns(max(start - first, 0), min(stop, last) - first)
             for layer, (first, last) in zip(self.layers, self._spans(), strict=True)
@@ -371,7 +336,7 @@ class FactoredGradients:
 
 
 @dataclass(frozen=True)
-class DenseGradients:
+class DenseGradients(Gradients):
     """G as a matrix, in the model's own precision; products are in double."""
 
     matrix: NDArray[np.floating]
@@ -379,34 +344,28 @@ class DenseGradients:
 
     @property
     def count(self) -> int:
-        """Number of examples."""
         return int(self.matrix.shape[0])
 
     @property
     def dim(self) -> int:
-        """Number of parameters."""
         return int(self.matrix.shape[1])
 
     def gram(self) -> Floats:
-        """Return G Gᵀ."""
         total = np.zeros((self.count, self.count))
         for _, part in self._parts():
             total += part @ part.T
         return total
 
     def combined(self, weights: Floats) -> Floats:
-        """Return Gᵀ w."""
         return np.concatenate([weights @ part for _, part in self._parts()])
 
     def products(self, vector: Floats) -> Floats:
-        """Return G v."""
         total = np.zeros(self.count)
         for start, part in self._parts():
             total += part @ vector[start : start + part.shape[1]]
         return total
 
     def columns(self, start: int, stop: int) -> Floats:
-        """Return some columns of G."""
         return self.matrix[:, start:stop].astype(np.float64)
 
     def _parts(self) -> Iterator[tuple[int, Floats]]:

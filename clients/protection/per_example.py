@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors._types import Floats, require
 from leakmeter.clients.protection.gradient_matrix import (
     DenseGradients,
     FactoredGradients,
@@ -46,8 +46,7 @@ def per_example_gradients(
     """
     if not clip_norm > 0:
         raise ValueError(f"clip_norm must be above 0, got {clip_norm}")
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    require("at least 1", chunk=chunk)
     if not len(y):
         raise ValueError("y must contain at least one example, got 0")
     _refuse_mixing(model)

@@ -30,7 +30,7 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor, nn
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
@@ -38,19 +38,6 @@ from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.update import Trained
 
 Sampling = Literal["gaussian", "minibatch", "full"]
-
-
-@dataclass(frozen=True)
-class WaterFilled:
-    """One draw of the gradient estimate with its noise.
-
-    Attributes:
-        gradient: Weighted sum of the gradients plus noise, (dim,).
-        spectra: Sampling covariance of each block, and what its floor added.
-    """
-
-    gradient: Floats
-    spectra: tuple[Spectrum, ...]
 
 
 @dataclass(frozen=True)
@@ -70,26 +57,25 @@ class WaterFilling:
     blocks: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma2 < math.inf:
-            raise ValueError(f"sigma2 must be in (0, inf), got {self.sigma2}")
-        if self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
+        require("(0, inf)", sigma2=self.sigma2)
+        require("at least 1", blocks=self.blocks)
 
     def draw(
         self, gradients: Gradients, batch_size: int, rng: np.random.Generator | None
-    ) -> WaterFilled:
-        """Return a draw of N(mean gradient, h(Σ)), Σ = GᵀG / (batch_size · count).
+    ) -> tuple[Floats, tuple[Spectrum, ...]]:
+        """Return a draw of N(mean gradient, h(Σ)), Σ = GᵀG / (batch_size · count), (dim,).
+
+        Also the sampling covariance of each block as a spectrum, with what its floor added.
 
         Args:
             gradients: Clipped gradients of all examples.
             batch_size: B, the size of the minibatch whose sampling noise this one resembles.
             rng: Source of all randomness; None takes the operating system's source.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        require("at least 1", batch_size=batch_size)
         drawn = [self._draw_block(part, batch_size, rng) for part in self.parts(gradients)]
         whole = np.concatenate([gradient for gradient, _ in drawn])
-        return WaterFilled(whole, tuple(spectrum for _, spectrum in drawn))
+        return whole, tuple(spectrum for _, spectrum in drawn)
 
     def parts(self, gradients: Gradients) -> Iterator[Gradients]:
         """Yield the gradients of each block."""
@@ -147,8 +133,7 @@ class Isotropic:
     sigma2: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma2 < math.inf:
-            raise ValueError(f"sigma2 must be in (0, inf), got {self.sigma2}")
+        require("(0, inf)", sigma2=self.sigma2)
 
 
 @dataclass(frozen=True)
@@ -195,8 +180,7 @@ class GaussianSampling:
                 f"batch_size must be at least {least} with sampling {self.sampling!r}, "
                 f"got {self.batch_size}"
             )
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        require("at least 1", steps=self.steps)
         if isinstance(self.noise, WaterFilling) and self.sampling != "gaussian":
             raise ValueError(
                 "sampling must be 'gaussian' with water filling, which has no guarantee otherwise, "
@@ -253,8 +237,7 @@ class GaussianSampling:
         """
         # Gaussian weights and filling share one draw: together they have covariance h(Σ).
         if isinstance(self.noise, WaterFilling):
-            filled = self.noise.draw(gradients, self.batch_size, source)
-            return filled.gradient, filled.spectra
+            return self.noise.draw(gradients, self.batch_size, source)
         if self.sampling == "gaussian":
             # 1/D + ξ/√(BD): mean Gᵀ1/D, covariance Σ = GᵀG/(BD) (Assumption 2)
             weights = sampling_weights(gradients.count, self.batch_size, source)  # (D,)

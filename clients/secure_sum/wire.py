@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.clients.arrays import NPY, npy_header, packed
+from leakmeter.clients.node import NPY, npy_header, packed
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     KEY_BYTES,

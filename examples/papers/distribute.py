@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.sampler import UpdateSampler
-    from leakmeter.clients.sampling.sampler import CohortSampler
+    from leakmeter.auditors.sampling.sampler import UpdateSampler
+    from leakmeter.clients.sampler import CohortSampler
 
 # Ray's address, and what to do when it is left; None where this process draws the updates.
 _RAY: ContextVar[tuple[str, ExitStack] | None] = ContextVar("ray", default=None)

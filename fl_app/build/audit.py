@@ -12,7 +12,7 @@ from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy
-from leakmeter.auditors.sampler import RoundSampler
+from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.fl_app.build.records import SimulatedRecords
 from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
 from leakmeter.fl_app.build.strategy import participation

@@ -23,7 +23,7 @@ from leakmeter.auditors.reconstruction.inversion import RoundImages
 from leakmeter.auditors.records import Shadows, logit_confidences
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFilling

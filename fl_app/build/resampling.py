@@ -16,9 +16,9 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
-from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Dealt, Fresh, Kept, Source
 from leakmeter.clients.update import LocalSteps, UpdateRule
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from leakmeter.clients.sampling.sampler import Array, CohortSampler, Job, Piece
+from leakmeter.clients.sampler import Array, CohortSampler, Job, Piece
 from leakmeter.fl_app.engines import cluster
 
 # Workers that a piece of work may lose before the audit is given up.

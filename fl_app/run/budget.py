@@ -15,18 +15,17 @@ from pathlib import Path
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.file_lock import HeldError
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.hook.chain import chain
-from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.run_log import HeldError, write_atomically
 from leakmeter.clients.secure_sum.quantise import CoarseError
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Masked, Noised
+from leakmeter.strategies.accounting.assurance import Guarantees
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
-from leakmeter.strategies.accounting.spending import Guarantees
 
 _log = logging.getLogger("flwr")
 

@@ -14,8 +14,15 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from leakmeter.auditors.codec import CodecError, codec, pack, unpack
-from leakmeter.auditors.file_lock import HeldError, NoLockFileError, locked
-from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds, write_atomically
+from leakmeter.auditors.run_log import (
+    SCHEMA,
+    HeldError,
+    NoLockFileError,
+    locked,
+    other_schema,
+    read_rounds,
+    write_atomically,
+)
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml

@@ -38,8 +38,8 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.fl_app.training import record_rule
 from leakmeter.strategies import Chosen, Masked
+from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
 from leakmeter.strategies.grid import PatientGrid
-from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
 
 _log = logging.getLogger("flwr")
 

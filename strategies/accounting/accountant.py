@@ -10,7 +10,7 @@ Gaussian noise composes exactly. Other noise is priced by the Rényi divergences
 (`auditors.noise`), as soon as one of the releases has it. They hold for every pair of updates
 within both norms, and for mixtures over the rounding, since they are quasi-convex in the pair.
 
-All this is about whole clients. `strategies.accounting.guarantee` prices what sampled gradients
+All this is about whole clients. `strategies.accounting.rdp` prices what sampled gradients
 guarantee to a single record.
 """
 
@@ -25,7 +25,7 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
@@ -71,18 +71,14 @@ class Release:
     grid: Grid | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise_std < math.inf:
-            raise ValueError(f"noise_std must be in [0, inf), got {self.noise_std}")
-        if not 0 < self.sensitivity < math.inf:
-            raise ValueError(f"sensitivity must be in (0, inf), got {self.sensitivity}")
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate must be in (0, 1], got {self.rate}")
+        require("[0, inf)", noise_std=self.noise_std)
+        require("(0, inf)", sensitivity=self.sensitivity)
+        require("(0, 1]", rate=self.rate)
         if self.sampling == "fixed" and not 0 < self.cohort <= self.population:
             raise ValueError(f"cohort must be in [1, {self.population}], got {self.cohort}")
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
-        if self.bit_std is not None and not 0 < self.bit_std < math.inf:
-            raise ValueError(f"bit_std must be in (0, inf), got {self.bit_std}")
+        require("(0, inf)", bit_std=self.bit_std)
         if distribution(self.distribution).is_gaussian != (self.grid is None):
             raise ValueError(
                 f"grid must be None with Gaussian noise alone, got {self.grid} with noise of the "
@@ -338,7 +334,6 @@ def _number(epsilon: float) -> float:
 def _check(releases: Sequence[Release], delta: float, adjacency: Adjacency) -> None:
     if not releases:
         raise ValueError("releases must not be empty, got none")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must be in (0, 1), got {delta}")
+    require("(0, 1)", delta=delta)
     if adjacency == "honest-seat":
         raise ValueError("adjacency must be add-remove, zero-out or replace, got honest-seat")

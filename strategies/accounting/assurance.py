@@ -1,16 +1,177 @@
-"""The guarantees of a noised run, one for each observer, whether protected against or not."""
+"""What a noised run has released so far, who has paid for it, and what that guarantees to whom.
+
+There is one guarantee for each observer, whether protected against or not.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 from leakmeter.strategies.accounting.ledger import Entry
+
+if TYPE_CHECKING:
+    from leakmeter.strategies.protection.client_noise import ClientNoise
+
+
+class Priced(Protocol):
+    """A release in a charge: frozen data that its mechanism can price."""
+
+    def of_shares(self, shares: int) -> Self:
+        """Return it with the noise of so many contributors, from that of one."""
+        ...
+
+
+class Guarantees(Protocol):
+    """What the charges of a run guarantee."""
+
+    def findings(self, delta: float) -> Sequence[Finding]:
+        """Return a guarantee for each observer."""
+        ...
+
+    def headline(self, delta: float) -> Finding:
+        """Return the guarantee against the observer whom the noise is meant for."""
+        ...
+
+    def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
+        """Return the line of a ledger.
+
+        Raises:
+            ValueError: The guarantee is not about whole clients.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One sum that somebody has seen or may have seen, and who pays for it.
+
+    Attributes:
+        release: The sum. Where clients add noise, it has the noise of one contributor, since the
+            number that counts is known only at the end.
+        contributors: How many clients are in the sum with noise that counts unless they collude.
+        clients: Clients, or nodes if clients are not known, that took part: in the sum or in a
+            round that was rejected.
+        canaries: Canaries that some of these were told to play, by name.
+        bearable: Colluders that the secure sum tolerates; None without one.
+        is_masked: Whether a secure sum hid single updates.
+        is_coarse: Whether rounding was too coarse against the clients' noise for a proof.
+    """
+
+    release: Priced
+    contributors: int
+    clients: tuple[int, ...] = ()
+    canaries: tuple[str, ...] = ()
+    bearable: int | None = None
+    is_masked: bool = False
+    is_coarse: bool = False
+
+
+@dataclass
+class Spending:
+    """The charges of a run, round by round.
+
+    Attributes:
+        charges: All so far. That of an open round is the last: it is for everybody who was asked,
+            and it stays if the sum is rejected or the process ends.
+        opened: The charge of the open round, until it is known who was in the sum.
+    """
+
+    charges: list[Charge] = field(default_factory=list)
+    opened: Charge | None = None
+
+    def add(self, charge: Charge) -> None:
+        """Charge a round."""
+        self.charges.append(charge)
+
+    def open(self, charge: Charge) -> None:
+        """Charge a round before its outcome is known."""
+        self.add(charge)
+        self.opened = charge
+
+    def undo(self) -> None:
+        """Revert the charge of the open round, if there is one."""
+        if self.opened is not None:
+            self.charges.pop()
+        self.opened = None
+
+    def close(self) -> None:
+        """Keep the charge of the last round."""
+        self.opened = None
+
+    def rebase(self, charges: Iterable[Charge]) -> None:
+        """Take these charges in place of our own, and add that of the open round."""
+        self.charges = list(charges)
+        if self.opened is not None:
+            self.charges.append(self.opened)
+
+    @property
+    def times(self) -> Counter[int]:
+        """Rounds that each client, or node if clients are not known, took part in."""
+        return Counter(client for charge in self.charges for client in charge.clients)
+
+    @property
+    def participations(self) -> int:
+        """Most rounds that any client took part in."""
+        return max(self.times.values(), default=0)
+
+    @property
+    def canary_rounds(self) -> int:
+        """Most rounds that any canary was played in, whichever client had its seat."""
+        played = Counter(canary for charge in self.charges for canary in charge.canaries)
+        return max(played.values(), default=0)
+
+    @property
+    def bearable(self) -> int | None:
+        """Fewest colluders that the secure sum of any round tolerates; None without one."""
+        known = [c.bearable for c in self.charges if c.bearable is not None]
+        return min(known, default=None)
+
+    @property
+    def releases(self) -> tuple[Any, ...]:
+        """The releases as they were charged."""
+        return tuple(charge.release for charge in self.charges)
+
+    def sums(self, colluders: int, least: int = 0) -> tuple[Any, ...]:
+        """Return the releases with the noise of all contributors but the colluders.
+
+        Args:
+            colluders: Contributors of each sum whose noise does not count.
+            least: Contributors that count in any case.
+        """
+        return tuple(
+            charge.release.of_shares(max(charge.contributors - colluders, least))
+            for charge in self.charges
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the charges as plain values."""
+        return {"charges": plain(self.charges, np.copy)}
+
+
+def charges_of(state: Mapping[str, Any], release_of: Callable[[Any], Priced]) -> list[Charge]:
+    """Return the charges in what `Spending.state` returned.
+
+    Args:
+        state: Plain values.
+        release_of: Makes a release from its plain values.
+
+    Raises:
+        CodecError: They are not such charges.
+    """
+    kept = codec(list[dict[str, Any]]).read(state.get("charges"), "charges")
+    read = [{**one, "release": release_of(one.get("release"))} for one in kept]
+    charges: list[Charge] = codec(list[Charge]).read(read, "charges")
+    return charges
 
 
 @dataclass(frozen=True)
@@ -29,37 +190,11 @@ class Exposure:
 
 
 @dataclass(frozen=True)
-class Promise:
-    """What a mechanism promises, whatever it releases.
-
-    Attributes:
-        name: Of the mechanism, in facts.
-        protects: The observer that it is meant for. They may know who takes part when.
-        exposures: What observers see, from those who see most.
-        by_clients: Whether clients add the noise. Then a client that is not drawn adds none, and
-            the noise of a sum is as honest as its contributors; and a client whose update is not
-            finite sends its noise, and does not stay out.
-        is_gaussian: Whether the noise is Gaussian.
-    """
-
-    name: str
-    protects: Observer
-    exposures: tuple[Exposure, ...]
-    by_clients: bool
-    is_gaussian: bool
-
-    @property
-    def amplifies(self) -> bool:
-        """Whether Poisson sampling amplifies: Gaussian noise of the server alone has a theorem."""
-        return self.is_gaussian and not self.by_clients
-
-
-@dataclass(frozen=True)
 class Assurance:
     """What a run's releases guarantee.
 
     Attributes:
-        promise: What the mechanism promises.
+        noise: The mechanism, which says who sees what.
         releases: The sums behind the released models, round by round.
         participations: Most rounds that any client took part in.
         single: The single updates, where clients add all the noise themselves, round by round.
@@ -70,7 +205,7 @@ class Assurance:
         colluders: Clients whose noise was not counted, since they may reveal it.
     """
 
-    promise: Promise
+    noise: ClientNoise
     releases: tuple[Release, ...]
     participations: int
     single: tuple[Release, ...] = ()
@@ -90,15 +225,20 @@ class Assurance:
         """All adjacencies that have a guarantee."""
         return ("zero-out", "replace") if self.adjacency == "zero-out" else (self.adjacency,)
 
+    @property
+    def amplifies(self) -> bool:
+        """Whether Poisson sampling amplifies: Gaussian noise of the server alone has a theorem."""
+        return self.noise.noise_distribution.is_gaussian and not self.noise.by_clients
+
     def headline(self, delta: float) -> Finding:
         """Return the guarantee that a target is about: against whom the noise is meant for."""
         found = self._priced(self.participations, self.adjacency, delta)
-        return next(one for one in found if one.observer == self.promise.protects)
+        return next(one for one in found if one.observer == self.noise.protects)
 
     def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
         """Return the line of a ledger."""
         is_poisson = all(r.sampling == "poisson" for r in self.releases)
-        amplifies = is_poisson and self.promise.amplifies
+        amplifies = is_poisson and self.amplifies
         return Entry(
             run=run,
             data=data,
@@ -129,8 +269,8 @@ class Assurance:
     def _priced(self, rounds: int, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
         """Yield the guarantees for this many participations: against server, wire, outsiders."""
         # A client that adds no noise withholds an update that is not finite.
-        kept_back = () if self.promise.by_clients else (Assumption.INDEPENDENT_DROPOUTS,)
-        for exposure in self.promise.exposures:
+        kept_back = () if self.noise.by_clients else (Assumption.INDEPENDENT_DROPOUTS,)
+        for exposure in self.noise.exposures:
             bound = self._bound(exposure, rounds, adjacency, delta)
             is_out = exposure.observer == "outsider"
             hidden = (Assumption.MODELS_ONLY, *kept_back) if is_out else ()
@@ -157,7 +297,7 @@ class Assurance:
             return  # a colluder that is drawn gets its peers' keys and so learns the cohort
         left = delta
         if all(r.sampling == "poisson" for r in self.releases):
-            if not self.promise.amplifies:
+            if not self.amplifies:
                 return
             left -= self.dropout_delta()
         if left <= 0 or any(r.noise_std == 0 for r in self.releases):
@@ -198,7 +338,7 @@ class Assurance:
         knows_cohort: bool = True,
     ) -> Finding:
         is_own = exposure.noise == "own"
-        is_shared = self.promise.by_clients and not is_own
+        is_shared = self.noise.by_clients and not is_own
         is_coarse = self.is_coarse and is_shared
         priced = self.single if is_own else self.releases
         return Finding.of(
@@ -219,12 +359,12 @@ class Assurance:
                 *bound.assumptions,
                 *assumptions,
                 Assumption.EQUAL_WEIGHTS,
-                *((Assumption.REAL_GAUSSIAN,) if self.promise.is_gaussian else ()),
+                *((Assumption.REAL_GAUSSIAN,) if self.noise.noise_distribution.is_gaussian else ()),
                 *((Assumption.HONEST_NOISE,) if is_shared else ()),
                 *((Assumption.COARSE_ROUNDING,) if is_coarse else ()),
             ),
             facts={
-                "noise": self.promise.name,
+                "noise": type(self.noise).__name__.lower(),
                 **_grid_facts(priced),
                 "least noise std": min((r.noise_std for r in priced), default=0.0),
                 "largest sensitivity": max((r.sensitivity for r in priced), default=0.0),

@@ -28,12 +28,12 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from leakmeter.auditors._types import require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.file_lock import locked
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.run_log import append_line, write_atomically
+from leakmeter.auditors.run_log import append_line, locked, write_atomically
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified, composed, epsilon_of
 
@@ -327,8 +327,7 @@ def _digest(content: bytes) -> str:
 
 def spent(entries: Sequence[Entry], delta: float) -> Bound:
     """Return ε of all entries together against all who see models, without amplification."""
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must be in (0, 1), got {delta}")
+    require("(0, 1)", delta=delta)
     is_mixed = any(r.grid is not None for e in entries for r in e.releases)
     value = _by_divergences(entries, delta) if is_mixed else _by_separation(entries, delta)
     rule = "Rényi DP of all noise" if is_mixed else "Gaussian mechanisms"

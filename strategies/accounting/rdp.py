@@ -1,4 +1,4 @@
-"""Rényi DP of one record under a secure sum of sampled, clipped and noised gradients.
+"""What a secure sum of sampled, clipped and noised gradients guarantees to a single record.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
 Possible? (arXiv:2405.04551). Their (19), (34) and rows 1, 3 and 5 of Table 1 are true. Their (30),
@@ -22,18 +22,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
+from scipy.special import logsumexp
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Bound, Finding, ThreatModel
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.wording import counted
+from leakmeter.strategies.accounting.accountant import Release, amplified
 
 Curve = Callable[[Floats], Floats]  # order to Rényi divergence, infinite where nothing is known
 
 # How an order and its divergence become ε at δ: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010),
 # Proposition 12, or Mironov 2017 (arXiv:1702.07476), Proposition 3.
 Conversion = Literal["tight", "plain"]
+
+# What every guarantee for a record assumes.
+_COMMON = (
+    Assumption.PUBLIC_SETTINGS,
+    Assumption.HONEST_CONTRIBUTORS,
+    Assumption.HIDDEN_UPDATES,
+    Assumption.ONE_STEP,
+    Assumption.REAL_GAUSSIAN,
+)
 
 
 @dataclass(frozen=True)
@@ -123,10 +137,8 @@ class Round:
                 f"mechanism must be one of {', '.join(KINDS)}, got {self.mechanism!r}: "
                 "others have no guarantee"
             )
-        if not 0 <= self.step < math.inf:
-            raise ValueError(f"step must be in [0, inf), got {self.step}")
-        if self.saturated < 0:
-            raise ValueError(f"saturated must be at least 0, got {self.saturated}")
+        require("[0, inf)", step=self.step)
+        require("at least 0", saturated=self.saturated)
 
     def of_shares(self, shares: int) -> Self:
         """Return this round with so many contributors, from one with a single one."""
@@ -206,8 +218,7 @@ def epsilon_of(
     """
     from scipy.optimize import minimize_scalar  # a fifth of a second, and few ask
 
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must be in (0, 1), got {delta}")
+    require("(0, 1)", delta=delta)
     if conversion not in get_args(Conversion):
         raise ValueError(f"conversion must be one of {get_args(Conversion)}, got {conversion!r}")
     if not limit > 1:
@@ -232,3 +243,123 @@ def epsilon_of(
         lambda u: float(objective(np.asarray(u))), bounds=ends, options={"xatol": 1e-10}
     )
     return max(min(float(found.fun), float(values[best])), 0.0)
+
+
+def guarantee(rounds: Sequence[Round], delta: float, *, conversion: Conversion = "tight") -> Bound:
+    """Return the guarantee of all rounds together for a record of any client in them.
+
+    Args:
+        rounds: The sums that were released.
+        delta: δ.
+        conversion: From Rényi DP to ε at δ.
+    """
+    curve = composed(rounds)
+    limit = min(one.limit for one in rounds)
+    value = epsilon_of(curve, delta, limit=limit, conversion=conversion)
+    kinds = sorted({one.mechanism for one in rounds})
+    rule = f"Rényi DP of {', '.join(kinds)}, {len(rounds)} rounds, 1 < α < {limit:.6g}"
+    return _worded(rounds, delta, value, f"{rule}, {conversion} conversion")
+
+
+def best_guarantee(rounds: Sequence[Round], delta: float) -> Bound:
+    """Return the smallest ε that we can prove for these rounds, all of one mechanism.
+
+    Args:
+        rounds: The sums that were released; those of minibatches must have equal members.
+        delta: δ.
+    """
+    kinds = {one.mechanism for one in rounds}
+    if len(kinds) != 1:
+        raise ValueError(f"rounds must have one mechanism, got {sorted(kinds)}")
+    if kinds <= {"full", "minibatch"}:
+        separation = math.hypot(*(_separation(one) for one in rounds))
+        known = float(epsilon_gaussian(delta, separation))
+        rule = f"Gaussian mechanism composed over {counted(len(rounds), 'round')}, exact"
+        if kinds == {"full"}:
+            return _worded(rounds, delta, known, rule)
+        found = {f"{rule}, with known batches": known, **_secret_batches(rounds, delta, separation)}
+        rule = min(found, key=lambda name: found[name])
+        return _worded(rounds, delta, found[rule], rule)
+    return guarantee(rounds, delta)
+
+
+def _separation(one: Round) -> float:
+    """Return the most standard deviations by which a record of any member moves a sum."""
+    return max(one.shift(member) for member in one.members) / math.sqrt(one.floor)
+
+
+def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) -> dict[str, float]:
+    """Return ε by rule, where batches are secret.
+
+    For one round row 1 with the exact ε' at δD/B (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647,
+    Theorem 9); for any number the Rényi accountant of sampling without replacement.
+    """
+    found = {}
+    if len(rounds) == 1:
+        member = rounds[0].members[0]
+        # A batch contains the record with probability B/D. So δ for the sampled mechanism leaves
+        # δD/B for the batch itself, which must stay below 1.
+        share = member.batch / member.examples
+        room = min(delta / share, 1 - 2**-53)
+        sampled = diluted(float(epsilon_gaussian(room, separation)), share)
+        found["Gaussian mechanism on a secret batch, one round"] = sampled
+    releases = [
+        Release(
+            noise_std=math.sqrt(one.floor),
+            # `shift` is for replacing a record; `Release` takes that of removing one, half of it.
+            sensitivity=one.shift(one.members[0]) / 2,
+            sampling="fixed",
+            cohort=one.members[0].batch,
+            population=one.members[0].examples,
+        )
+        for one in rounds
+    ]
+    bound = amplified(releases, delta, adjacency="replace")
+    found[f"{bound.rule}, records in batches"] = bound.value
+    return found
+
+
+def _worded(rounds: Sequence[Round], delta: float, value: float, rule: str) -> Bound:
+    """Return ε with its assumptions; saturation voids it, coarse rounding weakens its kind."""
+    kinds = sorted({one.mechanism for one in rounds})
+    saturated = sum(one.saturated for one in rounds)
+    if saturated:
+        value, rule = math.inf, f"{saturated} coordinates saturated, which voids the guarantee"
+    is_coarse = any(one.is_coarse for one in rounds)
+    specific = [name for kind in kinds for name in KINDS[kind].assumptions]
+    if is_coarse:
+        specific.append(Assumption.COARSE_ROUNDING)
+    return Bound(
+        value=value,
+        kind="approximation" if is_coarse else "guarantee",
+        rule=rule,
+        delta=delta,
+        sample_sizes={"rounds": len(rounds), "users": min(len(one.members) for one in rounds)},
+        assumptions=(*_COMMON, *dict.fromkeys(specific)),
+    )
+
+
+def diluted(epsilon: float, share: float) -> float:
+    """Return ln(1 + share (e^ε - 1)), as a logsumexp that does not overflow for large ε."""
+    return float(logsumexp([0.0, epsilon], b=[1 - share, share]))
+
+
+def finding_of(bound: Bound, *, participations: int, colluders: int = 0, **context: Any) -> Finding:
+    """Return what a bound guarantees to a record against the server, and so against outsiders.
+
+    Args:
+        bound: ε with its δ, rule and assumptions.
+        participations: Rounds of the busiest client.
+        colluders: Clients whose noise was not counted, since they may reveal it.
+        context: Further fields of the finding.
+    """
+    model = ThreatModel(
+        observer="server",
+        sees="round sum",
+        knows_cohort=True,
+        participations=participations,
+        colluders=colluders,
+    )
+    about = {"auditor": "accountant", "quantity": "epsilon", "threat_model": model}
+    # One record is replaced by another, their number stays. Whole updates may differ by far more.
+    return Finding.of(bound, **about, adjacency="replace", unit="record", **context)

@@ -7,26 +7,22 @@ arXiv:1710.06963, where the server adds it.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr.app import Message
 
-from leakmeter.auditors.codec import codec
+from leakmeter.auditors._types import require
 from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.distribution import Distribution
 from leakmeter.strategies.accounting.accountant import Release
-from leakmeter.strategies.accounting.assurance import Assurance, Exposure, Promise
-from leakmeter.strategies.accounting.spending import Spending
-from leakmeter.strategies.consistent import NotNoisedError
+from leakmeter.strategies.accounting.assurance import Assurance, Charge, Exposure, Spending
 from leakmeter.strategies.protection.mechanism import (
     Clip,
-    Cost,
     Mechanism,
+    NotNoisedError,
     Order,
     Summed,
     vector_std,
@@ -83,36 +79,16 @@ class ClientNoise(Mechanism):
                 "list noise_mod in the client app"
             )
 
-    @abstractmethod
-    def cost(self, summed: Summed) -> Cost:
-        """Return what a sum costs."""
-
-    def read_release(self, values: Mapping[str, Any]) -> Release:
-        """Return the release of a charge that was kept as plain values."""
-        found: Release = codec(Release).read(values, "release")
-        return found
-
     def discounted(self, bearable: int | None) -> int:
         """Return the clients whose noise does not count, given what secure sums tolerate."""
         return bearable or 0
-
-    @property
-    def promise(self) -> Promise:
-        """What it promises, whatever it releases."""
-        return Promise(
-            name=type(self).__name__.lower(),
-            protects=self.protects,
-            exposures=self.exposures,
-            by_clients=self.by_clients,
-            is_gaussian=self.noise_distribution.is_gaussian,
-        )
 
     def guarantees(self, spending: Spending) -> Assurance:
         """Return what the charges of a run guarantee."""
         single = spending.releases
         colluders = self.discounted(spending.bearable)
         return Assurance(
-            promise=self.promise,
+            self,
             releases=spending.sums(colluders, self.own_share) if self.by_clients else single,
             participations=spending.participations,
             canary_rounds=spending.canary_rounds,
@@ -183,7 +159,7 @@ class Central(ClientNoise):
         """Return 0: clients add no noise that they could reveal."""
         return 0
 
-    def cost(self, summed: Summed) -> Cost:
+    def cost(self, summed: Summed) -> Charge:
         """Return what a sum costs; each client rounds, which may lengthen its update by step·√d."""
         std, root = self.server_std(summed.clip), math.sqrt(summed.dim)
         norm, step = summed.clip.norm, summed.step
@@ -194,10 +170,10 @@ class Central(ClientNoise):
         moved = norm + step * root
         plain = Release(std, moved, bit_std=summed.clip.bit_std, **summed.pattern)
         if std == 0 or self.noise_distribution.is_gaussian:
-            return Cost(plain, summed.contributors)
+            return Charge(plain, summed.contributors)
         reach = self.noise_distribution.of_server(moved, std, summed.dim)
         noised = replace(plain, distribution=self.distribution, grid=reach.grid)
-        return Cost(replace(noised, sensitivity=reach.sensitivity), summed.contributors)
+        return Charge(replace(noised, sensitivity=reach.sensitivity), summed.contributors)
 
 
 @dataclass(frozen=True)
@@ -233,10 +209,8 @@ class Distributed(ClientNoise):
 
     def __post_init__(self) -> None:
         self._check()
-        if self.min_honest < 1:
-            raise ValueError(f"min_honest must be at least 1, got {self.min_honest}")
-        if self.colluders is not None and self.colluders < 0:
-            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+        require("at least 1", min_honest=self.min_honest)
+        require("at least 0", colluders=self.colluders)
 
     def share_std(self, clip: Clip) -> float:
         """Return the noise that each client adds to its clipped update."""
@@ -247,10 +221,10 @@ class Distributed(ClientNoise):
         known = (self.colluders, bearable)
         return min((n for n in known if n is not None), default=0)
 
-    def cost(self, summed: Summed) -> Cost:
+    def cost(self, summed: Summed) -> Charge:
         """Return what a sum costs; integer noise is added after rounding, on any grid."""
         is_coarse = self._is_coarse(summed) and not self.noise_distribution.is_integer
-        return Cost(self._of_clients(summed), summed.contributors, is_coarse)
+        return Charge(self._of_clients(summed), summed.contributors, is_coarse=is_coarse)
 
 
 @dataclass(frozen=True)
@@ -284,10 +258,10 @@ class Local(ClientNoise):
         """Return the noise that each client adds to its clipped update."""
         return self.noise_multiplier * clip.norm
 
-    def cost(self, summed: Summed) -> Cost:
+    def cost(self, summed: Summed) -> Charge:
         """Return what a sum costs; on a coarse grid only the client's own noise counts.
 
         It is rounded after it.
         """
         count = 1 if self._is_coarse(summed) else summed.contributors
-        return Cost(self._of_clients(summed), count)
+        return Charge(self._of_clients(summed), count)

@@ -20,13 +20,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors._types import require
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.protection.clipping import clip
-from leakmeter.strategies.consistent import left_out, trained
+from leakmeter.strategies.flower import left_out, trained
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 
 
@@ -49,8 +50,7 @@ class Clipped(Wrapper):
 
     def __init__(self, strategy: Strategy, norm: float) -> None:
         super().__init__(strategy)
-        if not 0 < norm < math.inf:
-            raise ValueError(f"norm must be in (0, inf), got {norm}")
+        require("(0, inf)", norm=norm)
         check_mean_only(strategy)
         self._norm = norm
         self._weight_key = weight_key(strategy)

@@ -6,21 +6,24 @@ page. `Noised` runs it, and knows no mechanism by name. On the client, `NoiseMod
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
+from leakmeter.auditors.codec import codec
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.distribution import Distribution
-from leakmeter.strategies.accounting.accountant import multiplier_with_bit
-from leakmeter.strategies.accounting.spending import Charge, Guarantees, Priced, Spending
+from leakmeter.clients.protection.noise_mod import metrics_of
+from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
+from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Priced, Spending
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,8 @@ class AdaptiveClip:
     def __post_init__(self) -> None:
         if not 0 < self.initial < math.inf:
             raise ValueError(f"initial clip norm must be in (0, inf), got {self.initial}")
-        if not 0 < self.quantile < 1:
-            raise ValueError(f"quantile must be in (0, 1), got {self.quantile}")
-        if not 0 < self.rate < math.inf:
-            raise ValueError(f"rate must be in (0, inf), got {self.rate}")
-        if self.bit_std is not None and not 0 < self.bit_std < math.inf:
-            raise ValueError(f"bit_std must be in (0, inf), got {self.bit_std}")
+        require("(0, 1)", quantile=self.quantile)
+        require("(0, inf)", rate=self.rate, bit_std=self.bit_std)
 
     def bit_noise(self, expected: float | None) -> float | None:
         """Return the noise on the sum of bits, given the public number of clients."""
@@ -129,21 +128,6 @@ class Summed:
     pattern: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a mechanism charges for a sum.
-
-    Attributes:
-        release: The sum, with the noise of one contributor where clients add it.
-        contributors: Contributors whose noise counts.
-        is_coarse: Whether rounding was too coarse against the clients' noise for a proof.
-    """
-
-    release: Priced
-    contributors: int
-    is_coarse: bool = False
-
-
 class Mechanism(ABC):
     """Noise with both halves: what clients do, what the server adds, and what it costs.
 
@@ -155,6 +139,7 @@ class Mechanism(ABC):
             client would be visible.
         adapts: Whether the clip norm may follow the updates.
         needs_sums: Why a secure sum must be around it; empty if none need be.
+        release: What its charges are about.
     """
 
     order_key: ClassVar[str] = wire.NOISE
@@ -162,6 +147,7 @@ class Mechanism(ABC):
     fills_empty_rounds: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
     needs_sums: ClassVar[str] = ""
+    release: ClassVar[type[Priced]] = Release
 
     @property
     def noise_distribution(self) -> Distribution:
@@ -188,45 +174,22 @@ class Mechanism(ABC):
         return float(np.spacing(np.abs(start).max(initial=0.0)))
 
     @abstractmethod
-    def cost(self, summed: Summed) -> Cost:
-        """Return what a sum costs."""
+    def cost(self, summed: Summed) -> Charge:
+        """Return what a sum costs: its release, whose noise counts, whether rounding was coarse."""
 
-    @abstractmethod
+    def charge(self, summed: Summed, clients: tuple[int, ...], **about: Any) -> Charge:
+        """Return the charge of a sum for everybody who pays; `about` are further fields of it."""
+        is_masked = summed.step > 0
+        return replace(self.cost(summed), clients=clients, is_masked=is_masked, **about)
+
     def read_release(self, values: Mapping[str, Any]) -> Priced:
         """Return the release of a charge that was kept as plain values."""
+        found: Priced = codec(self.release).read(values, "release")
+        return found
 
     @abstractmethod
     def guarantees(self, spending: Spending) -> Guarantees:
         """Return what the charges of a run, at least one, guarantee to whom."""
-
-
-def charge(
-    mechanism: Mechanism,
-    summed: Summed,
-    clients: tuple[int, ...],
-    *,
-    canaries: tuple[str, ...] = (),
-    bearable: int | None = None,
-) -> Charge:
-    """Return the charge of a sum.
-
-    Args:
-        mechanism: Prices it.
-        summed: The sum.
-        clients: Everybody who pays.
-        canaries: Canaries that were played, by name.
-        bearable: Colluders that the secure sum tolerates; None without one.
-    """
-    cost = mechanism.cost(summed)
-    return Charge(
-        cost.release,
-        clients,
-        cost.contributors,
-        canaries,
-        bearable,
-        is_masked=summed.step > 0,
-        is_coarse=cost.is_coarse,
-    )
 
 
 def vector_std(noise_multiplier: float, clip: Clip) -> float:
@@ -234,3 +197,55 @@ def vector_std(noise_multiplier: float, clip: Clip) -> float:
     if noise_multiplier > 0 and clip.bit_std is not None:
         noise_multiplier = multiplier_with_bit(noise_multiplier, clip.bit_std)
     return noise_multiplier * clip.norm
+
+
+class NotNoisedError(ValueError):
+    """A reply did not pass noise_mod, so the guarantee would not hold."""
+
+
+def reply_of_nobody(arrays: ArrayRecord, weight_key: str) -> Message:
+    """Return the reply that brings the noise of an empty round to the inner strategy."""
+    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({weight_key: 1})})
+    return Message(content, dst_node_id=0, message_type="train")
+
+
+def with_arrays(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
+    """Return copies of replies with other arrays; the replies themselves stay as they came.
+
+    Flower's strategies raise if metrics differ in names or kinds. Metrics that not all clients sent
+    in the same form are left out.
+    """
+    sent = [metrics_of(message.content) for message in messages]
+    alike = [
+        name
+        for name in (sent[0] if sent else {})
+        if name not in (wire.CLIP_BIT, weight_key) and len({_form(m.get(name)) for m in sent}) == 1
+    ]
+    copies = []
+    for message, metrics in zip(messages, sent, strict=True):
+        other = copy.copy(message)
+        kept = MetricRecord({weight_key: 1, **{name: metrics[name] for name in alike}})
+        other.content = RecordDict({"arrays": arrays, "metrics": kept})
+        copies.append(other)
+    return copies
+
+
+def clip_bit(message: Message) -> float:
+    """Return a reply's bit, or the mean of all bits behind masks, within [0, 1]."""
+    for record in message.content.values():
+        if isinstance(record, MetricRecord) and wire.CLIP_BIT in record:
+            bit = wire.get_float(record, wire.CLIP_BIT)
+            if bit != bit:
+                raise ValueError(f"{wire.CLIP_BIT!r} must be a number, got NaN")
+            return min(max(bit, 0.0), 1.0)
+    raise NotNoisedError(
+        f"replies must carry {wire.CLIP_BIT!r} for an adaptive clip norm: list noise_mod in the "
+        f"client app, and {wire.CLIP_BIT!r} with (0, 1) among the metrics of Masked"
+    )
+
+
+def _form(value: float | list[int] | list[float] | None) -> int | None:
+    """Return the length of a list, -1 for a number, None for what is missing."""
+    if value is None:
+        return None
+    return len(value) if isinstance(value, list) else -1

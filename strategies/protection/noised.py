@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
@@ -30,15 +30,18 @@ from leakmeter.auditors.hook.wrapper import Opening, Wrapper
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
-from leakmeter.strategies.accounting.spending import Charge, Guarantees, Spending, charges_of
-from leakmeter.strategies.consistent import (
+from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending, charges_of
+from leakmeter.strategies.flower import left_out
+from leakmeter.strategies.protection.mechanism import (
+    Clip,
+    Clipping,
+    Mechanism,
     NotNoisedError,
+    Summed,
     clip_bit,
-    left_out,
     reply_of_nobody,
     with_arrays,
 )
-from leakmeter.strategies.protection.mechanism import Clip, Clipping, Mechanism, Summed, charge
 from leakmeter.strategies.secure_sum.masked import check_is_inside
 
 _log = logging.getLogger("flwr")
@@ -59,6 +62,10 @@ class Noised(Wrapper):
         clip_mean: Largest L2 norm of the mean before the server's noise; None for any. The sum is
             projected on a ball of fixed radius, which moves no two sums further apart, so the
             guarantees are the same as without it.
+
+    Attributes:
+        mechanism: The mechanism.
+        spending: What was released so far, and who took part how often.
 
     Example:
         inner = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(0.5), expected_clients=50)
@@ -90,27 +97,25 @@ class Noised(Wrapper):
             )
         if clip_mean is not None and not 0 < clip_mean < math.inf:
             raise ValueError(f"clip_mean must be None or in (0, inf), got {clip_mean}")
-        if expected_clients is not None and not 0 < expected_clients < math.inf:
-            raise ValueError(f"expected_clients must be in (0, inf), got {expected_clients}")
-        if not 0 < delta < 1:
-            raise ValueError(f"delta must be in (0, 1), got {delta}")
+        require("(0, inf)", expected_clients=expected_clients)
+        require("(0, 1)", delta=delta)
         _check_clipping(noise, clipping, clip_mean)
         check_is_inside(self)
         if any(isinstance(held, Noised) for held in wrappers(strategy)):
             raise TypeError("Noised must not hold Noised: updates get one noise")
-        self._noise, self._clipping = noise, clipping
+        self.mechanism, self._clipping = noise, clipping
         self._expected, self._delta, self._seed = expected_clients, delta, seed
         self._clip_mean, self.clips_mean = clip_mean, clip_mean is not None
         self.needs_exact_sums = noise.clips_updates
         self._clip_norm = clipping.initial if clipping else math.inf
         self._weight_key = weight_key(strategy)
-        self._spending = Spending()
+        self.spending = Spending()
         self._layout = None
         self._messages: list[Message] = []
         self._sent, self._start = ArrayRecord(), np.empty(0)
         self._facts = RoundFacts()
         if expected_clients is not None:
-            self._noise.server_std(self._clip)  # raises now if noise on clip bits does not fit
+            self.mechanism.server_std(self._clip)  # raises now if noise on clip bits does not fit
 
     @property
     def weight_key(self) -> str:
@@ -118,53 +123,41 @@ class Noised(Wrapper):
         return self._weight_key
 
     @property
-    def mechanism(self) -> Mechanism:
-        """The mechanism."""
-        return self._noise
-
-    @property
     def share_std(self) -> float:
         """The noise that each client adds to its update."""
-        return self._noise.share_std(self._clip)
+        return self.mechanism.share_std(self._clip)
 
     def facts(self) -> RoundFacts:
         """Return clip norm, noise and noised mean of the last round."""
         return self._facts
 
-    @property
-    def spending(self) -> Spending:
-        """What was released so far, and who took part how often."""
-        return self._spending
-
     def guarantees(self) -> Guarantees | None:
         """Return what all rounds so far guarantee; None before the first."""
-        return self._noise.guarantees(self._spending) if self._spending.charges else None
+        return self.mechanism.guarantees(self.spending) if self.spending.charges else None
 
     def state(self) -> dict[str, Any]:
         """Return clip norm and charges."""
-        return {**super().state(), "spending": self._spending.state()}
+        return {**super().state(), "spending": self.spending.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned; the mechanism reads its releases."""
         super().restore(state)
-        self._spending.close()
+        self.spending.close()
         self.restore_charges(state["spending"])
 
     def charges(self) -> Mapping[str, Any]:
         """Return what was charged so far, including the round that is open."""
-        return self._spending.state()
+        return self.spending.state()
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
         """Restore charges that `charges` returned; a round that is open keeps its own."""
-        self._spending.rebase(charges_of(charges, self._noise.read_release))
+        self.spending.rebase(charges_of(charges, self.mechanism.read_release))
 
     def opens(self, opening: Opening) -> None:
         """Charge everybody who was asked for a secure sum that is about to be opened."""
         # If the sum is rejected, somebody in it has lied, and that noise does not count.
         honest = max(len(opening.uploaded) - 1, 0)
-        self._spending.open(
-            self._charge(opening.asked, opening.uploaded, honest, [opening.outcome])
-        )
+        self.spending.open(self._charge(opening.asked, opening.uploaded, honest, [opening.outcome]))
 
     def findings(self) -> Sequence[Finding]:
         """Return the guarantee for each observer."""
@@ -191,40 +184,40 @@ class Noised(Wrapper):
             dim: Number of parameters, on which the cost of rounding depends.
         """
         trial, share = Spending(), self.share_std
-        name = self._noise.noise_distribution.name if share > 0 else "gaussian"
+        name = self.mechanism.noise_distribution.name if share > 0 else "gaussian"
         for cohort in cohorts:
             grid, size = step(len(cohort), share, name), len(cohort)
             summed = self._summed(size, step=grid, dim=dim)
-            trial.add(charge(self._noise, summed, tuple(cohort), bearable=bearable(size)))
-        return self._noise.guarantees(trial) if trial.charges else None
+            trial.add(self.mechanism.charge(summed, tuple(cohort), bearable=bearable(size)))
+        return self.mechanism.guarantees(trial) if trial.charges else None
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Order each client of the round to do its half."""
-        if self._noise.needs_sums and not self.gets_sums:
-            raise ValueError(self._noise.needs_sums)
+        if self.mechanism.needs_sums and not self.gets_sums:
+            raise ValueError(self.mechanism.needs_sums)
         self._facts, self.unused = RoundFacts(), frozenset()
-        self._spending.close()
+        self.spending.close()
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         if self._layout is None:
             self._layout = Layout.of(arrays)
-            if self._noise.clips_updates:
+            if self.mechanism.clips_updates:
                 _warn(self._layout, self._delta, self._pattern.get("population", 0))
         self._sent, self._messages = arrays, messages
         self._start = self._layout.flatten(arrays)
         if self._expected is None:
             self._expected = self._first_size(len(messages))
-        order = self._noise.order(self._clip)
+        order = self.mechanism.order(self._clip)
         order |= {"round": server_round, "weight-key": self._weight_key}
         for message in messages:
             record = ConfigRecord({**order})
-            wire.add_record(message, self._noise.order_key, record)
-            if self._noise.clips_updates:
+            wire.add_record(message, self.mechanism.order_key, record)
+            if self.mechanism.clips_updates:
                 wire.add_left_out(message, self._layout.left_out)
         if not self.gets_sums:  # a secure sum charges the round when it is opened
             nodes = [message.metadata.dst_node_id for message in messages]
-            self._spending.open(self._charge(nodes, nodes, len(nodes)))
+            self.spending.open(self._charge(nodes, nodes, len(nodes)))
             if self.before_release is not None:
                 self.before_release()
         return messages
@@ -234,7 +227,7 @@ class Noised(Wrapper):
     ) -> Iterable[Message]:
         """Refuse evaluation by clients if nothing may leave them but their update."""
         messages = list(self._inner_configure_evaluate(server_round, arrays, config, grid))
-        if messages and not self._noise.clips_updates:
+        if messages and not self.mechanism.clips_updates:
             raise ValueError(
                 f"clients must not evaluate on filled data, got {len(messages)} messages: their "
                 "metrics carry no noise; set fraction_evaluate to 0 and evaluate on the server"
@@ -248,20 +241,20 @@ class Noised(Wrapper):
         replies = wire.distinct(replies)
         come = [m for m in replies if m.has_content()]
         if self._layout is None or self._expected is None or (not come and not self._is_empty):
-            self._spending.undo()
+            self.spending.undo()
             return self._inner_aggregate_train(server_round, replies)
         parts = self._parts(come)
         self.unused = left_out(come, (message for message, _, _ in parts))
         outcomes = _outcomes(come) if self.gets_sums else []
-        self._spending.undo()
+        self.spending.undo()
         # A client that has answered has shown its reply, even if it could not be read.
         nodes = [m.metadata.src_node_id for m in come]
-        self._spending.add(self._charge(nodes, nodes, len(parts), outcomes))
+        self.spending.add(self._charge(nodes, nodes, len(parts), outcomes))
         if come and not parts:
             self._facts = RoundFacts(abandoned="no reply could be read")
             errors = [m for m in replies if m.has_error()]
             return self._inner_aggregate_train(server_round, errors)
-        if not self._noise.clips_updates:
+        if not self.mechanism.clips_updates:
             return self._inner_aggregate_train(server_round, replies)
         noised = self._noised(parts, server_round)
         arrays = self._layout.restore(self._start + noised, self._sent)
@@ -277,7 +270,7 @@ class Noised(Wrapper):
             # Times the public number: a radius that grew with the number of answers would add to
             # the sensitivity.
             total = clip(total, self._clip_mean * self._expected)
-        std, kind = self._noise.server_std(self._clip), self._noise.noise_distribution
+        std, kind = self.mechanism.server_std(self._clip), self.mechanism.noise_distribution
         if std > 0:
             total = kind.noised(total, std, self._rng("server-noise", server_round))
         noised = np.asarray(total / self._expected)
@@ -296,7 +289,7 @@ class Noised(Wrapper):
     @property
     def _is_empty(self) -> bool:
         """Whether nobody was asked and noise is added anyway."""
-        return not self._messages and self._noise.fills_empty_rounds
+        return not self._messages and self.mechanism.fills_empty_rounds
 
     @property
     def _pattern(self) -> Mapping[str, Any]:
@@ -311,7 +304,7 @@ class Noised(Wrapper):
 
     def _first_size(self, size: int) -> float | None:
         """Return the public number of clients, from the first round."""
-        if self._noise.clips_updates and self._pattern.get("sampling") == "poisson":
+        if self.mechanism.clips_updates and self._pattern.get("sampling") == "poisson":
             raise ValueError("expected_clients must be given with Poisson sampling, got None")
         return float(size) or None
 
@@ -342,8 +335,8 @@ class Noised(Wrapper):
     def _read(self, message: Message) -> tuple[Vector, float]:
         """Return a reply's update, clipped where the server can, and its bit, ±1/2."""
         assert self._layout is not None
-        self._noise.check_reply(message, self._weight_key, is_sum=self.gets_sums)
-        if not self._noise.clips_updates:
+        self.mechanism.check_reply(message, self._weight_key, is_sum=self.gets_sums)
+        if not self.mechanism.clips_updates:
             return self._start, 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             update = self._layout.flatten(wire.arrays(message.content)) - self._start
@@ -354,7 +347,9 @@ class Noised(Wrapper):
         if self.share_std == 0:
             return clip(update, self._clip_norm), bit
         # Nor can an update with noise on it; but honest noise has a largest norm.
-        most = self._clip_norm + self._noise.noise_distribution.longest(self.share_std, update.size)
+        most = self._clip_norm + self.mechanism.noise_distribution.longest(
+            self.share_std, update.size
+        )
         if not length <= most * (1 + 1e-6):
             raise ValueError(f"a noised update must be at most {most:g} long, got {length:g}")
         return update, bit
@@ -383,11 +378,10 @@ class Noised(Wrapper):
             seats=sum(node in orders for node in summed),
             step=max((outcome.step for outcome in outcomes), default=0.0),
             saturated=max((outcome.saturated for outcome in outcomes), default=0),
-            grain=self._noise.grain(self._sent, self._start),
+            grain=self.mechanism.grain(self._sent, self._start),
             dim=self._layout.dim if self._layout else 0,
         )
-        return charge(
-            self._noise,
+        return self.mechanism.charge(
             terms,
             tuple(known.get(node, node) for node in asked),
             canaries=tuple(f"{orders[n].seed}/{orders[n].id}" for n in asked if n in orders),

@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
-from leakmeter.auditors._types import Vector
-from leakmeter.auditors.codec import codec
+from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
-from leakmeter.strategies.accounting.guarantee import RecordGuarantee, best_guarantee
+from leakmeter.strategies.accounting.assurance import Charge, Priced, Spending
 from leakmeter.strategies.accounting.ledger import Entry
-from leakmeter.strategies.accounting.rdp import NOISED, Contribution, Round
-from leakmeter.strategies.accounting.spending import Charge, Spending
-from leakmeter.strategies.protection.mechanism import Clip, Cost, Mechanism, Order, Summed
+from leakmeter.strategies.accounting.rdp import (
+    NOISED,
+    Contribution,
+    Round,
+    best_guarantee,
+    finding_of,
+)
+from leakmeter.strategies.protection.mechanism import Clip, Mechanism, Order, Summed
 
 _log = logging.getLogger("flwr")
 
@@ -59,6 +63,7 @@ class RecordNoise(Mechanism):
 
     order_key: ClassVar[str] = wire.FILLED
     clips_updates: ClassVar[bool] = False
+    release: ClassVar[type[Priced]] = Round
     needs_sums: ClassVar[str] = "RecordNoise needs Masked around Noised: one client's noise is weak"
 
     sigma2: float
@@ -74,10 +79,8 @@ class RecordNoise(Mechanism):
             raise ValueError(f"kind must be one of {NOISED}, got {self.kind!r}")
         if self.kind == "minibatch" and self.batch_size > self.examples:
             raise ValueError(f"batch_size must be in [1, {self.examples}], got {self.batch_size}")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be in (0, inf), got {self.lr}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        require("(0, inf)", lr=self.lr)
+        require("at least 1", steps=self.steps)
         self._member()  # checks the others
 
     def _member(self) -> Contribution:
@@ -134,18 +137,13 @@ class RecordNoise(Mechanism):
         floats = [a for a in found if np.issubdtype(a.dtype, np.floating) and a.size]
         return max((float(np.spacing(np.abs(a).max())) for a in floats), default=0.0)
 
-    def cost(self, summed: Summed) -> Cost:
+    def cost(self, summed: Summed) -> Charge:
         """Return a sum in units of a gradient; canary seats add no noise."""
         if summed.saturated:
             _log.warning("water filling: saturated coordinates void the guarantee")
         step = max(summed.grain, summed.step) / self.lr
         release = Round((self._member(),), self.kind, step=step, saturated=summed.saturated)
-        return Cost(release, max(summed.contributors - summed.seats, 0))
-
-    def read_release(self, values: Mapping[str, Any]) -> Round:
-        """Return the release of a charge that was kept as plain values."""
-        found: Round = codec(Round).read(values, "release")
-        return found
+        return Charge(release, max(summed.contributors - summed.seats, 0))
 
     def guarantees(self, spending: Spending) -> RecordAssurance:
         """Return what the charges of a run guarantee."""
@@ -167,7 +165,6 @@ class RecordAssurance:
     def findings(self, delta: float) -> Sequence[Finding]:
         """Return the weakest guarantee over the clients."""
         noise, most = self.noise, max(map(len, self._taken()))
-        worst = RecordGuarantee(self._bound(delta), participations=most, colluders=self._colluders)
         facts = {
             "mechanism": noise.kind,
             "sigma2": noise.sigma2,
@@ -176,7 +173,8 @@ class RecordAssurance:
             "examples": noise.examples,
             "fewest honest": min(map(self._honest, self.charges)),
         }
-        return [worst.finding("accountant", facts=facts)]
+        bound = self._bound(delta)
+        return [finding_of(bound, participations=most, colluders=self._colluders, facts=facts)]
 
     def headline(self, delta: float) -> Finding:
         """Return the only guarantee."""
@@ -210,7 +208,7 @@ class RecordAssurance:
             return Bound(math.inf, "guarantee", rule, delta)
         if min(map(self._honest, self.charges)) == 0:
             return Bound(math.inf, "guarantee", "a sum without any honest contributor", delta)
-        found = [best_guarantee(rounds, delta).bound for rounds in self._patterns()]
+        found = [best_guarantee(rounds, delta) for rounds in self._patterns()]
         worst = max(found, key=lambda bound: bound.value)
         # It is to hold for every client, also where rounding leaves an approximation only.
         weakest = next((bound for bound in found if bound.kind == "approximation"), worst)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import Claims, Trials
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
-from leakmeter.auditors.claims import Claims, Trials
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.rng import stream
 

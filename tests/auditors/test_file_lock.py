@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.file_lock import HeldError, locked
+from leakmeter.auditors.run_log import HeldError, locked
 
 
 def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:

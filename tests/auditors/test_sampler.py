@@ -10,7 +10,7 @@ import pytest
 
 from leakmeter.auditors.auditor import Project, RoundFacts, RoundMessages, RoundView
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler, sampler_of_round
+from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler, sampler_of_round
 
 VIEW = RoundView(2, np.zeros(3), {}, np.zeros(3), RoundFacts())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.auditors.claims import Claims
+from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.likelihood_ratio.findings import AttackedRound, ConstantRound
 from leakmeter.fl_app import build

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import fedsgd
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.models import MODELS

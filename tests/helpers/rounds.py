@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.audited_round import AuditedRound, unwatched
 from leakmeter.auditors.auditor import RoundFacts, RoundView
-from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampling.sampler import UpdateSampler
 
 
 def audited_round(

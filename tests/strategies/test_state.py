@@ -24,7 +24,7 @@ from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients import NoiseMod
 from leakmeter.strategies import AdaptiveClip, Central, Chosen, FixedSize, Noised
-from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
+from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
 
 NODES = {"fraction_evaluate": 0.0}
 MAKERS: dict[str, Callable[[], FedAvg]] = {

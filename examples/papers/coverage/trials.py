@@ -21,9 +21,9 @@ from scipy.optimize import brentq
 from scipy.stats import hypergeom
 
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.bounds import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit, Scores
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.finding import Bound, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove

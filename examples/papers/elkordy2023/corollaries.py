@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.theory import (
     Case,

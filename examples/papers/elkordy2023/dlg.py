@@ -28,9 +28,9 @@ from torch.nn.utils import parameters_to_vector
 from leakmeter.auditors import information as mi
 from leakmeter.auditors.reconstruction.attack import Attack, invert, matched, psnr
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.sampling.source import Fresh
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Fresh
 from leakmeter.clients.update import fedsgd
 from leakmeter.fl_app.data.load import load
 from leakmeter.fl_app.model import build

@@ -23,8 +23,8 @@ from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.draws import Drawing, Draws, Look, measure
 from leakmeter.auditors.information.theory import NATS_PER_BIT
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.auditors.sampling.sampler import UpdateSampler
+from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import LocalSteps
 from leakmeter.fl_app.build.resampling import sampler_for
 from leakmeter.fl_app.config.config import Config

@@ -30,7 +30,7 @@ from leakmeter.auditors.likelihood_ratio.game import (
     farthest,
 )
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
-from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
 from leakmeter.papers import distribute
 from leakmeter.papers.base import Cells
 

@@ -23,7 +23,7 @@ from leakmeter.auditors.noise import IntegerNoise, distribution
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.ring_noise import RingNoise
+from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.papers.base import Cells, Table
 
 _SCALES: Final = {"paper": 1000, "small": 40}

@@ -14,12 +14,14 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.gaussian import epsilon_gaussian
-from leakmeter.strategies.accounting.guarantee import best_guarantee, diluted, guarantee
 from leakmeter.strategies.accounting.rdp import (
     Contribution,
     Conversion,
     Round,
+    best_guarantee,
+    diluted,
     epsilon_of,
+    guarantee,
 )
 
 
@@ -114,7 +116,7 @@ def minibatch_epsilon(
         drawn = Contribution(floor, clip, 1, batch)
         return diluted(_equal(drawn, users, "full", 1, delta, "plain"), batch / examples)
     one = Round((Contribution(floor, clip, batch, examples),) * users, "minibatch")
-    return best_guarantee([one] * rounds, delta).bound.value
+    return best_guarantee([one] * rounds, delta).value
 
 
 def theorem_two(
@@ -177,7 +179,7 @@ def _equal(
 ) -> float:
     _check(users, rounds)
     each = Round((one,) * users, mechanism)
-    return guarantee([each] * rounds, delta, conversion=conversion).bound.value
+    return guarantee([each] * rounds, delta, conversion=conversion).value
 
 
 def _check(users: int, rounds: int) -> None:

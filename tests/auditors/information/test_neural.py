@@ -17,7 +17,7 @@ from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.information.neural import held_out
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.auditors.wording import claim
 from tests.helpers.numbers import few_or_many
 

@@ -25,7 +25,7 @@ from leakmeter.auditors.information.over_rounds import (
 )
 from leakmeter.auditors.information.theory import NATS_PER_BIT, Theory, UpdateEntropy
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.wording import claim
 
 DIM, PAIRS = 3, 1500

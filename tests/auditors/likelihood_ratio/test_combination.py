@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from leakmeter.auditors.claims import Trials
+from leakmeter.auditors.audited_round import Trials
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.findings import Combination, Transcripts
 from leakmeter.auditors.rng import stream

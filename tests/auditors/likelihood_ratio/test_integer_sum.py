@@ -15,7 +15,7 @@ from leakmeter.auditors.likelihood_ratio import IntegerSum
 from leakmeter.auditors.noise import IntegerNoise
 from leakmeter.auditors.noise.distribution import Grid
 from leakmeter.auditors.noise.integer import RoundedNorms
-from leakmeter.clients.protection.ring_noise import to_integers
+from leakmeter.clients.protection.noise_mod import to_integers
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.protection.client_noise import Distributed
@@ -41,7 +41,7 @@ def guarantee(game: IntegerSum, norm: float, adjacency: str) -> Any:
     named = {"distribution": game.noise.distribution, "grid": grid}
     release = Release(math.sqrt(game.shares * game.noise.variance), limits.l2, **named)
     noise = Distributed(1.0, min_honest=game.shares, distribution=game.noise.distribution)
-    assurance = Assurance(noise.promise, (release,), 1, is_masked=True, colluders=game.colluders)
+    assurance = Assurance(noise, (release,), 1, is_masked=True, colluders=game.colluders)
     found = assurance.findings(DELTA)
     return next(f for f in found if (f.observer, f.adjacency) == ("server", adjacency))
 

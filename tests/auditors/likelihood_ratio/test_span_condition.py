@@ -18,7 +18,7 @@ from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition, spans
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import Stream
+from leakmeter.auditors.sampling.sampler import Stream
 from tests.helpers.project import ROOT
 
 EXAMPLE = ROOT / "examples" / "sum_of_few_directions.py"

@@ -25,7 +25,7 @@ from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4

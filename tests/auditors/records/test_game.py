@@ -27,8 +27,8 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
-from leakmeter.strategies.accounting.guarantee import guarantee as guarantee_of
-from leakmeter.strategies.accounting.rdp import Contribution, Round
+from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of
+from leakmeter.strategies.accounting.rdp import guarantee as guarantee_of
 
 DELTA = 1e-2
 QUICK = RecordBudget(pairs=2, pilot=20, trials=150)
@@ -92,7 +92,7 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
     draws = 1500
 
     def draw(which: np.ndarray, rng: np.random.Generator, floor: float = 0.15) -> np.ndarray:
-        return WaterFilling(floor).draw(DenseGradients(rows[which]), 2, rng).gradient
+        return WaterFilling(floor).draw(DenseGradients(rows[which]), 2, rng)[0]
 
     def scores(by: Any) -> np.ndarray:
         found = case(rows, **options, draw=by)
@@ -165,7 +165,7 @@ def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(
     more[0, 0] = 5.4  # ten times the variance of 0.5 + 0.1 along the pair
 
     def draw(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        own = WaterFilling(0.5).draw(DenseGradients(rows[which]), 2, rng).gradient
+        own = WaterFilling(0.5).draw(DenseGradients(rows[which]), 2, rng)[0]
         return own + gaussian(5, math.sqrt(0.1), rng)
 
     budget = RecordBudget(pairs=3, pilot=50, trials=trials)
@@ -241,7 +241,7 @@ def test_without_the_floor_the_guarantee_is_exceeded() -> None:
     rows = gradients(7, 12)
 
     def filled(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        own = WaterFilling(0.3).draw(DenseGradients(rows[which]), 2, rng).gradient
+        own = WaterFilling(0.3).draw(DenseGradients(rows[which]), 2, rng)[0]
         return own + gaussian(12, math.sqrt(2 * 0.3), rng)
 
     def bare(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -278,7 +278,7 @@ def test_worst_case_and_this_run_are_two_findings_that_one_guarantee_covers() ->
     auditor.begin(9, 1)
     of_round, of_run = auditor.observe(view()), auditor.report()
     guarantee = guarantee_of([Round((Contribution(0.05, 1.0, 2, 5),) * 3)], DELTA)
-    priced = guarantee.finding("accountant").threat_model
+    priced = finding_of(guarantee, participations=1).threat_model
     for found in (of_round, of_run):
         assert [f.threat_model.game for f in found] == ["worst-data", "rerun"]
         assert all(f.threat_model.is_within(priced) for f in found)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.noise.integer import RoundedNorms
-from leakmeter.clients.protection.ring_noise import to_integers
+from leakmeter.clients.protection.noise_mod import to_integers
 
 
 @settings(max_examples=60, deadline=None)

@@ -45,7 +45,7 @@ def floored(sigma: np.ndarray, floor: float) -> np.ndarray:
 def law_of(g: np.ndarray, sigma2: float, batch: int, blocks: int = 1) -> tuple[np.ndarray, ...]:
     filling = WaterFilling(sigma2, blocks)
     normals = blocks * len(g) + g.shape[1]
-    return exact_law(lambda rng: filling.draw(DenseGradients(g), batch, rng).gradient, normals)
+    return exact_law(lambda rng: filling.draw(DenseGradients(g), batch, rng)[0], normals)
 
 
 @settings(deadline=None, max_examples=num_examples(60))
@@ -83,7 +83,7 @@ def test_draws_follow_the_floored_law_and_neither_isotropic_noise_nor_another_fl
     sigma = g.T @ g / (batch * len(g))
     floor = float(np.linalg.eigvalsh(sigma)[-3])
     filling = WaterFilling(floor)
-    draws = np.array([filling.draw(DenseGradients(g), batch, rng).gradient for _ in range(count)])
+    draws = np.array([filling.draw(DenseGradients(g), batch, rng)[0] for _ in range(count)])
     mean = g.mean(axis=0)
     assert p_value(draws, mean, floored(sigma, floor)) > 1e-3
     assert p_value(draws, mean, sigma + floor * np.eye(8)) < 1e-9
@@ -123,8 +123,8 @@ def test_where_sampling_is_enough_nothing_is_added() -> None:
     floor = 0.5 * float(np.linalg.eigvalsh(sigma)[0])
     assert law_of(g, floor, 1)[1] == pytest.approx(sigma, abs=1e-13)
     filled = WaterFilling(floor).draw(DenseGradients(g), 1, stream(0, "draw"))
-    assert filled.spectra[0].added_variance == 0
-    assert filled.spectra[0].eigenvalues == pytest.approx(np.linalg.eigvalsh(sigma))
+    assert filled[1][0].added_variance == 0
+    assert filled[1][0].eigenvalues == pytest.approx(np.linalg.eigvalsh(sigma))
 
 
 def test_a_tiny_floor_loses_no_digits_against_huge_gradients() -> None:
@@ -163,16 +163,16 @@ def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
     for blocks in (1, 4):
         filling = WaterFilling(2.0, blocks)
         one, other = (filling.draw(g, 2, stream(0, "draw")) for g in (factored, dense))
-        assert one.gradient == pytest.approx(other.gradient, abs=1e-11)
-        added = sum(spectrum.added_variance for spectrum in one.spectra)
-        whole = np.concatenate([s.eigenvalues for s in one.spectra])
+        assert one[0] == pytest.approx(other[0], abs=1e-11)
+        added = sum(spectrum.added_variance for spectrum in one[1])
+        whole = np.concatenate([s.eigenvalues for s in one[1]])
         assert whole.sum() == pytest.approx(np.trace(factored.gram()) / 10)
         assert 0 < added < 2.0 * factored.dim
 
 
 def test_the_spectrum_says_how_much_noise_was_added() -> None:
     g = stream(5, "spectrum").standard_normal((3, 6))
-    spectrum = WaterFilling(0.4).draw(DenseGradients(g), 1, stream(0, "draw")).spectra[0]
+    spectrum = WaterFilling(0.4).draw(DenseGradients(g), 1, stream(0, "draw"))[1][0]
     sigma = g.T @ g / 3
     noise = np.trace(floored(sigma, 0.4) - sigma)
     assert spectrum.added_variance == pytest.approx(noise)
@@ -181,7 +181,7 @@ def test_the_spectrum_says_how_much_noise_was_added() -> None:
 
 def test_without_a_generator_draws_come_from_the_system_and_differ() -> None:
     g = DenseGradients(np.zeros((2, 50)))
-    one, other = (WaterFilling(1.0).draw(g, 1, None).gradient for _ in range(2))
+    one, other = (WaterFilling(1.0).draw(g, 1, None)[0] for _ in range(2))
     assert not np.array_equal(one, other)
     assert 0.3 < one.std() < 2.0
 

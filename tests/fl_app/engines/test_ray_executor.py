@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.sampler import Moments
-from leakmeter.clients.sampling.sampler import CohortSampler, in_process
+from leakmeter.auditors.sampling.sampler import Moments
+from leakmeter.clients.sampler import CohortSampler, in_process
 from leakmeter.fl_app.build.resampling import each_round, sampler_for, sampler_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError

@@ -34,9 +34,9 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
-from leakmeter.auditors.claims import Claims
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.information import Look
 from leakmeter.auditors.judge.adversary import by_adversary, covers
@@ -63,8 +63,7 @@ from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.accounting.guarantee import guarantee
-from leakmeter.strategies.accounting.rdp import Contribution, Round
+from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of, guarantee
 from leakmeter.strategies.protection.client_noise import Central, Distributed, Local
 from leakmeter.strategies.secure_sum.tally import Tally
 from leakmeter.strategies.secure_sum.topology import Risks
@@ -171,12 +170,12 @@ def _promised(participations: int) -> Iterator[Finding]:
     releases = (Release(2.0, 1.0, sampling="fixed", cohort=5, population=500),) * ROUNDS
     for noise in (Central(2.0), Distributed(2.0, 3), Local(2.0)):
         single = (Release(2.0, 1.0),) * ROUNDS
-        yield from Assurance(noise.promise, releases, participations, single=single).findings(DELTA)
+        yield from Assurance(noise, releases, participations, single=single).findings(DELTA)
     weak = (Release(0.05, 1.0),) * ROUNDS  # promises practically nothing
-    yield from Assurance(Central(0.05).promise, weak, participations).findings(DELTA)
+    yield from Assurance(Central(0.05), weak, participations).findings(DELTA)
     member = Contribution(1e-3, 10.0, 32, 1200)
     filled = guarantee([Round((member,) * 50, "water-filling")] * ROUNDS, DELTA)
-    yield filled.finding("water-filling")
+    yield replace(finding_of(filled, participations=ROUNDS), auditor="water-filling")
     counts = dict.fromkeys((f.name for f in fields(Tally)), 9)
     own = {"colluders": 1, "exposure": 0.01, "dropped": {"train": 2}}
     yield from Tally(**{**counts, **own}).findings(Risks())

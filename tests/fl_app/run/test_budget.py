@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.file_lock import locked
+from leakmeter.auditors.run_log import locked
 from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
@@ -20,9 +20,8 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import budget
 from leakmeter.strategies import Central, Noised
 from leakmeter.strategies.accounting.accountant import Release
-from leakmeter.strategies.accounting.assurance import Assurance
+from leakmeter.strategies.accounting.assurance import Assurance, Charge
 from leakmeter.strategies.accounting.ledger import Ledger, spent
-from leakmeter.strategies.accounting.spending import Charge
 
 NOISE = ["--noise", "central", "--clip-norm", "1", "--noise-multiplier", "2"]
 
@@ -155,7 +154,7 @@ def test_the_statement_names_the_smaller_price_of_secret_cohorts(
 
 def test_canaries_are_not_charged_to_clients() -> None:
     # A guarantee is priced for them, but no client's data are in them.
-    assurance = Assurance(Central(1.0).promise, (Release(1.0, 1.0),) * 4, 1, canary_rounds=4)
+    assurance = Assurance(Central(1.0), (Release(1.0, 1.0),) * 4, 1, canary_rounds=4)
     assert assurance.entry(run="a", data="digits", seed=0).participations == 1
 
 
@@ -256,10 +255,10 @@ def test_rounds_that_cost_more_than_planned_raise_the_reservation(
     account = budget.reserve(config, strategy, made(tmp_path / "a"))
     noise = next(s for s in budget.chain(strategy) if isinstance(s, Noised))
     usual = account.planned.releases[0]
-    noise.spending.add(Charge(usual, (0, 1, 2), 3))
+    noise.spending.add(Charge(usual, 3, (0, 1, 2)))
     account.note(strategy, 1)
     assert len(Ledger(tmp_path / "l").history()) == 1  # as planned: nothing to write
-    noise.spending.add(Charge(replace(usual, noise_std=0.5), (0, 1, 2), 3))
+    noise.spending.add(Charge(replace(usual, noise_std=0.5), 3, (0, 1, 2)))
     account.note(strategy, 2)
     [entry] = entries(tmp_path / "l")
     assert entry.is_planned
@@ -292,7 +291,7 @@ def test_a_copy_of_a_folder_is_noticed(
     # The one that went on is no longer there: the copy knows nothing of its releases.
     noise = next(s for s in budget.chain(strategy) if isinstance(s, Noised))
     for _ in range(2):
-        noise.spending.add(Charge(account.planned.releases[0], (0,), 1))
+        noise.spending.add(Charge(account.planned.releases[0], 1, (0,)))
     account.settle(strategy)
     shutil.rmtree(last)
     with pytest.raises(ConfigError, match=r"/b is an older copy of .*/c: the ledger has 2"):

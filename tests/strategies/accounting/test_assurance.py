@@ -13,10 +13,9 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release
-from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.accounting.spending import Spending, charges_of
+from leakmeter.strategies.accounting.assurance import Assurance, Spending, charges_of
 from leakmeter.strategies.protection.client_noise import Central, ClientNoise, Distributed, Local
-from leakmeter.strategies.protection.mechanism import Clip, Summed, charge
+from leakmeter.strategies.protection.mechanism import Clip, Summed
 
 DELTA = 1e-5
 
@@ -42,7 +41,7 @@ class Book(Spending):
 
     def charge(self, clients: Sequence[int], *, step: float = 0.0, **about: Any) -> None:
         summed = Summed(Clip(1.0), contributors=len(clients), step=step)
-        self.add(charge(self.noise, summed, tuple(clients), **about))
+        self.add(self.noise.charge(summed, tuple(clients), **about))
 
     def assurance(self) -> Assurance:
         return self.noise.guarantees(self)
@@ -63,7 +62,7 @@ def amplified(found: Sequence[Finding]) -> list[Finding]:
 
 
 def test_central_noise_protects_from_outsiders_not_from_the_server() -> None:
-    found = by_observer(Assurance(Central(2.0).promise, (plain(),) * 4, 4).findings(DELTA))
+    found = by_observer(Assurance(Central(2.0), (plain(),) * 4, 4).findings(DELTA))
     assert [f.value for f in found["server"]] == [math.inf]
     [outsider] = found["outsider"]
     assert outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
@@ -77,13 +76,13 @@ def test_central_noise_protects_from_outsiders_not_from_the_server() -> None:
 def test_clients_without_noise_of_their_own_may_drop_out_because_of_their_data(
     noise: ClientNoise, listed: bool
 ) -> None:
-    found = Assurance(noise.promise, (plain(),) * 4, 4, single=(plain(),) * 4).findings(DELTA)
+    found = Assurance(noise, (plain(),) * 4, 4, single=(plain(),) * 4).findings(DELTA)
     for f in (f for f in found if math.isfinite(f.value)):
         assert (Assumption.INDEPENDENT_DROPOUTS in f.assumptions) is listed
 
 
 def test_distributed_noise_protects_from_the_server_too() -> None:
-    found = by_observer(Assurance(Distributed(2.0, 3).promise, (plain(),) * 4, 4).findings(DELTA))
+    found = by_observer(Assurance(Distributed(2.0, 3), (plain(),) * 4, 4).findings(DELTA))
     [server], [outsider] = found["server"], found["outsider"]
     assert server.value == outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
     assert Assumption.HONEST_NOISE in server.assumptions
@@ -103,7 +102,7 @@ def test_local_noise_protects_on_the_wire_and_the_sum_even_more() -> None:
 
 def test_amplification_is_claimed_only_for_those_who_do_not_learn_the_cohort() -> None:
     for release, kinds in ((poisson(), {"zero-out", "replace"}), (fixed(), {"replace"})):
-        found = Assurance(Central(2.0).promise, (release,) * 4, 3).findings(DELTA)
+        found = Assurance(Central(2.0), (release,) * 4, 3).findings(DELTA)
         sampled = amplified(found)
         assert {f.adjacency for f in sampled} == kinds
         for finding in sampled:
@@ -117,18 +116,18 @@ def test_amplification_is_claimed_only_for_those_who_do_not_learn_the_cohort() -
 def test_amplification_that_is_weaker_than_no_amplification_is_not_claimed() -> None:
     # Two thirds of the clients each round: Rényi DP says 10.57 where exact composition says 10.22.
     release = plain(1.3, sampling="fixed", cohort=40, population=60)
-    found = Assurance(Central(1.3).promise, (release,) * 2, 2).findings(DELTA)
+    found = Assurance(Central(1.3), (release,) * 2, 2).findings(DELTA)
     assert amplified(found) == []
 
 
 def test_clients_that_take_their_noise_away_are_not_amplified() -> None:
     for noise in (Distributed(2.0, 3), Local(2.0)):
-        found = Assurance(noise.promise, (poisson(),), 1, (poisson(),)).findings(DELTA)
+        found = Assurance(noise, (poisson(),), 1, (poisson(),)).findings(DELTA)
         assert amplified(found) == []
 
 
 def test_colluders_learn_cohorts_so_nothing_is_amplified_beside_them() -> None:
-    alone = Assurance(Distributed(2.0, 3).promise, (fixed(),) * 4, 3)
+    alone = Assurance(Distributed(2.0, 3), (fixed(),) * 4, 3)
     assert len(amplified(alone.findings(DELTA))) == 1
     assert amplified(replace(alone, colluders=1).findings(DELTA)) == []
 
@@ -140,18 +139,18 @@ def test_rounds_too_thin_for_a_secure_sum_cost_delta() -> None:
 
     # Thirty expected of 300: fewer than three with chance 1e-11; then five of 50: 0.1.
     many, few = poisson(population=300), poisson(population=50)
-    [open_sum] = sampled(Assurance(Central(2.0).promise, (many,), 1))
-    [masked] = sampled(Assurance(Central(2.0).promise, (many,), 1, is_masked=True))
+    [open_sum] = sampled(Assurance(Central(2.0), (many,), 1))
+    [masked] = sampled(Assurance(Central(2.0), (many,), 1, is_masked=True))
     assert masked.value == pytest.approx(open_sum.value, rel=1e-3)
     assert masked.value >= open_sum.value
     assert masked.delta == DELTA
-    assert len(sampled(Assurance(Central(2.0).promise, (few,), 1))) == 1
-    assert sampled(Assurance(Central(2.0).promise, (few,), 1, is_masked=True)) == []
+    assert len(sampled(Assurance(Central(2.0), (few,), 1))) == 1
+    assert sampled(Assurance(Central(2.0), (few,), 1, is_masked=True)) == []
 
 
 def test_a_clip_bit_leaves_add_remove_only() -> None:
     release = plain(sampling="poisson", rate=0.1, population=500, bit_std=3.0)
-    found = Assurance(Central(2.0).promise, (release,) * 2, 1).findings(DELTA)
+    found = Assurance(Central(2.0), (release,) * 2, 1).findings(DELTA)
     assert {f.adjacency for f in found} == {"add-remove"}
     assert len(found) == 3
 
@@ -212,13 +211,13 @@ def test_noise_counts_no_more_colluders_than_the_secure_sum_can_bear_in_any_roun
 
 def test_replacing_a_client_has_a_guarantee_of_its_own_against_each_observer() -> None:
     # MATH: z = 2, ten rounds, δ = 1e-5: 17.86 is the truth, 8.08 a mistake in the convention.
-    found = Assurance(Central(2.0).promise, (plain(),) * 10, 10).findings(DELTA)
+    found = Assurance(Central(2.0), (plain(),) * 10, 10).findings(DELTA)
     by = by_observer(found, "replace")
     [server], [outsider] = by["server"], by["outsider"]
     assert outsider.value == pytest.approx(17.86, abs=0.005)
     assert server.value == math.inf
     for noise in (Distributed(2.0, 3), Local(2.0)):
-        many = Assurance(noise.promise, (plain(),) * 10, 10, single=(plain(),) * 10).findings(DELTA)
+        many = Assurance(noise, (plain(),) * 10, 10, single=(plain(),) * 10).findings(DELTA)
         observers = {o for o, guarantees in by_observer(many, "replace").items() if guarantees}
         assert observers == {o for o, guarantees in by_observer(many).items() if guarantees}
         [server] = by_observer(many, "replace")["server"]
@@ -233,7 +232,7 @@ def test_loss_distributions_give_the_same_price_for_replacing() -> None:
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, 1e-3)
     accountant.compose(dp_accounting.GaussianDpEvent(2.0), 10)
     [outsider] = by_observer(
-        Assurance(Central(2.0).promise, (plain(),) * 10, 10).findings(DELTA), "replace"
+        Assurance(Central(2.0), (plain(),) * 10, 10).findings(DELTA), "replace"
     )["outsider"]
     assert outsider.value == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
 
@@ -246,7 +245,7 @@ def test_what_distinguishes_two_updates_of_a_client_has_a_guarantee_to_stand_aga
         knows_cohort=True,
         game="partition",
     )
-    found = Assurance(Central(2.0).promise, (plain(),) * 4, 4).findings(DELTA)
+    found = Assurance(Central(2.0), (plain(),) * 4, 4).findings(DELTA)
     [guarantee] = by_observer(found, "replace")["outsider"]
     assert shown.is_within(guarantee.threat_model)
 

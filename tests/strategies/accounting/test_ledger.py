@@ -27,7 +27,7 @@ def entry(run: str = "a", std: float = 2.0, rounds: int = 4, **more: Any) -> Ent
 
 def sampled(run: str, seed: int | None, rate: float = 0.1, noise: Any = None) -> Entry:
     release = Release(2.0, 1.0, sampling="poisson", rate=rate, population=500)
-    assurance = Assurance((noise or Central(2.0)).promise, (release,) * 5, 2)
+    assurance = Assurance((noise or Central(2.0)), (release,) * 5, 2)
     return assurance.entry(run=run, data="digits", seed=seed)
 
 

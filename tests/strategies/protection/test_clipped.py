@@ -15,7 +15,7 @@ from leakmeter.auditors.hook.chain import survey
 from leakmeter.clients import NoiseMod
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies import Central, Clipped, FixedClip, Masked, Noised
-from leakmeter.strategies.state import restore_strategy, strategy_state
+from leakmeter.strategies.flower import restore_strategy, strategy_state
 
 NODES = {"fraction_evaluate": 0.0}
 

@@ -19,7 +19,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.clients import MaskMod, NoiseMod
-from leakmeter.clients.protection.ring_noise import RingNoise
+from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import put_quantiser
 from leakmeter.strategies import (

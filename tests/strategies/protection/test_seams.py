@@ -15,10 +15,10 @@ from leakmeter.auditors.noise import DISTRIBUTIONS
 from leakmeter.clients import NoiseMod
 from leakmeter.strategies import Central, FixedClip, Local, Mechanism, Noised
 from leakmeter.strategies.accounting.accountant import Release, unamplified
-from leakmeter.strategies.accounting.assurance import Exposure
+from leakmeter.strategies.accounting.assurance import Charge, Exposure
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
 from leakmeter.strategies.protection.client_noise import ClientNoise
-from leakmeter.strategies.protection.mechanism import Clip, Cost, Summed
+from leakmeter.strategies.protection.mechanism import Clip, Summed
 from tests.strategies.protection import test_noised as noisy
 from tests.strategies.protection.laplace import Laplace
 
@@ -120,8 +120,8 @@ class Twofold(ClientNoise):
     def server_std(self, clip: Clip) -> float:
         return self.noise_multiplier * clip.norm
 
-    def cost(self, summed: Summed) -> Cost:
-        return Cost(self._of_clients(summed), summed.contributors)
+    def cost(self, summed: Summed) -> Charge:
+        return Charge(self._of_clients(summed), summed.contributors)
 
 
 def test_a_mechanism_in_one_file_runs_both_halves_and_is_accounted_for() -> None:

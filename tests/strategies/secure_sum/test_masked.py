@@ -34,9 +34,9 @@ from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.strategies import Masked, Risks
+from leakmeter.strategies.flower import restore_strategy, strategy_state
 from leakmeter.strategies.grid import GridWrapper
 from leakmeter.strategies.secure_sum.topology import Topology
-from leakmeter.strategies.state import restore_strategy, strategy_state
 from tests.helpers import federation
 from tests.helpers.numbers import few_or_many, num_examples
 

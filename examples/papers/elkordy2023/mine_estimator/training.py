@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.information.critics import log_mean_exp, nwj
 from leakmeter.papers.elkordy2023.mine_estimator.critics import (
     Critic,

@@ -19,8 +19,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from leakmeter.auditors._types import Floats
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.gaussian.pair import log_hockey_stick
 from leakmeter.papers.ngo2024.ldp.loss_distribution import (
     LossDistribution,

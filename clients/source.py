@@ -21,6 +21,8 @@ from leakmeter.auditors.rng import derive, of_key
 # Splits a pool of records into this many parts, or takes one such part out of it.
 Deal = Callable[[Indices, int, np.random.Generator], Sequence[Indices]]
 Draw = Callable[[Indices, int, np.random.Generator], Indices]
+Rngs = Sequence[np.random.Generator]
+Shared = Callable[[], np.random.Generator]
 
 _WORD = (1 << 64) - 1
 
@@ -78,12 +80,7 @@ class Source(ABC):
         """Return parts of the usual sizes, one a client; for the scale of weights."""
 
     @abstractmethod
-    def records(
-        self,
-        clients: Sequence[int],
-        deals: Callable[[], np.random.Generator],
-        own: Sequence[np.random.Generator],
-    ) -> list[Indices]:
+    def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
         """Return the clients' records in one draw.
 
         Args:
@@ -128,12 +125,7 @@ class Kept(Source):
     def usual(self) -> Sequence[Indices]:
         return self.parts
 
-    def records(
-        self,
-        clients: Sequence[int],
-        deals: Callable[[], np.random.Generator],
-        own: Sequence[np.random.Generator],
-    ) -> list[Indices]:
+    def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
         return [self.parts[client] for client in clients]
 
 
@@ -188,12 +180,7 @@ class Dealt(_Pool):
     is_settled: bool = False
     game: ClassVar[Game] = "partition"
 
-    def records(
-        self,
-        clients: Sequence[int],
-        deals: Callable[[], np.random.Generator],
-        own: Sequence[np.random.Generator],
-    ) -> list[Indices]:
+    def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
         if not self.absent:
             parts = self.deal(self.pool, self.shares, deals())
             return [parts[client] for client in clients]
@@ -232,10 +219,5 @@ class Fresh(_Pool):
     def without(self, client: int, held: Indices) -> Self:
         return super().without(client, held) if self.holds_out else self
 
-    def records(
-        self,
-        clients: Sequence[int],
-        deals: Callable[[], np.random.Generator],
-        own: Sequence[np.random.Generator],
-    ) -> list[Indices]:
+    def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
         return [self.draw(self.pool, self.shares, rng) for rng in own]

@@ -14,9 +14,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter import clients
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.sampling.source import Dealt, Fresh, Generators, Kept
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Dealt, Fresh, Generators, Kept
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg, fedsgd, gd
 
 RECORDS, CLIENTS, DIM = 120, 6, 15
@@ -291,7 +291,7 @@ def test_moments_of_a_large_model_leave_out_redundant_coordinates(
     model = np.zeros(of._cohort.dim, np.float32)
     asked = (model, [0, 1], 30, ("fit",))
     full = of.moments(*asked)
-    monkeypatch.setattr("leakmeter.clients.sampling.sampler.RUNNING_FROM", 1)
+    monkeypatch.setattr("leakmeter.clients.sampler.RUNNING_FROM", 1)
     some = of.moments(*asked)
     assert of.free is not None
     assert full.columns is None
@@ -406,7 +406,7 @@ def test_the_time_of_an_update_is_measured_on_few_of_them(
         return updates(self, start, x, y, records, *rest)
 
     monkeypatch.setattr(Cohort, "updates", counted)
-    monkeypatch.setattr("leakmeter.clients.sampling.sampler.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("leakmeter.clients.sampler.time.process_time", lambda: clock[0])
     before = rows(of)
     asked.clear()
     assert of.seconds(np.zeros(DIM), 2) == slow

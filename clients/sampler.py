@@ -20,15 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakmeter.auditors._types import Indices
-from leakmeter.auditors._validate import within
+from leakmeter.auditors._types import Indices, require, within
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampler import HOLDING_OUT, Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import sum_moments
+from leakmeter.auditors.sampling.sampler import HOLDING_OUT, Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM
-from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.clipping import clip
-from leakmeter.clients.sampling.source import Generators, Kept, Source
+from leakmeter.clients.source import Generators, Kept, Source
 
 Array = NDArray[np.floating]
 
@@ -116,8 +115,7 @@ class CohortSampler(UpdateSampler):
         weighted: bool = True,
         holdings: Sequence[Indices] | None = None,
     ) -> None:
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"chunk must be at least 1, got {chunk}")
+        require("at least 1", chunk=chunk)
         if clip_norm is not None:
             within("clip_norm", clip_norm, above=0.0)
         x, y = data

@@ -2,7 +2,7 @@
 
 Ragged clients are padded to one rectangle a step. `Functional` trains through `torch.func` where
 that works and pays, `Plain` by the rule itself. Networks of linear layers have an engine of their
-own, `clients.cohort.dense`.
+own, `Dense` of `clients.cohort`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.clients.sampling.source import Dealt, Fresh, Generators, Kept
+from leakmeter.clients.source import Dealt, Fresh, Generators, Kept
 
 POOL = np.arange(100, 160)
 

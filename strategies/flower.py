@@ -1,21 +1,37 @@
-"""Keeps the replies that Flower can aggregate, and copies them with new arrays.
+"""What Flower's own strategies can do: average replies of one form, and be resumed.
 
-Flower's strategies raise if one reply differs in form.
+They raise if one reply differs in form, so only those are kept that they can aggregate. They keep
+momentum and their own copy of the model in attributes. Which ones is listed here for each class; a
+strategy that is not listed cannot be resumed.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    Strategy,
+)
+from numpy.typing import NDArray
 
+from leakmeter.auditors.codec import CodecError, codec, plain
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.chain import Foreign, chain
 from leakmeter.auditors.hook.values import all_finite, shaped
+from leakmeter.auditors.hook.wrapper import Wrapper
 
 _log = logging.getLogger("flwr")
 
@@ -26,6 +42,16 @@ _Metric: TypeAlias = int | float | list[int] | list[float]
 
 _NUMBERS = "fiub"  # numpy's kinds of types that can be averaged
 _WIDEST = 8  # bytes of a number; PyTorch cannot read longer ones
+
+_ADAPTIVE = ("current_arrays", "m_t", "v_t")
+_ATTRIBUTES: dict[type[Strategy], tuple[str, ...]] = {
+    FedAvg: (),
+    FedProx: (),
+    FedAvgM: ("current_arrays", "momentum_vector"),
+    FedAdam: _ADAPTIVE,
+    FedYogi: _ADAPTIVE,
+    FedAdagrad: _ADAPTIVE,
+}
 
 
 def trained(
@@ -133,60 +159,81 @@ def _complain(reply: Message, reason: str) -> None:
     _log.warning("node %d drops out, its reply cannot be used: %s", node, wire.one_line(reason))
 
 
-class NotNoisedError(ValueError):
-    """A reply did not pass noise_mod, so the guarantee would not hold."""
+def check_resumable(strategy: Strategy) -> None:
+    """Raise with the reason if a strategy in the chain keeps state that is not listed here."""
+    for held in chain(strategy):
+        if not isinstance(held, Wrapper) and type(held) not in _ATTRIBUTES:
+            known = ", ".join(sorted(cls.__name__ for cls in _ATTRIBUTES))
+            raise TypeError(
+                f"a run can be resumed only with a strategy among {known}, "
+                f"got {type(held).__name__}: what it remembers between rounds is unknown"
+            )
 
 
-def reply_of_nobody(arrays: ArrayRecord, weight_key: str) -> Message:
-    """Return the reply that brings the noise of an empty round to the inner strategy."""
-    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({weight_key: 1})})
-    return Message(content, dst_node_id=0, message_type="train")
-
-
-def with_arrays(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
-    """Return copies of replies with other arrays; the replies themselves stay as they came.
-
-    Flower's strategies raise if metrics differ in names or kinds. Metrics that not all clients sent
-    in the same form are left out.
-    """
-    sent = [_metrics(message) for message in messages]
-    alike = [
-        name
-        for name in (sent[0] if sent else {})
-        if name not in (wire.CLIP_BIT, weight_key) and len({_kind(m.get(name)) for m in sent}) == 1
+def strategy_state(strategy: Strategy) -> list[dict[str, Any]]:
+    """Return the state of every strategy in the chain, outermost first."""
+    check_resumable(strategy)
+    return [
+        held.state()
+        if isinstance(held, Wrapper)
+        else {name: plain(_Arrays.of(kept), np.copy) for name, kept in _attributes(held).items()}
+        for held in chain(strategy)
     ]
-    copies = []
-    for message, metrics in zip(messages, sent, strict=True):
-        other = copy.copy(message)
-        kept = MetricRecord({weight_key: 1, **{name: metrics[name] for name in alike}})
-        other.content = RecordDict({"arrays": arrays, "metrics": kept})
-        copies.append(other)
-    return copies
 
 
-def clip_bit(message: Message) -> float:
-    """Return a reply's bit, or the mean of all bits behind masks, within [0, 1]."""
-    for record in message.content.values():
-        if isinstance(record, MetricRecord) and wire.CLIP_BIT in record:
-            bit = wire.get_float(record, wire.CLIP_BIT)
-            if bit != bit:
-                raise ValueError(f"{wire.CLIP_BIT!r} must be a number, got NaN")
-            return min(max(bit, 0.0), 1.0)
-    raise NotNoisedError(
-        f"replies must carry {wire.CLIP_BIT!r} for an adaptive clip norm: list noise_mod in the "
-        f"client app, and {wire.CLIP_BIT!r} with (0, 1) among the metrics of Masked"
-    )
+def restore_strategy(strategy: Strategy, states: Sequence[Mapping[str, Any]]) -> None:
+    """Restore the state of every strategy in the chain.
+
+    Raises:
+        CodecError: A state is not one that its strategy has written.
+    """
+    check_resumable(strategy)
+    held = list(chain(strategy))
+    if len(states) != len(held):
+        raise CodecError(f"there must be {len(held)} strategies, got {len(states)}")
+    for one, state in zip(held, states, strict=True):
+        if isinstance(one, Wrapper):
+            one.restore(state)
+            continue
+        read = codec(_Arrays | None)
+        found = {name: read.read(state.get(name, "nothing"), name) for name in _attributes(one)}
+        kept = {name: None if value is None else value.unpacked() for name, value in found.items()}
+        Foreign(one).set_attributes(kept)
 
 
-def _metrics(message: Message) -> dict[str, Any]:
-    records = message.content.values()
-    return {
-        k: v for record in records if isinstance(record, MetricRecord) for k, v in record.items()
-    }
+def _attributes(strategy: Strategy) -> dict[str, Any]:
+    """Return what one of Flower's strategies keeps."""
+    return Foreign(strategy).attributes(_ATTRIBUTES[type(strategy)])
 
 
-def _kind(value: Any) -> int | None:
-    """Return the length of a list, -1 for a number, None for what is missing."""
-    if value is None:
-        return None
-    return len(value) if isinstance(value, list) else -1
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    """Arrays that a strategy of Flower's keeps in one attribute.
+
+    Attributes:
+        kind: In which container.
+        items: By name, or by number in a list.
+    """
+
+    kind: Literal["record", "dict", "list"]
+    items: dict[str, NDArray[Any]]
+
+    @classmethod
+    def of(cls, value: Any) -> Self | None:
+        """Return the arrays of an attribute; None if it is not set yet."""
+        match value:
+            case None:
+                return None
+            case ArrayRecord():
+                return cls("record", {name: array.numpy() for name, array in value.items()})
+            case dict():
+                return cls("dict", {name: np.asarray(array) for name, array in value.items()})
+            case list():
+                return cls("list", {str(i): np.asarray(array) for i, array in enumerate(value)})
+        raise TypeError(f"cannot keep a {type(value).__name__}")
+
+    def unpacked(self) -> Any:
+        """Return what `of` was given."""
+        if self.kind == "record":
+            return ArrayRecord({name: Array(array) for name, array in self.items.items()})
+        return self.items if self.kind == "dict" else list(self.items.values())

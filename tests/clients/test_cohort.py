@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort import engine as cohort_engine
-from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.cohort.dense import Dense
-from leakmeter.clients.cohort.engine import Chunk, Functional, Plain, steps
+from leakmeter.clients import engine as cohort_engine
+from leakmeter.clients.cohort import Cohort, Dense
+from leakmeter.clients.engine import Chunk, Functional, Plain, steps
 from leakmeter.clients.update import Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from tests.helpers.numbers import num_examples
 
