@@ -25,9 +25,10 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.arrays import packed
 from leakmeter.clients.layers import dense_layers
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
-from leakmeter.clients.update import LocalSteps, Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
+from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import TaskConfig
+from leakmeter.fl_app.config.tables import ALGORITHMS
 from leakmeter.fl_app.engines.delivery import Delivery, current
 from leakmeter.fl_app.task import Task, load_task
 
@@ -39,14 +40,8 @@ def update_rule(config: Config) -> LocalSteps | GaussianSampling:
     """Return what a client does with its data."""
     if config.hides_records:
         return record_rule(config)
-    match config.algorithm:
-        case "fedsgd":
-            return fedsgd(config.batch_size, config.lr)
-        case "fedprox":
-            return fedprox(config.epochs, config.batch_size, config.lr, config.prox_mu)
-        case "gd":
-            return gd(config.epochs, config.lr)
-    return fedavg(config.epochs, config.batch_size, config.lr)
+    steps: LocalSteps = ALGORITHMS[config.algorithm](config)
+    return steps
 
 
 def record_rule(config: Config) -> GaussianSampling:

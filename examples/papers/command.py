@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from leakmeter.fl_app.config.errors import ConfigError, nearest, unknown_name
-from leakmeter.fl_app.config.names import ENGINES
+from leakmeter.fl_app.config.settings import ENGINES
 from leakmeter.papers.registry import EXPERIMENTS, SCALES, Entry, duration
 
 

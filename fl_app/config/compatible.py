@@ -10,8 +10,8 @@ from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.audits.base import AuditorSettings
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import option
-from leakmeter.fl_app.config.noises import CLIENT_NOISES, RECORD_NOISES
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
+from leakmeter.fl_app.config.tables import CLIENT_NOISES, RECORD_NOISES
 
 _SIZES = ("clients", "sample", "canary-seats", "rounds")
 _SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from leakmeter.auditors._types import Indices
-from leakmeter.fl_app.config.datasets import DATASETS
 from leakmeter.fl_app.config.errors import unknown_name
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.settings import TaskConfig
+from leakmeter.fl_app.config.tables import DATASETS
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset, Request
 from leakmeter.fl_app.data.partition import partition
 
@@ -22,7 +22,7 @@ def load(name: str, *, data_dir: str | Path | None = None, **settings: Any) -> D
     """Return a data set by name.
 
     Args:
-        name: One of `fl_app.config.datasets.DATASETS`.
+        name: One of `fl_app.config.tables.DATASETS`.
         data_dir: Folder with the files of the data set; LEAKMETER_DATA is tried after it.
         settings: More of `TaskConfig`: `download`, `seed` and what the data set itself has.
 
@@ -37,8 +37,7 @@ def _loaded(task: TaskConfig) -> Dataset:
         raise unknown_name("--dataset", task.dataset, DATASETS)
     given = (task.data_dir, os.environ.get(FOLDER_VARIABLE))
     folders = dict.fromkeys(expanded("--data-dir", folder) for folder in given if folder)
-    module, _, function = DATASETS[task.dataset].partition(":")
-    loader: Callable[[Request], Dataset] = getattr(import_module(module), function)
+    loader: Callable[[Request], Dataset] = resolve_name(DATASETS[task.dataset])
     return loader(Request(tuple(folders), task))
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.names import PARTITIONS
+from leakmeter.fl_app.config.tables import PARTITIONS
 
 ATTEMPTS = 20
 # Beyond this the shares are equal for any data set, and numpy's gamma draws begin to overflow.

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from leakmeter.fl_app.config.audits import AUDITORS
-from leakmeter.fl_app.config.audits.canaries import OneShotSettings
+from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.models import MODELS

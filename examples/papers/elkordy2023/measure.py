@@ -27,7 +27,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import LocalSteps
-from leakmeter.fl_app.build.resampling import sampler_for
+from leakmeter.fl_app.build.audit import sampler_for
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.fl_app.training import update_rule

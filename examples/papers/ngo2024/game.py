@@ -100,7 +100,7 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
 
     from leakmeter.clients.update import fedavg
     from leakmeter.fl_app import model
-    from leakmeter.fl_app.build.resampling import sampler_for
+    from leakmeter.fl_app.build.audit import sampler_for
     from leakmeter.fl_app.config.settings import TaskConfig
     from leakmeter.fl_app.task import load_task
 

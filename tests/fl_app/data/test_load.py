@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakmeter.fl_app.config.datasets import DATASETS
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.tables import DATASETS
 from leakmeter.fl_app.data import adult
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset
 from leakmeter.fl_app.data.load import load
