@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
-from leakmeter.fl_app.config.audits.base import audit_setting
-from leakmeter.fl_app.config.field import setting
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.field import audit_setting, option, setting
 from leakmeter.fl_app.config.models import MODELS
 from leakmeter.fl_app.config.tables import (
     ALGORITHMS,
@@ -293,6 +293,10 @@ class Settings(  # fields come in reverse order
 
     Every field is a string, a number or a truth value, as Flower allows.
     """
+
+    def refused(self, name: str, allowed: str, fix: str = "") -> ConfigError:
+        """Return the error for a setting that does not go with others; see `out_of_range`."""
+        return out_of_range(option(name), allowed, getattr(self, name), fix=fix)
 
     @property
     def task(self) -> TaskConfig:

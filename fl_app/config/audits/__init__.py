@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from leakmeter.fl_app.config.audits.base import AuditorSettings
 from leakmeter.fl_app.config.audits.information import MineSettings, MutualInformationSettings
 from leakmeter.fl_app.config.audits.likelihood_ratio import (
     LikelihoodRatioSettings,
@@ -18,6 +17,7 @@ from leakmeter.fl_app.config.audits.records import (
     RecordLikelihoodRatioSettings,
 )
 from leakmeter.fl_app.config.audits.rounds import OneShotSettings, RecorderSettings, SpanSettings
+from leakmeter.fl_app.config.field import AuditorSettings
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leakmeter.fl_app.config.audits.base import (
-    EVERY_NTH,
-    AuditorSettings,
-    audit_setting,
-    check_sample,
-)
 from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.field import EVERY_NTH, AuditorSettings, audit_setting
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor
@@ -52,12 +47,12 @@ class OneShotSettings(AuditorSettings):
         if not cls.is_in(config):
             return
         if config.canary_seats < 1:
-            fix = "Try --canary-seats 10"
-            raise out_of_range("--canary-seats", "at least 1 for the auditor one-shot", 0, fix=fix)
+            allowed = "at least 1 for the auditor one-shot"
+            raise config.refused("canary_seats", allowed, "Try --canary-seats 10")
         if config.canary_repetitions > config.rounds:
             allowed = f"at most --rounds {config.rounds}"
             fix = f"Try --rounds {config.canary_repetitions}"
-            raise out_of_range("--canary-repetitions", allowed, config.canary_repetitions, fix=fix)
+            raise config.refused("canary_repetitions", allowed, fix)
         most, canaries = cls.slots(config), cls.planned(config)
         if not 2 <= canaries <= most:
             allowed = f"from 2 to {most} = canary seats × rounds / repetitions"
@@ -65,12 +60,12 @@ class OneShotSettings(AuditorSettings):
             raise out_of_range("--canaries", allowed, canaries, fix=fix)
         limit = (1 - config.confidence) / canaries
         if config.bounds == "anytime" and config.delta >= limit:
-            allowed = (
+            raise config.refused(
+                "delta",
                 f"below (1 − confidence) / canaries = {limit:.2g} with --bounds anytime, which "
-                "pays δ for each canary"
+                "pays δ for each canary",
+                f"Try --delta {limit / 100:.1g}",
             )
-            fix = f"Try --delta {limit / 100:.1g}"
-            raise out_of_range("--delta", allowed, config.delta, fix=fix)
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -106,7 +101,7 @@ class SpanSettings(AuditorSettings):
     def check(cls, config: Settings) -> None:
         """Require other clients."""
         if cls.is_in(config):
-            check_sample(cls.auditor, config)
+            cls.check_others(config)
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
