@@ -99,7 +99,7 @@ def _run(name: str, scale: str, folder: Path) -> int:
 
 def _require(entry: Entry, scale: str) -> None:
     """Raise what is wrong with the data before anything is computed from them."""
-    from leakmeter.fl_app.data import load as data
+    from leakmeter.fl_app.data import dataset as data
 
     for name in entry.needs(scale):
         if name == "writers":

@@ -25,7 +25,6 @@ from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
 from leakmeter.clients.update import LocalSteps, UpdateRule
-from leakmeter.fl_app import model
 from leakmeter.fl_app.build.records import SimulatedRecords
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.audits import AUDITORS
@@ -35,8 +34,7 @@ from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.ray_executor import RayExecutor
-from leakmeter.fl_app.task import Task, load_task
-from leakmeter.fl_app.training import update_rule
+from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ class AuditRun:
     def other_initial(self, index: int) -> Vector:
         """Return an initial model as the run draws its own, from another seed, as a vector."""
         data, seed = self.task.dataset, derive(self.config.seed, "initial model", index) % 2**31
-        drawn = model.build(self.config.model, data.input_shape, data.num_classes, seed)
+        drawn = build_model(self.config.model, data.input_shape, data.num_classes, seed)
         vector = parameters_to_vector(drawn.parameters()).detach().numpy()
         return np.asarray(vector, dtype=np.float64)
 

@@ -16,8 +16,7 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.field import option
 from leakmeter.fl_app.config.tables import PATTERNS, SERVERS
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed, server_keys
-from leakmeter.fl_app.task import load_task
-from leakmeter.fl_app.training import record_rule
+from leakmeter.fl_app.task import load_task, record_rule
 from leakmeter.strategies import (
     AdaptiveClip,
     Central,

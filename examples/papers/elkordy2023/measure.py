@@ -29,8 +29,7 @@ from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import LocalSteps
 from leakmeter.fl_app.build.audit import sampler_for
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.task import Task, load_task
-from leakmeter.fl_app.training import update_rule
+from leakmeter.fl_app.task import Task, load_task, update_rule
 from leakmeter.papers import distribute
 from leakmeter.papers.base import Cells
 from leakmeter.papers.elkordy2023.mine_estimator import estimator

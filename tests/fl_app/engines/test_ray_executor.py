@@ -21,8 +21,7 @@ from leakmeter.fl_app.build.audit import AuditRun, sampler_for
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.ray_executor import RayExecutor
-from leakmeter.fl_app.task import load_task
-from leakmeter.fl_app.training import update_rule
+from leakmeter.fl_app.task import load_task, update_rule
 
 DIM = 210
 GAMES = ["rerun", "partition", "independent", "independent-held-out"]
