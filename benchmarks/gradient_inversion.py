@@ -21,7 +21,7 @@ from benchmarks.measure import Row, Scale, seconds
 from benchmarks.mnist import SHAPE, digits
 from leakmeter.auditors.reconstruction import Attack, Reconstruction, invert, psnr
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.model import build
+from leakmeter.fl_app.task import build_model
 
 BATCH = 32
 ATTACKS = {
@@ -57,7 +57,7 @@ def searched(
     name: str, attack: Attack, users: int, x: torch.Tensor, y: torch.Tensor, times: int, mean: float
 ) -> Row:
     """Return the row of one search."""
-    model, size = build(name, SHAPE, 10, seed=0), BATCH * users
+    model, size = build_model(name, SHAPE, 10, seed=0), BATCH * users
     observed, found = gradient(model, x[:size], y[:size]), list[Reconstruction]()
 
     def search() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakmeter.fl_app.data.load import load
+from leakmeter.fl_app.data.dataset import load
 
 SHAPE = (1, 28, 28)
 

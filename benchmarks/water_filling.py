@@ -30,7 +30,7 @@ from leakmeter.clients.protection.gradient_matrix import Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.model import build
+from leakmeter.fl_app.task import build_model
 
 COUNT, BATCH, CLIP, FLOOR, BLOCKS = 1200, 32, 10.0, 1e-3, 10
 SMALL = (1, 8, 8)  # a corner of an image, for the quick scale
@@ -41,7 +41,7 @@ def one_draw(count: int) -> None:
     """Take one draw from as many examples of noise, for its memory."""
     x = torch.rand((count, *SHAPE), generator=torch.Generator().manual_seed(0))
     y = torch.arange(count) % 10
-    gradients = per_example_gradients(build("linear", SHAPE, 10, 0), x, y, CLIP)
+    gradients = per_example_gradients(build_model("linear", SHAPE, 10, 0), x, y, CLIP)
     WaterFilling(FLOOR).draw(gradients, BATCH, None)
 
 
@@ -154,7 +154,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     yield Row(f"memory of a draw, {count:,} examples", most, unit="MB", note=note)
     yield from factored(part, y)
     torch.manual_seed(0)
-    models = {name: build(name, tuple(part.shape[1:]), 10, 0) for name in ("linear", "mlp")}
+    models = {name: build_model(name, tuple(part.shape[1:]), 10, 0) for name in ("linear", "mlp")}
     for name, model in models.items():
         yield looping(name, model, part, y)
     yield looping("convolutions", convolution(), x, y)
@@ -162,7 +162,7 @@ def measure(scale: Scale) -> Iterator[Row]:
 
 def drawn(x: Tensor, y: Tensor) -> Iterator[Row]:
     """Yield a draw beside the covariance of ten blocks, and beside that of the whole."""
-    gradients = per_example_gradients(build("linear", tuple(x.shape[1:]), 10, 0), x, y, CLIP)
+    gradients = per_example_gradients(build_model("linear", tuple(x.shape[1:]), 10, 0), x, y, CLIP)
     dense = gradients.columns(0, gradients.dim)
     case = f"a draw, {len(y):,} examples, d = {gradients.dim:,}"
 
@@ -192,14 +192,14 @@ def drawn(x: Tensor, y: Tensor) -> Iterator[Row]:
 def factored(x: Tensor, y: Tensor) -> Iterator[Row]:
     """Yield the Gram matrix of an MLP's gradients from factors, beside Opacus."""
     shape = tuple(x.shape[1:])
-    model = build("mlp", shape, 10, 0)
+    model = build_model("mlp", shape, 10, 0)
     dim = per_example_gradients(model, x, y, CLIP).dim
     case = f"Gram matrix of {len(y):,} gradients, d = {dim:,}"
 
     def draw() -> None:
         WaterFilling(FLOOR).draw(per_example_gradients(model, x, y, CLIP), BATCH, stream(0, "draw"))
 
-    peer = opacus_gradients(build("mlp", shape, 10, 0), x, y)
+    peer = opacus_gradients(build_model("mlp", shape, 10, 0), x, y)
     if peer is None:
         yield Row(
             case, [], note='not measured: the peer is not installed: pip install -e ".[bench]"'

@@ -26,8 +26,7 @@ from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
-from leakmeter.fl_app.task import Task, load_task
-from leakmeter.fl_app.training import trained, update_rule
+from leakmeter.fl_app.task import Task, load_task, trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
 
 

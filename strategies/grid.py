@@ -1,11 +1,17 @@
-"""Grids around Flower's: one shows only some nodes, one retries, one can be stopped."""
+"""Grids around Flower's: one shows only some nodes, one retries, one can be stopped.
+
+Also what a grid in this process delivers in one go, so that an app can train clients together.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Error, Message
@@ -26,6 +32,37 @@ _IMPORT_FAILED = ("ModuleNotFoundError", "ImportError", "No module named")
 
 class UnusableNodeError(RuntimeError):
     """A machine cannot import the client app or find its data, so its clients would be missing."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Messages that are delivered one after the other.
+
+    Attributes:
+        messages: The clients, by partition-id, and what is sent to them, in this order.
+        ahead: What the app has computed for a message before it got it, by the message's id.
+    """
+
+    messages: Sequence[tuple[int, Message]]
+    ahead: dict[str, Any] = field(default_factory=dict)
+
+
+_current: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
+
+
+def current_delivery() -> Delivery | None:
+    """Return what is being delivered in this process; None in every other engine."""
+    return _current.get()
+
+
+@contextmanager
+def delivering(messages: Sequence[tuple[int, Message]]) -> Iterator[None]:
+    """Announce messages while they are delivered."""
+    token = _current.set(Delivery(messages))
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 class GridWrapper(Grid):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from leakmeter.fl_app.config.errors import ConfigError, nearest, unknown_name
-from leakmeter.fl_app.config.names import ENGINES
+from leakmeter.fl_app.config.settings import ENGINES
 from leakmeter.papers.registry import EXPERIMENTS, SCALES, Entry, duration
 
 
@@ -99,7 +99,7 @@ def _run(name: str, scale: str, folder: Path) -> int:
 
 def _require(entry: Entry, scale: str) -> None:
     """Raise what is wrong with the data before anything is computed from them."""
-    from leakmeter.fl_app.data import load as data
+    from leakmeter.fl_app.data import dataset as data
 
     for name in entry.needs(scale):
         if name == "writers":

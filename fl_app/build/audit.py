@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Literal, cast
 
-from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, OneShotCanaries
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, RoundView
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import UpdateEntropy
+from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Dealt, Fresh, Kept, Source
+from leakmeter.clients.update import LocalSteps, UpdateRule
 from leakmeter.fl_app.build.records import SimulatedRecords
-from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.audits import AUDITORS
-from leakmeter.fl_app.config.audits.canaries import OneShotSettings
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.settings import TaskConfig
+from leakmeter.fl_app.data.partition import deal, draw
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
-from leakmeter.fl_app.task import Task, load_task
-from leakmeter.strategies import Participation
+from leakmeter.fl_app.engines.ray_executor import RayExecutor
+from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
 
 
 @dataclass(frozen=True)
@@ -75,36 +87,78 @@ class AuditRun:
     @cached_property
     def records(self) -> SimulatedRecords:
         """What a simulation knows of the records that trained."""
-        return SimulatedRecords(self.config, self.cohort_of)
-
-    @cached_property
-    def _patterns(self) -> tuple[Participation, int]:
-        return participation(self.config), cohort_seed(self.config)
-
-    def cohort_of(self, server_round: int) -> list[int]:
-        """Return the clients that a round asks."""
-        pattern, seed = self._patterns
-        return pattern.cohort(seed, server_round, self.config.clients)
+        pattern, seed = participation(self.config), cohort_seed(self.config)
+        cohort_of = partial(pattern.cohort, seed, num_clients=self.config.clients)
+        return SimulatedRecords(self.config, cohort_of)
 
     def one_client(self, target: int) -> int | None:
         """Return the client of a setting; None where it leaves the choice to the audit."""
         return None if target < 0 else target
 
     @cached_property
-    def _samplers(self) -> Callable[[Game], RoundSampler]:
-        return cache(partial(each_round, self.config))
+    def sampler(self) -> Callable[[Game], RoundSampler]:
+        """What draws updates in a game; auditors of one run that play the same one share it."""
+        return cache(lambda game: partial(self.sampler_of, game))
 
-    def sampler(self, game: Game) -> RoundSampler:
-        """Return what draws updates in a game; auditors of one run that play it share it."""
-        return self._samplers(game)
+    def sampler_of(self, game: Game, view: RoundView) -> CohortSampler:
+        """Return what draws updates as the clients of this round compute and clip them.
 
-    def entropy_of(self, client: int) -> UpdateEntropy | None:
-        """Return the entropy of a client's update, where it is known."""
-        return entropy_of(self.config, client)
+        It works on Ray where this process has it.
+        """
+        config = self.config
+        # Noise for records clips gradients, in the rule itself.
+        clips = config.noise_kind.unit == "client"
+        sampler = sampler_for(
+            self.task,
+            config.task,
+            update_rule(config),
+            game,
+            clip_norm=(view.facts.clip_norm or config.clip_norm) if clips else None,
+            weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
+            # Ray's workers are as many as there are processors already.
+            threads=1 if _has_ray() else min(os.cpu_count() or 1, 4),
+        )
+        return sampler.through(self._ray) if config.engine == "ray" and _has_ray() else sampler
+
+    @cached_property
+    def _ray(self) -> RayExecutor:
+        return RayExecutor(_data(self.task))  # the data are the same in all rounds and travel once
 
     def other_initial(self, index: int) -> Vector:
-        """Return another initial model, as the run draws its own."""
-        return other_initial(self.config, index)
+        """Return an initial model as the run draws its own, from another seed, as a vector."""
+        data, seed = self.task.dataset, derive(self.config.seed, "initial model", index) % 2**31
+        drawn = build_model(self.config.model, data.input_shape, data.num_classes, seed)
+        vector = parameters_to_vector(drawn.parameters()).detach().numpy()
+        return np.asarray(vector, dtype=np.float64)
+
+    def entropy_of(self, client: int) -> UpdateEntropy | None:
+        """Return the entropy of a client's update; None where more is random than whole records.
+
+        The audit draws records and batches. Clients that add noise draw that too, and with the
+        partition dirichlet-labels the number of records is itself random. With the partition
+        dirichlet a client has a fixed number of records: no distribution of them has more entropy
+        than a uniform choice, so the same limit holds.
+        """
+        config, rule = self.config, update_rule(self.config)
+        # With water filling the weights are Gaussian.
+        if not isinstance(rule, LocalSteps) or config.noise_kind.added_by == "clients":
+            return None
+        parts = self.task.parts
+        own = len(parts[client])
+        if config.game == "rerun":  # the records are known
+            return update_entropy(own, own, rule.batch_sizes(own), epochs=rule.passes)
+        if config.partition not in ("iid", "dirichlet"):
+            return None
+        records = sum(len(part) for part in parts)
+        if config.game != "partition":  # every client draws an equal share
+            own = round(records / len(parts))
+        return update_entropy(records, own, rule.batch_sizes(own), epochs=rule.passes)
+
+
+def _has_ray() -> bool:
+    """Whether this process has started or joined Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Auditor]:
@@ -127,14 +181,66 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     return made
 
 
-def one_shot(config: Config, include: Literal["coin", "all"] = "coin") -> OneShotCanaries:
-    """Return the canaries of a run alone."""
-    return OneShotSettings.canaries_of(AuditRun(config), include)
-
-
 def _share_draws(made: Sequence[Auditor]) -> None:
     """Let the audits of information draw once: they have the same sampler and the same seed."""
     drawing = next((one.drawing for one in made if isinstance(one, MutualInformation)), None)
     for one in made:
         if isinstance(one, NeuralInformation) and drawing is not None:
             one.drawing = drawing
+
+
+def sampler_for(
+    task: Task,
+    config: TaskConfig,
+    rule: UpdateRule,
+    game: Game,
+    *,
+    clip_norm: float | None = None,
+    weighted: bool = True,
+    threads: int = 1,
+    chunk: int | None = None,
+) -> CohortSampler:
+    """Return the sampler that plays `game` on a run's own task.
+
+    Args:
+        task: Data, partition and model.
+        config: Says how records are partitioned.
+        rule: What a client does with its data.
+        game: What each draw resamples; see `UpdateSampler.game`.
+        clip_norm: Norm that clients clip an update to; None if they do not.
+        weighted: Whether clients weigh as many as their records, or all the same.
+        threads: Threads that train.
+        chunk: Most updates held at once; None decides by the size of the model.
+    """
+    return CohortSampler(
+        Cohort(task.new_model(), rule, threads=threads),
+        _data(task),
+        _source(task, config, game),
+        seed=config.seed,
+        clip_norm=clip_norm,
+        chunk=chunk,
+        weighted=weighted,
+        holdings=[part.numpy() for part in task.parts],
+    )
+
+
+def _data(task: Task) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of all training records."""
+    return torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
+
+
+def _source(task: Task, config: TaskConfig, game: Game) -> Source:
+    if game == "rerun":
+        return Kept(tuple(part.numpy() for part in task.parts))
+    if config.partition == "natural":
+        schemes = "iid, dirichlet or dirichlet-labels"
+        allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
+        raise out_of_range("--partition", allowed, config.partition)
+    scheme = (task.dataset.train_y, config.partition, config.dirichlet)
+    pool = np.arange(len(task.dataset.train_y))
+    if game == "partition":
+        return Dealt(pool=pool, num_clients=config.clients, deal=partial(deal, *scheme))
+    holds_out = game == "independent-held-out"
+    return Fresh(
+        pool=pool, num_clients=config.clients, draw=partial(draw, *scheme), holds_out=holds_out
+    )

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from flwr.serverapp.strategy import Strategy
+
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError
-from leakmeter.fl_app.build.secure_sum import CoarseNoiseError
-from leakmeter.fl_app.build.strategy import server_strategy
+from leakmeter.fl_app.build.strategy import CoarseNoiseError, link, planned, server_strategy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed
-from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Chosen, Masked, Noised
+from leakmeter.strategies import Chosen
 
 _DIGITS = 6  # of the multiplier, rounded up: what is printed is what is used
 _LEAST, _MOST = 1e-3, 1e6
@@ -43,16 +42,7 @@ def planned_guarantee(config: Config) -> Finding:
     sum.
     """
     strategy = server_strategy(config)
-    noised = next(s for s in chain(strategy) if isinstance(s, Noised))
-    chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
-    masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
-    cohorts, dim = _cohorts(config, chosen), load_task(config).dim
-    if masked is None:
-        guarantees = noised.planned(cohorts, lambda _: None, dim=dim)
-    else:
-        # Fewer than three clients give no sum, so they release nothing.
-        sums = [cohort for cohort in cohorts if len(cohort) > 2]
-        guarantees = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
+    guarantees = planned(config, strategy, _cohorts(config, strategy), rounds_off=True)
     if guarantees is None:
         raise ConfigError(
             "--target-epsilon needs at least one round that releases a model, but no cohort of "
@@ -61,11 +51,13 @@ def planned_guarantee(config: Config) -> Finding:
     return guarantees.headline(config.delta)
 
 
-def _cohorts(config: Config, chosen: Chosen) -> list[Sequence[int]]:
+def _cohorts(config: Config, strategy: Strategy) -> list[Sequence[int]]:
     """Return the clients of each planned round."""
     if is_deployed() and config.participation in ("fixed", "poisson"):
         # They are drawn from a secret, so somebody may take part in every round.
         return [range(config.cohort)] * config.rounds
+    chosen = link(strategy, Chosen)
+    assert chosen is not None
     return [chosen.cohort(number) for number in range(1, config.rounds + 1)]
 
 

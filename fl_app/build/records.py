@@ -30,8 +30,7 @@ from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFill
 from leakmeter.clients.update import LocalSteps, fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.fl_app.task import Task, load_task
-from leakmeter.fl_app.training import record_rule, update_rule
+from leakmeter.fl_app.task import Task, load_task, record_rule, update_rule
 
 _MAX_RECORDS = 2000  # members, and as many held-out records, whose losses are compared
 _CHUNK = 500  # records that go through a model at once

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.names import ENGINES
+from leakmeter.fl_app.config.settings import ENGINES
 
 # The experiments are no part of an installation. A checkout has them in examples/papers, and offers
 # them under this name.

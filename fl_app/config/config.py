@@ -1,4 +1,7 @@
-"""All settings of a run, with the same words on the command line, in TOML and in Flower."""
+"""All settings of a run, with the same words on the command line, in TOML and in Flower.
+
+Each field checks its own value; which of them may be combined is checked here.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from leakmeter.fl_app.config.compatible import check_together, fitting_defaults
-from leakmeter.fl_app.config.errors import ConfigError, nearest, shown_name
-from leakmeter.fl_app.config.field import check, kebab, read_toml, typed
-from leakmeter.fl_app.config.settings import Settings
+from leakmeter.fl_app.config.audits import AUDITORS
+from leakmeter.fl_app.config.errors import (
+    ConfigError,
+    nearest,
+    out_of_range,
+    shown_name,
+    unknown_name,
+)
+from leakmeter.fl_app.config.field import AuditorSettings, check, kebab, option, read_toml, typed
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
+from leakmeter.fl_app.config.tables import CLIENT_NOISES, RECORD_NOISES
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -21,6 +31,10 @@ if TYPE_CHECKING:
 OUT, RESUME = "out", "resume"
 # The file of a run with the noise multiplier that was calibrated for its target-epsilon.
 CALIBRATED = "calibrated.toml"
+
+_SIZES = ("clients", "sample", "canary-seats", "rounds")
+_SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
+_ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
 
 @dataclass(frozen=True)
@@ -116,3 +130,247 @@ def _parsed(run_config: str) -> tuple[Config, str]:
     }
     # Flower's runtime is the engine of such a run, whatever the default is.
     return Config.adapted({**given, "engine": "ray"})
+
+
+def check_together(config: Settings) -> None:
+    """Raise if settings contradict each other; the text names both and what is allowed."""
+    for name in config.auditor_names:
+        if name not in AUDITORS:
+            short = {owner.short_name: known for known, owner in AUDITORS.items()}
+            raise unknown_name("--auditors", name, AUDITOR_NAMES, short)
+    if config.cohort > config.clients:
+        raise ConfigError(
+            f"--sample plus --canary-seats must be at most --clients {config.clients}, got "
+            f"{config.sample} + {config.seats} = {config.cohort}. Try --clients {config.cohort}."
+        )
+    if config.has_sums and config.cohort < 3:
+        allowed = "at least 3 clients per round with secure aggregation"
+        raise out_of_range("--sample", allowed, config.cohort, fix="Try --sample 3")
+    for check_some in (_check_sum, _check_noise, _check_target, _check_filling):
+        check_some(config)
+    # Nobody takes part more often than the pattern allows.
+    most = config.clients // config.cohort
+    if config.participation == "once" and config.rounds > most:
+        raise config.refused(
+            "rounds",
+            f"at most {most} = clients / (sample + canary seats) with --participation once",
+            f"Try --rounds {most}, or --clients {config.rounds * config.cohort}",
+        )
+    if config.ray_address and config.engine != "ray":
+        raise config.refused("ray_address", "empty without --engine ray", "Add --engine ray")
+    for owner in AUDITORS.values():
+        owner.check(config)
+    _check_audits(config)
+
+
+def _check_sum(config: Settings) -> None:
+    """Require a secure sum for its settings, and enough clients to mask with."""
+    if config.secagg == "off":
+        for spec in fields(config):
+            if spec.name in _SUM_SETTINGS and getattr(config, spec.name) != spec.default:
+                allowed = f"{spec.default:g} with --secagg off, which has no secure sum"
+                fix = f"Leave out {option(spec.name)}, or --secagg off"
+                raise config.refused(spec.name, allowed, fix)
+        return
+    neighbours = config.secagg_neighbours
+    needs_even = config.secagg == "on"
+    if neighbours and (neighbours >= config.cohort or (needs_even and neighbours % 2)):
+        number = "an even number" if needs_even else "a number"
+        allowed = f"0, or {number} below the {config.cohort} clients of a round"
+        raise config.refused("secagg_neighbours", allowed, _ALL_OTHERS)
+    if neighbours and config.participation == "poisson":
+        allowed = "0 with --participation poisson: a sparse graph is planned for one cohort size"
+        raise config.refused("secagg_neighbours", allowed, _ALL_OTHERS)
+    if config.colluders > config.sample - 2:
+        # If all clients but one are known, the sum reveals the update of that one.
+        allowed = f"at most --sample minus 2 = {config.sample - 2}: two clients must stay honest"
+        fix = "Try --colluders -1 for as many as the sum tolerates"
+        raise config.refused("colluders", allowed, fix)
+
+
+def _check_noise(config: Settings) -> None:
+    """Check the combination of clip norm, noise, its distribution, ledger and budget."""
+    kind, noise = config.noise_kind, f"--noise {config.noise}"
+    if config.noise == "none":
+        _check_no_noise(config)
+    elif config.clip_norm == 0:
+        allowed = f"above 0 with {noise}: without clipping no ε can be guaranteed"
+        raise config.refused("clip_norm", allowed, "Try --clip-norm 1")
+    if (kind.unit, kind.added_by) == ("client", "clients") and config.noise_multiplier == 0:
+        raise config.refused(
+            "noise_multiplier", f"above 0 with {noise}", "Try --noise-multiplier 1"
+        )
+    if kind.unit == "client" and kind.needs_sums and not config.has_sums:
+        allowed = f"on with {noise}: {kind.needs_sums}"
+        raise config.refused("secagg", allowed, "Try --secagg on, or --noise local")
+    if config.clipping == "adaptive":
+        _check_adaptive(config)
+    if config.budget and not config.ledger:
+        raise config.refused("budget", "0 without --ledger", "Add --ledger FILE")
+    # These auditors model what an outsider sees as a sum of updates and noise.
+    linear = [owner.auditor for owner in _named(config) if owner.resamples]
+    if config.clip_aggregate and kind.added_by == "server" and linear:
+        allowed = f"0 with {noise} and the auditor {linear[0]}"
+        raise config.refused("clip_aggregate", allowed, "Try --auditors one-shot")
+    if config.noise_distribution != "gaussian" and not kind.has_integers:
+        allowed = f"gaussian with {noise}: integer noise is for sums"
+        fix = "Add --noise distributed or --noise central"
+        raise config.refused("noise_distribution", allowed, fix)
+
+
+def _check_no_noise(config: Settings) -> None:
+    """Refuse what only noise can use."""
+    if config.clipping == "adaptive":
+        raise config.refused("noise", "central with --clipping adaptive", "Try --noise central")
+    if config.clip_norm > 0:
+        allowed = "0 with --noise none, which clips nothing"
+        raise config.refused("clip_norm", allowed, "Add --noise central")
+    if config.ledger:
+        allowed = "empty with --noise none, which spends an unlimited ε"
+        raise config.refused("ledger", allowed, "Add --noise central")
+
+
+def _check_adaptive(config: Settings) -> None:
+    """Refuse noise that a clip norm that changes does not go with."""
+    if not config.noise_kind.can_adapt:
+        raise config.refused(
+            "clipping", f"fixed with --noise {config.noise}", "Try --clipping fixed"
+        )
+    if config.noise_multiplier >= config.cohort / 10:
+        # Noise on the clip bits is cohort / 20, and must be above half the multiplier.
+        raise config.refused(
+            "noise_multiplier",
+            f"below {config.cohort / 10:g} with --clipping adaptive and {config.cohort} clients "
+            "per round",
+            "Lower it, or take more clients per round (--sample)",
+        )
+    if config.noise_distribution != "gaussian":
+        raise config.refused(
+            "noise_distribution",
+            "gaussian with --clipping adaptive: no proof covers integer noise together with the "
+            "noise on clip bits",
+            "Try --clipping fixed",
+        )
+
+
+def _check_target(config: Settings) -> None:
+    """Require noise that can be calibrated, at a price that is known beforehand."""
+    if not config.target_epsilon:
+        return
+    instead = "or --noise-multiplier in place of --target-epsilon"
+    if config.noise_kind.unit != "client":
+        known = f"{', '.join(CLIENT_NOISES[:-1])} or {CLIENT_NOISES[-1]}"
+        allowed = f"{known} with --target-epsilon, which calibrates that noise"
+        raise config.refused("noise", allowed, "Try --noise central")
+    if config.clipping == "adaptive" and config.has_sums:
+        raise config.refused(
+            "clipping",
+            "fixed with --target-epsilon and secure aggregation: the smaller the clip norm, the "
+            "more rounding costs, and the clip norm is not known beforehand",
+            f"Try --clipping fixed, {instead}",
+        )
+    if config.noise_kind.needs_sums and config.dropout:
+        raise config.refused(
+            "dropout",
+            f"0 with --target-epsilon and --noise {config.noise}: clients that drop out take their "
+            "noise away, so the run would exceed the target",
+            f"Try --dropout 0, {instead}",
+        )
+
+
+def _check_filling(config: Settings) -> None:
+    """Check what noise for single records needs, and the settings that only it has."""
+    noise = f"--noise {config.noise}"
+    if config.wfna_blocks != 1 and config.noise != "wfna":
+        raise config.refused("wfna_blocks", "1 without --noise wfna", "Leave out --wfna-blocks")
+    if not config.hides_records:
+        if config.wfna_floor:
+            allowed = f"0 unless --noise is {' or '.join(RECORD_NOISES)}"
+            raise config.refused("wfna_floor", allowed, "Add --noise wfna")
+        return
+    if config.wfna_floor == 0:
+        raise config.refused("wfna_floor", f"above 0 with {noise}", "Try --wfna-floor 0.01")
+    if not config.has_sums:
+        allowed = f"on with {noise}: {config.noise_kind.needs_sums}"
+        raise config.refused("secagg", allowed, "Try --secagg on")
+    _check_steps(config)
+    if config.ledger:
+        allowed = f"empty with {noise}: the ledger counts clients, not records"
+        raise config.refused("ledger", allowed, "Leave out --ledger")
+
+
+def _check_steps(config: Settings) -> None:
+    """Require the local steps that the guarantee of the noise is for."""
+    noise = config.noise
+    fits = {"wfna": ("fedsgd", "fedavg"), "record-gd": ("gd",)}.get(noise, ("fedsgd",))
+    if config.algorithm not in fits:
+        allowed = f"{fits[0]} with --noise {noise}, whose guarantee is for one such step"
+        if noise == "wfna":
+            allowed = "fedsgd with --noise wfna, or fedavg, which no guarantee covers"
+        raise config.refused("algorithm", allowed, f"Try --algorithm {fits[0]}")
+    if noise == "record-gd" and config.epochs != 1:
+        allowed = "1 with --noise record-gd: no theorem covers more than one local step"
+        raise config.refused("epochs", allowed, "Try --epochs 1")
+    if noise != "record-gd" and config.batch_size == 0:
+        raise config.refused("batch_size", f"at least 1 with --noise {noise}", "Try --batch-size 8")
+
+
+def _check_audits(config: Settings) -> None:
+    """Require a game for this partition, and an auditor whose bounds hold at every round."""
+    named = _named(config)
+    if config.partition == "natural" and config.game != "rerun" and any(o.resamples for o in named):
+        allowed = "auto or rerun with --partition natural, where each person's records are fixed"
+        raise config.refused("lrt_game", allowed, "Try --lrt-game rerun")
+    if config.stop_above and config.bounds != "anytime":
+        allowed = "0 without --bounds anytime: only its bounds hold at every round"
+        raise config.refused("stop_above", allowed, "Add --bounds anytime")
+    if config.bounds == "anytime" and not any(owner.bets for owner in named):
+        able = ", ".join(name for name, owner in AUDITORS.items() if owner.bets)
+        allowed = f"split without one of the auditors {able}"
+        raise config.refused("bounds", allowed, "Add --auditors one-shot")
+
+
+def _named(config: Settings) -> list[type[AuditorSettings]]:
+    """Return the auditors of a run."""
+    return [AUDITORS[name] for name in config.auditor_names]
+
+
+def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return other defaults for settings that are not given, where the usual ones cannot fit.
+
+    Args:
+        values: The settings that are given, by kebab-case names.
+    """
+    usual: dict[str, Any] = {kebab(spec.name): spec.default for spec in fields(Settings)}
+    now = {**usual, **values}
+    if any(type(now[name]) is not int for name in _SIZES):
+        return {}  # checked later, with a message of its own
+    names = {name.strip() for name in str(now["auditors"]).split(",")}
+    changed = _fitting_cohort(values, now, has_seats="one-shot" in names)
+    now |= changed
+    sample, seats = now["sample"], now["canary-seats"] if "one-shot" in names else 0
+    if "mine" in names and "mine-draws" not in values and 1 < sample < 20 / usual["mine-draws"]:
+        changed["mine-draws"] = -(-20 // sample)  # for 20 pairs of an update and a sum
+    if now["participation"] == "once" and "rounds" not in values and sample + seats > 0:
+        changed["rounds"] = min(max(now["clients"] // (sample + seats), 1), now["rounds"])
+    return {k: v for k, v in changed.items() if k not in values and v != usual[k]}
+
+
+def _fitting_cohort(
+    values: Mapping[str, Any], now: Mapping[str, Any], *, has_seats: bool
+) -> dict[str, int]:
+    """Return clients, sample and canary seats that fit, of those that are not given."""
+    clients, sample, seats = (now[name] for name in _SIZES[:3])
+    wanted = sample + (seats if has_seats else 0)
+    if wanted <= clients:
+        return {}
+    if "clients" not in values:
+        return {"clients": wanted}
+    if not has_seats:
+        return {} if "sample" in values else {"sample": clients}
+    if "canary-seats" not in values:
+        left = clients - sample if "sample" in values else clients // 4
+        seats = min(max(left, 1), seats)
+    if "sample" not in values:
+        return {"sample": min(max(clients - seats, 1), sample), "canary-seats": seats}
+    return {"canary-seats": seats}

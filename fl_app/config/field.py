@@ -1,14 +1,24 @@
-"""How a setting knows its own help text and allowed values, and how a value is checked."""
+"""How a setting knows its own help text and allowed values, and how a value is checked.
+
+Also what the settings of every auditor have in common: they check and build their auditor.
+"""
 
 from __future__ import annotations
 
 import math
 import tomllib
+from abc import abstractmethod
 from dataclasses import Field, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
+
+if TYPE_CHECKING:
+    from leakmeter.auditors import Auditor
+    from leakmeter.fl_app.build.audit import AuditRun
+    from leakmeter.fl_app.config.settings import Settings
 
 # Limits of numbers without their own: sizes must fit in memory, others in single precision.
 _MOST_SIZE, _MOST_NUMBER = 10**9, 1e30
@@ -143,3 +153,75 @@ def _valid(spec: Field[Any], value: float = 0) -> str:
     if usual == 0 and value > spec.metadata["high"]:
         usual = spec.metadata["high"]
     return f"Try {option(spec.name)} {f'{usual:g}' if isinstance(usual, float) else usual}"
+
+
+audit_setting = partial(setting, group="audit")
+EVERY: Final = (
+    "1 = every round, N = every N-th, 0 = first only, -1 = rounds 1, 2, 4, 8, ... and the last"
+)
+EVERY_NTH: Final = (
+    "N = every N-th, 0 = round 1 only, -1 = rounds 1, 2, 4, 8, … and the last"  # for 0 as default
+)
+
+
+class AuditorSettings:
+    """An auditor by name. Fields are its settings, methods say what it needs and how it is built.
+
+    Settings modules are imported by `--help`, so they import nothing heavy at the top. `Config`
+    inherits the fields of all auditors; the methods are called on the auditor's own class and take
+    the settings of the whole run.
+
+    Attributes:
+        auditor: The name that a user types.
+        short_name: What rounds and papers call it; suggested to whoever types it.
+        bets: Whether it has bounds that hold after every round (`--bounds anytime`).
+        resamples: Whether it resamples sums of updates, in the game of `--lrt-game`.
+        needs_images: Whether it works with image data sets only.
+        lacks: Why it cannot run in a deployment; empty if it can.
+    """
+
+    auditor: ClassVar[str]
+    short_name: ClassVar[str] = ""
+    bets: ClassVar[bool] = False
+    resamples: ClassVar[bool] = False
+    needs_images: ClassVar[bool] = False
+    lacks: ClassVar[str] = "resamples the clients' data, which the server does not have"
+
+    @classmethod
+    def is_in(cls, config: Settings) -> bool:
+        """Whether a run has this auditor."""
+        return cls.auditor in config.auditor_names
+
+    @classmethod
+    def check(cls, config: Settings) -> None:
+        """Raise if the auditor cannot work in this run, or its settings are for nothing."""
+
+    @classmethod
+    def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
+        """Return the bytes that it needs beyond a round's updates, and the settings to lower.
+
+        Args:
+            config: The settings of the run.
+            dim: Number of parameters of the model.
+            features: Numbers in one record.
+        """
+        return 0, ""
+
+    @classmethod
+    @abstractmethod
+    def make(cls, run: AuditRun) -> Auditor:
+        """Return the auditor. What it needs of the run is found in `run`."""
+
+    @classmethod
+    def check_others(cls, config: Settings) -> None:
+        """Require a client to attack and another to hide it."""
+        if config.sample < 2:
+            allowed = f"at least 2 for the auditor {cls.auditor}"
+            raise config.refused("sample", allowed, "Try --sample 2")
+
+    @classmethod
+    def check_target(cls, config: Settings, name: str, everybody: str) -> None:
+        """Require a client that exists; `everybody` says what -1 stands for."""
+        if getattr(config, name) >= config.clients:
+            fix = f"Try {option(name)} -1 for {everybody}"
+            raise config.refused(name, f"below --clients {config.clients}", fix)

@@ -6,7 +6,7 @@ that it is made from AlexNet (Krizhevsky, Sutskever and Hinton 2012), no more; o
 order of layers and its overlapping pools in the one width of which the count comes out. AlexNet's
 dropout is left out: a client's update should be a function of its batches.
 
-`fl_app.model` makes torch's layers of a row.
+`build_model` in `fl_app.task` makes torch's layers of a row.
 """
 
 from __future__ import annotations

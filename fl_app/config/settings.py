@@ -3,72 +3,69 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Final
 
 from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
-from leakmeter.fl_app.config.datasets import DATASETS, SyntheticSettings
-from leakmeter.fl_app.config.field import setting
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.field import audit_setting, option, setting
 from leakmeter.fl_app.config.models import MODELS
-from leakmeter.fl_app.config.names import (
+from leakmeter.fl_app.config.tables import (
     ALGORITHMS,
-    CLIPPINGS,
-    ENGINES,
-    NOISE_DISTRIBUTIONS,
-    OVER_BUDGET,
+    DATASETS,
+    NOISES,
     PARTITIONS,
     PATTERNS,
-    SECAGG,
     SERVERS,
     USUAL_STEP,
+    NoiseKind,
 )
-from leakmeter.fl_app.config.noises import NOISES, NoiseKind
 
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
+ENGINES: Final = ("inline", "ray")
+
+_task = partial(setting, group="task")
+_federation = partial(setting, group="federation")
+_client = partial(setting, group="client")
+_privacy = partial(setting, group="privacy")
+_run = partial(setting, group="run")
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What is learnt."""
+class TaskSettings:
+    """What is learnt, with the settings of single data sets."""
 
-    dataset: str = setting("digits", "data set to train on", group="task", choices=tuple(DATASETS))
-    data_dir: str = setting(
+    dataset: str = _task("digits", "data set to train on", choices=tuple(DATASETS))
+    data_dir: str = _task(
         "",
         "folder that contains the files of adult, cifar10 or the mnist sets; searched before the "
         "folder in the environment variable LEAKMETER_DATA (default: only that)",
-        group="task",
         metavar="DIR",
     )
-    download: bool = setting(
-        False,
-        "let torchvision download an image set into --data-dir if it is missing; not adult",
-        group="task",
+    download: bool = _task(
+        False, "let torchvision download an image set into --data-dir if it is missing; not adult"
     )
-    model: str = setting(
+    model: str = _task(
         "mlp",
         "linear classifier, the same with a ReLU on its logits (slp), two hidden layers of 100 "
         "(mlp), or convolutions (cnn)",
-        group="task",
         choices=tuple(MODELS),
     )
-    partition: str = setting(
+    partition: str = _task(
         "iid",
         "how records are partitioned among clients: uniformly (iid); with label shares that each "
         "client draws (dirichlet); with each label split by its own draw (dirichlet-labels); or by "
         "person (natural)",
-        group="task",
         choices=PARTITIONS,
     )
-    dirichlet: float = setting(
-        1.0,
-        "concentration of the dirichlet partitions; smaller = more skewed labels",
-        group="task",
-        above=0,
+    dirichlet: float = _task(
+        1.0, "concentration of the dirichlet partitions; smaller = more skewed labels", above=0
     )
-
-
-@dataclass(frozen=True)
-class TaskSettings(SyntheticSettings, _Task):  # fields come in reverse order
-    """What is learnt, with the settings of single data sets."""
+    synthetic_examples: int = _task(
+        6000, "training records of --dataset synthetic", low=1, most=10**7
+    )
+    synthetic_features: int = _task(20, "features of --dataset synthetic", low=1, most=10**6)
+    synthetic_classes: int = _task(10, "classes of --dataset synthetic", low=2, most=10**5)
 
 
 @dataclass(frozen=True)
@@ -86,196 +83,160 @@ class TaskConfig(TaskSettings):
 class TrainingSettings:
     """Who trains, and how it is protected."""
 
-    clients: int = setting(60, "total number of clients", group="federation", low=1, most=10**6)
-    sample: int = setting(30, "honest clients per round", group="federation", low=1, most=10**6)
-    rounds: int = setting(30, "training rounds", group="federation", low=1, most=10**5)
-    participation: str = setting(
+    clients: int = _federation(60, "total number of clients", low=1, most=10**6)
+    sample: int = _federation(30, "honest clients per round", low=1, most=10**6)
+    rounds: int = _federation(30, "training rounds", low=1, most=10**5)
+    participation: str = _federation(
         "fixed",
         "which clients take part in a round: a fixed number (fixed), each with the same "
         "probability (poisson), each at most once (once), or in shuffled epochs (epochs)",
-        group="federation",
-        choices=PATTERNS,
+        choices=tuple(PATTERNS),
     )
-    server: str = setting(
+    server: str = _federation(
         "fedavg",
         "server optimiser: add the mean update (fedavg), with momentum (fedavgm), or scaled per "
         "coordinate by Adam or Yogi (fedadam, fedyogi)",
-        group="federation",
-        choices=SERVERS,
+        choices=tuple(SERVERS),
     )
-    server_lr: float = setting(
+    server_lr: float = _federation(
         0.0,
         "server learning rate, not for fedavg; 0 = the usual one: 1 for fedavgm, 0.1 for fedadam "
         "and fedyogi",
-        group="federation",
         low=0,
     )
-    server_momentum: float = setting(
-        0.9, "server momentum, fedavgm only", group="federation", low=0, below=1
+    server_momentum: float = _federation(0.9, "server momentum, fedavgm only", low=0, below=1)
+    server_beta1: float = _federation(
+        0.9, "β₁ of fedadam and fedyogi: decay of the averaged mean update", low=0, below=1
     )
-    server_beta1: float = setting(
-        0.9,
-        "β₁ of fedadam and fedyogi: decay of the averaged mean update",
-        group="federation",
-        low=0,
-        below=1,
+    server_beta2: float = _federation(
+        0.99, "β₂ of fedadam and fedyogi: decay of the averaged squares", low=0, below=1
     )
-    server_beta2: float = setting(
-        0.99,
-        "β₂ of fedadam and fedyogi: decay of the averaged squares",
-        group="federation",
-        low=0,
-        below=1,
-    )
-    server_tau: float = setting(
+    server_tau: float = _federation(
         1e-3,
         "τ of fedadam and fedyogi, added to the root of the squares; larger = less adaptive",
-        group="federation",
         above=0,
     )
-    secagg: str = setting(
+    secagg: str = _federation(
         "on",
         "secure aggregation: the server sees only masked updates and their sum; active = clients "
         "sign, so that this also holds against a server that breaks the protocol",
-        group="federation",
-        choices=SECAGG,
+        choices=("on", "active", "off"),
     )
-    secagg_threshold: float = setting(
+    secagg_threshold: float = _federation(
         2 / 3,
         "fraction of a client's share holders (itself and its neighbours) needed to remove its "
         "masks; with fewer survivors the round is abandoned",
-        group="federation",
         above=0.5,
         high=1,
     )
-    secagg_neighbours: int = setting(
+    secagg_neighbours: int = _federation(
         0,
         "number of clients that each client masks with, even (with --secagg active: that each "
         "client draws); 0 = all others of the round",
-        group="federation",
         low=0,
         high=10_000,
     )
-    secagg_bits: int = setting(
+    secagg_bits: int = _federation(
         32,
         "bits per coordinate in the secure sum; fewer = smaller uploads, coarser rounding",
-        group="federation",
         low=8,
         high=64,
     )
-    colluders: int = setting(
+    colluders: int = _federation(
         -1,
         "clients assumed to collude with the server in a secure sum; -1 = as many as it tolerates",
-        group="federation",
         low=-1,
         high=1_000_000,
     )
-    dropout: float = setting(
+    dropout: float = _federation(
         0.0,
         "probability that a client drops out in each stage of a round (keys, shares, train, "
         "unmask; with --secagg active also draw and survivors; with --secagg off only train); "
         "simulations only",
-        group="federation",
         low=0,
         below=1,
     )
-    algorithm: str = setting(
+    algorithm: str = _client(
         "fedavg",
         "local training: SGD epochs (fedavg), one step on one batch (fedsgd), SGD with a proximal "
         "term (fedprox), or full-batch gradient descent (gd)",
-        group="client",
-        choices=ALGORITHMS,
+        choices=tuple(ALGORITHMS),
     )
-    epochs: int = setting(2, "local epochs, not for fedsgd", group="client", low=1, most=10**5)
-    batch_size: int = setting(
-        8, "records per gradient step; 0 = all records of a client", group="client", low=0
-    )
-    lr: float = setting(0.3, "client learning rate", group="client", above=0)
-    prox_mu: float = setting(
-        0.1, "μ of fedprox: strength of the proximal term", group="client", low=0
-    )
-    noise: str = setting(
+    epochs: int = _client(2, "local epochs, not for fedsgd", low=1, most=10**5)
+    batch_size: int = _client(8, "records per gradient step; 0 = all records of a client", low=0)
+    lr: float = _client(0.3, "client learning rate", above=0)
+    prox_mu: float = _client(0.1, "μ of fedprox: strength of the proximal term", low=0)
+    noise: str = _privacy(
         "none",
         "noise for differential privacy, added by the server (central), by all clients together "
         "(distributed) or by each client (local); for single records: filled up to a floor (wfna), "
         "on a minibatch gradient (record-sgd), on the full gradient (record-gd), or on Gaussian "
         "sampling (record-isotropic)",
-        group="privacy",
         choices=tuple(NOISES),
     )
-    noise_distribution: str = setting(
+    noise_distribution: str = _privacy(
         "gaussian",
         "distribution of central or distributed noise: Gaussian in floating point, or exact "
         "integers: differences of Poissons (skellam; with distributed noise inside the ring of the "
         "secure sum) or discrete Gaussians",
-        group="privacy",
-        choices=NOISE_DISTRIBUTIONS,
+        choices=("gaussian", "skellam", "discrete-gaussian"),
         was="noise-law",
     )
-    noise_multiplier: float = setting(
-        1.0, "noise standard deviation on the sum, divided by the clip norm", group="privacy", low=0
+    noise_multiplier: float = _privacy(
+        1.0, "noise standard deviation on the sum, divided by the clip norm", low=0
     )
-    target_epsilon: float = setting(
+    target_epsilon: float = _privacy(
         0.0,
         "calibrate the noise so that the planned run guarantees a client at most this ε (at "
         "--delta), in place of --noise-multiplier; 0 = off",
-        group="privacy",
         low=0,
         high=1000,
     )
-    clip_norm: float = setting(
+    clip_norm: float = _privacy(
         0.0,
         "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
         "required with --noise; 0 = off",
-        group="privacy",
         low=0,
     )
-    clip_aggregate: float = setting(
+    clip_aggregate: float = _privacy(
         0.0,
         "clip the mean update to this L2 norm, before server noise and optimiser; alone it "
         "guarantees nothing; 0 = off",
-        group="privacy",
         low=0,
     )
-    wfna_floor: float = setting(
+    wfna_floor: float = _privacy(
         0.0,
         "σ² for --noise wfna and record-…: least variance of a client's gradient estimate in any "
         "direction",
-        group="privacy",
         low=0,
     )
-    wfna_blocks: int = setting(
+    wfna_blocks: int = _privacy(
         1,
         "blocks of parameters that wfna samples and fills separately; 1 adds the least noise",
-        group="privacy",
         low=1,
     )
-    clipping: str = setting(
+    clipping: str = _privacy(
         "fixed",
         "keep the clip norm fixed, or let it follow a quantile of the norms (adaptive)",
-        group="privacy",
-        choices=CLIPPINGS,
+        choices=("fixed", "adaptive"),
     )
-    clip_quantile: float = setting(
-        0.5, "quantile of update norms for adaptive clipping", group="privacy", above=0, below=1
+    clip_quantile: float = _privacy(
+        0.5, "quantile of update norms for adaptive clipping", above=0, below=1
     )
-    ledger: str = setting(
+    ledger: str = _privacy(
         "",
         "file that adds up the privacy cost of all runs on a data set; created if missing",
-        group="privacy",
         metavar="FILE",
     )
-    budget: float = setting(
+    budget: float = _privacy(
         0.0,
         "privacy budget: largest total ε (at --delta) allowed in the ledger; 0 = no limit",
-        group="privacy",
         low=0,
     )
-    over_budget: str = setting(
+    over_budget: str = _privacy(
         "refuse",
         "what to do if the planned run would exceed the budget",
-        group="privacy",
-        choices=OVER_BUDGET,
+        choices=("refuse", "warn"),
     )
 
 
@@ -283,21 +244,19 @@ class TrainingSettings:
 class AuditSettings:
     """Which auditors measure leakage, and what their bounds have in common."""
 
-    auditors: str = setting(
+    auditors: str = audit_setting(
         "one-shot,likelihood-ratio,mutual-information,mine",
         f"auditors to run, separated by commas: {', '.join(AUDITOR_NAMES)}",
-        group="audit",
         metavar="NAMES",
     )
-    delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
-    confidence: float = setting(
-        0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
+    delta: float = audit_setting(1e-5, "δ of every (ε, δ) reported", above=0, below=1)
+    confidence: float = audit_setting(
+        0.95, "confidence of every lower bound on ε", low=0.5, below=1
     )
-    bounds: str = setting(
+    bounds: str = audit_setting(
         "split",
         "how one-shot and likelihood-ratio prove an ε for the run: at its end (split), or after "
         "every round, at one confidence for all rounds together (anytime)",
-        group="audit",
         choices=("split", "anytime"),
     )
 
@@ -306,27 +265,22 @@ class AuditSettings:
 class RunSettings:
     """How the run itself is executed."""
 
-    seed: int = setting(
-        0, "random seed: the same seed gives the same report", group="run", low=0, high=2**31 - 1
-    )
-    engine: str = setting(
+    seed: int = _run(0, "random seed: the same seed gives the same report", low=0, high=2**31 - 1)
+    engine: str = _run(
         "inline",
         "where clients run: in this process (inline), or in Flower's simulation on Ray (ray)",
-        group="run",
         choices=ENGINES,
     )
-    ray_address: str = setting(
+    ray_address: str = _run(
         "",
         "Ray cluster to join with --engine ray: HOST:PORT, or auto for one on this machine "
         "(default: the environment variable RAY_ADDRESS, or a new local Ray)",
-        group="run",
         metavar="HOST:PORT",
     )
-    stop_above: float = setting(
+    stop_above: float = _run(
         0.0,
         "end the run in order, with model and report, once an ε above this is proven; needs "
         "--bounds anytime; 0 = run all rounds",
-        group="run",
         low=0,
     )
 
@@ -339,6 +293,10 @@ class Settings(  # fields come in reverse order
 
     Every field is a string, a number or a truth value, as Flower allows.
     """
+
+    def refused(self, name: str, allowed: str, fix: str = "") -> ConfigError:
+        """Return the error for a setting that does not go with others; see `out_of_range`."""
+        return out_of_range(option(name), allowed, getattr(self, name), fix=fix)
 
     @property
     def task(self) -> TaskConfig:
@@ -387,3 +345,8 @@ class Settings(  # fields come in reverse order
     def cohort(self) -> int:
         """Clients per round: honest ones and canary seats."""
         return self.sample + self.seats
+
+    @property
+    def cohort_rate(self) -> float:
+        """Share of the clients that a round takes on average."""
+        return self.cohort / self.clients

@@ -1,4 +1,4 @@
-"""A data set as plain arrays, and the search for its files."""
+"""A data set as plain arrays: loaded by name, from files that are searched for; needs no torch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.auditors._types import Indices
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.settings import TaskConfig
+from leakmeter.fl_app.config.tables import DATASETS
+from leakmeter.fl_app.data.partition import partition
 
 FOLDER_VARIABLE = "LEAKMETER_DATA"
 
@@ -187,3 +193,50 @@ def content(path: Path) -> bytes:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def load(name: str, *, data_dir: str | Path | None = None, **settings: Any) -> Dataset:
+    """Return a data set by name.
+
+    Args:
+        name: One of `fl_app.config.tables.DATASETS`.
+        data_dir: Folder with the files of the data set; LEAKMETER_DATA is tried after it.
+        settings: More of `TaskConfig`: `download`, `seed` and what the data set itself has.
+
+    Raises:
+        ConfigError: The name is unknown, a number is out of range, or files are missing or wrong.
+    """
+    # Not from the cache: files may have changed between two calls.
+    return dataset_of.__wrapped__(
+        TaskConfig(dataset=name, data_dir=str(data_dir or ""), **settings)
+    )
+
+
+@lru_cache(maxsize=4)
+def dataset_of(task: TaskConfig) -> Dataset:
+    """Return the data set of a run, loaded once per process."""
+    if task.dataset not in DATASETS:
+        raise unknown_name("--dataset", task.dataset, DATASETS)
+    given = (task.data_dir, os.environ.get(FOLDER_VARIABLE))
+    folders = dict.fromkeys(expanded("--data-dir", folder) for folder in given if folder)
+    loader: Callable[[Request], Dataset] = resolve_name(DATASETS[task.dataset])
+    return loader(Request(tuple(folders), task))
+
+
+@lru_cache(maxsize=4)
+def dealt(task: TaskConfig) -> tuple[Dataset, tuple[Indices, ...]]:
+    """Return the data set and each client's records in it, loaded once per process.
+
+    Raises:
+        ConfigError: Files are missing or wrong, or there are too few records for the clients.
+    """
+    dataset = dataset_of(task)
+    parts = partition(
+        dataset.train_y,
+        clients=task.clients,
+        scheme=task.partition,
+        concentration=task.dirichlet,
+        seed=task.seed,
+        users=dataset.known_users() if task.partition == "natural" else None,
+    )
+    return dataset, parts

@@ -18,8 +18,9 @@ client the records of one person; persons for whom there is no client are left o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.names import PARTITIONS
+from leakmeter.fl_app.config.tables import PARTITIONS
 
 ATTEMPTS = 20
 # Beyond this the shares are equal for any data set, and numpy's gamma draws begin to overflow.
@@ -76,16 +77,17 @@ def partition(
     if not 1 <= clients <= len(labels):
         allowed = f"between 1 and the number of training records ({len(labels)})"
         raise out_of_range("--clients", allowed, clients)
-    if scheme == "iid":
-        order = stream(seed, "partition", "iid").permutation(len(labels))
-        return tuple(np.sort(part) for part in np.array_split(order, clients))
     if scheme == "natural":
         return _by_user(labels, users, clients, seed)
-    _check_concentration(concentration)
+    pool = np.arange(len(labels))
     if scheme == "dirichlet-labels":
-        return _by_label(labels, clients, concentration, seed)
-    rng, held = stream(seed, "partition", "dirichlet-clients"), _equal(len(labels), clients)
-    parts = _by_client(labels, np.arange(len(labels)), held, concentration, rng)
+        _check_pool(len(pool), clients, scheme, concentration)
+        # Every attempt has a stream of its own, so an attempt can be repeated alone.
+        rngs = (stream(seed, "partition", "dirichlet", attempt) for attempt in range(ATTEMPTS))
+        parts = _by_label(labels, pool, clients, concentration, rngs)
+    else:
+        name = "iid" if scheme == "iid" else "dirichlet-clients"
+        parts = deal(labels, scheme, concentration, pool, clients, stream(seed, "partition", name))
     return tuple(np.sort(part) for part in parts)
 
 
@@ -118,13 +120,7 @@ def deal(
         return _split(pool[rng.permutation(len(pool))], _equal(len(pool), clients))
     if scheme == "dirichlet":
         return _by_client(labels, pool, _equal(len(pool), clients), concentration, rng)
-    inside = labels[pool]
-    for _ in range(ATTEMPTS):
-        owner = _owners(inside, clients, concentration, rng)
-        held = np.bincount(owner, minlength=clients)
-        if held.all():
-            return _split(pool[np.argsort(owner, kind="stable")], held.tolist())
-    raise _empty(int((held == 0).sum()), clients, concentration, len(pool))
+    return _by_label(labels, pool, clients, concentration, repeat(rng, ATTEMPTS))
 
 
 def draw(
@@ -141,18 +137,7 @@ def draw(
     the distribution of the client that draws first in a partition: no class has run out yet.
     "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the
     distribution of one entry of Dirichlet(ω), rounded as for the first client of a partition; a
-    client that would stay empty draws again.
-
-    Args:
-        labels: The class of each record there is, also outside the pool.
-        scheme: "iid", "dirichlet" or "dirichlet-labels".
-        concentration: ω of the Dirichlet schemes.
-        pool: Indices of the records to draw from.
-        clients: One of how many shares to take.
-        rng: Source of all randomness.
-
-    Raises:
-        ConfigError: A setting is out of range, or the client would get no record.
+    client that would stay empty draws again. Arguments and errors are those of `deal`.
     """
     _check_pool(len(pool), clients, scheme, concentration)
     if scheme == "iid":
@@ -186,12 +171,7 @@ def _check_pool(records: int, clients: int, scheme: str, concentration: float) -
         raise unknown_name("--partition", scheme, _SHARED)
     if not 1 <= clients <= records:
         raise out_of_range("--clients", f"between 1 and the records to share ({records})", clients)
-    if scheme != "iid":
-        _check_concentration(concentration)
-
-
-def _check_concentration(concentration: float) -> None:
-    if not 0 < concentration <= MAX_CONCENTRATION:
+    if scheme != "iid" and not 0 < concentration <= MAX_CONCENTRATION:
         raise out_of_range("--dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
 
 
@@ -287,19 +267,21 @@ def _rounded(size: int, shares: NDArray[np.float64], rng: np.random.Generator) -
 
 
 def _by_label(
-    labels: NDArray[np.int64], clients: int, concentration: float, seed: int
-) -> tuple[Indices, ...]:
-    """Return the first of a fixed list of Dirichlet splits that leaves no client empty."""
+    labels: NDArray[np.int64],
+    pool: Indices,
+    clients: int,
+    concentration: float,
+    rngs: Iterable[np.random.Generator],
+) -> list[Indices]:
+    """Return the first Dirichlet split that leaves no client empty, one try a generator."""
     fewest_empty = clients
-    for attempt in range(ATTEMPTS):
-        rng = stream(seed, "partition", "dirichlet", attempt)
-        owner = _owners(labels, clients, concentration, rng)
-        sizes = np.bincount(owner, minlength=clients)
-        if sizes.all():
-            # A stable sort by owner keeps each client's indices in ascending order.
-            return tuple(np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1]))
-        fewest_empty = min(fewest_empty, int((sizes == 0).sum()))
-    raise _empty(fewest_empty, clients, concentration, len(labels))
+    for rng in rngs:
+        owner = _owners(labels[pool], clients, concentration, rng)
+        held = np.bincount(owner, minlength=clients)
+        if held.all():
+            return _split(pool[np.argsort(owner, kind="stable")], held.tolist())
+        fewest_empty = min(fewest_empty, int((held == 0).sum()))
+    raise _empty(fewest_empty, clients, concentration, len(pool))
 
 
 def _empty(fewest: int, clients: int, concentration: float, records: int) -> ConfigError:

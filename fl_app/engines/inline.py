@@ -27,8 +27,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.clients.secure_sum.keys import both_sides_here
-from leakmeter.fl_app.engines.delivery import delivering
-from leakmeter.strategies.grid import CLIENT_APP_RAISED
+from leakmeter.strategies.grid import CLIENT_APP_RAISED, delivering
 
 _log = logging.getLogger("flwr")
 

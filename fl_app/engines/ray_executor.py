@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -148,9 +147,3 @@ class _Worker:
         """Work on one piece."""
         sampler, job = shared
         return sampler.on(*self._data).rows(job, piece)
-
-
-def is_live() -> bool:
-    """Whether this process has started or joined Ray."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())

@@ -1,4 +1,4 @@
 """One run from its first check to its report: read `launch`, then `run`.
 
-Also here: `early` and `budget` (checks), `folder` (with its checkpoint), `charges` and `progress`.
+Also here: `early` and `budget` (checks), `folder` (with its checkpoint) and `progress`.
 """

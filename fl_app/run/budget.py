@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,21 +16,20 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Adjacency, Bound
-from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import HeldError, write_atomically
 from leakmeter.clients.secure_sum.quantise import CoarseError
+from leakmeter.fl_app.build.strategy import link, planned
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.run.folder import Checkpoint
-from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Chosen, Masked, Noised
-from leakmeter.strategies.accounting.assurance import Guarantees
+from leakmeter.strategies import Chosen, Noised
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
 
 _ANY: Adjacency = "add-remove"  # every release can be priced for it
 _WRITABLE = "make it a file that can be written, or name another with --ledger ledger.jsonl"
+_RUN = "ledger-run"  # the file of a run with its name in the ledger
 _SAME = 1 + 1e-9  # a cost that grew by more than this factor did not grow by rounding
 
 
@@ -42,10 +41,10 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
     if not config.ledger:
         return
     run = known_name(folder) if folder else ""
-    planned = _planned(config, strategy, run or "planned")
+    plan = _planned(config, strategy, run or "planned")
     with _in_words(config):
         Ledger(Path(config.ledger)).check_writable()
-    if words := _excess(config, _entries(config, run), planned):
+    if words := _excess(config, _entries(config, run), plan):
         _refuse(config, words)
 
 
@@ -121,7 +120,8 @@ class Account:
 
     def _released(self, strategy: Strategy) -> Entry:
         """Return the entry of what was released so far, possibly nothing."""
-        noised = next(s for s in chain(strategy) if isinstance(s, Noised))
+        noised = link(strategy, Noised)
+        assert noised is not None
         if (guarantees := noised.guarantees()) is None:
             return replace(self.planned, participations=0, releases=(), is_planned=False)
         names = {"run": self.planned.run, "data": self.planned.data}
@@ -170,38 +170,20 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
 
     Rounding is left out with Gaussian noise.
     """
-    noised = next(s for s in chain(strategy) if isinstance(s, Noised))
-    chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
-    masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
-    cohorts = (chosen.cohort(number) for number in range(1, config.rounds + 1))
-    bearable = masked.bearable if masked else lambda _: None
-    if config.noise_distribution == "gaussian":
-        guarantees = noised.planned(cohorts, bearable)
-    else:  # integer noise has no price without its grid
-        guarantees = _planned_on_grid(config, noised, masked, cohorts)
-    assert guarantees is not None  # there is at least one round
-    return guarantees.entry(run=run, data=config.dataset, seed=config.seed)
-
-
-def _planned_on_grid(
-    config: Config, noised: Noised, masked: Masked | None, cohorts: Iterable[Sequence[int]]
-) -> Guarantees:
-    """Return the plan of integer noise; fewer than three clients give no secure sum."""
-    dim = load_task(config).dim
-    if masked is None:
-        guarantees = noised.planned(cohorts, lambda _: None, dim=dim)
-    else:
-        sums = [cohort for cohort in cohorts if len(cohort) > 2]
-        try:
-            guarantees = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
-        except CoarseError as error:
-            fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
-            allowed = f"more for --noise-distribution {config.noise_distribution}: {error}"
-            raise out_of_range("--secagg-bits", allowed, config.secagg_bits, fix=fix) from None
+    chosen = link(strategy, Chosen)
+    assert chosen is not None
+    cohorts = [chosen.cohort(number) for number in range(1, config.rounds + 1)]
+    is_integer = config.noise_distribution != "gaussian"
+    try:
+        guarantees = planned(config, strategy, cohorts, rounds_off=is_integer)
+    except CoarseError as error:
+        fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
+        allowed = f"more for --noise-distribution {config.noise_distribution}: {error}"
+        raise out_of_range("--secagg-bits", allowed, config.secagg_bits, fix=fix) from None
     if guarantees is None:
         allowed = "enough for a secure sum of three clients in one of the planned rounds"
         raise out_of_range("--sample", allowed, config.sample)
-    return guarantees
+    return guarantees.entry(run=run, data=config.dataset, seed=config.seed)
 
 
 def _cost(entry: Entry) -> float:
@@ -272,12 +254,7 @@ def _in_words(config: Config) -> Iterator[None]:
     except ValueError as error:
         raise ConfigError(
             f"--ledger must be a readable ledger, got {config.ledger}: {error}"
-        ) from (None)
-
-
-_log = logging.getLogger("flwr")
-
-_RUN = "ledger-run"
+        ) from None
 
 
 def known_name(folder: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from leakmeter.fl_app.config.audits import AUDITORS
-from leakmeter.fl_app.config.audits.canaries import OneShotSettings
+from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.models import MODELS
@@ -33,7 +33,7 @@ def check_early(config: Config) -> None:
         _check_cluster(config.ray_address)
     # After the cheap checks: these import numpy and read files.
     check_size(config)
-    from leakmeter.fl_app.data.load import dealt
+    from leakmeter.fl_app.data.dataset import dealt
 
     dataset, _ = dealt(config.task)
     is_image = len(dataset.input_shape) in (2, 3)
@@ -139,7 +139,7 @@ def _shape(config: Config) -> tuple[tuple[int, ...], int]:
     """Return the shape of a record and the number of classes, as the loader gives them."""
     if config.dataset == "synthetic":  # known from the settings, before they fill the memory
         return (config.synthetic_features,), config.synthetic_classes
-    from leakmeter.fl_app.data.load import dataset_of  # imports numpy
+    from leakmeter.fl_app.data.dataset import dataset_of  # imports numpy
 
     dataset = dataset_of(config.task)
     return dataset.input_shape, dataset.num_classes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,32 +18,32 @@ from threadpoolctl import threadpool_limits
 
 from leakmeter.auditors import Audited, Auditor, Finding, Limitation, RunWarning, StopAbove
 from leakmeter.auditors.auditor import DamagedError
-from leakmeter.auditors.hook.chain import chain, wrappers
+from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.judge.summary import Ending
-from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.calibrate import calibrated
+from leakmeter.fl_app.build.strategy import link
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.deployment import is_deployed
+from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.report import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read import Run
-from leakmeter.fl_app.run.budget import check_budget, reserve
-from leakmeter.fl_app.run.charges import Charges
+from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.task import Task, load_task
-from leakmeter.fl_app.training import record_rule
+from leakmeter.fl_app.task import Task, load_task, record_rule
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
 from leakmeter.strategies.grid import PatientGrid
 
 _log = logging.getLogger("flwr")
 
+_CHARGES = "charges.json"
 _OPEN = (
     "Secure aggregation is off: the server sees every update itself. This audit measures what sums "
     "and models reveal."
@@ -122,15 +123,16 @@ def _run(
     strategy = build.server_strategy(config)
     check_resumable(strategy)
     kept = folder.load()
+    rounds_done = 0 if kept is None else kept.server_round
     arrays = _first_arrays(folder, strategy, task, kept)
     account = reserve(config, strategy, folder.path)
-    charges = Charges(config, strategy, folder.path, _rounds_done(kept), account)
+    charges = Charges(config, strategy, folder.path, rounds_done, account)
     if auditors is None:
         auditors = build.auditors(config, task.dim, progress.audit)
     audited = _audited(folder, strategy, auditors, progress, kept, charges)
-    progress.begin(config, task.dim, task.sizes, _rounds_done(kept))
-    for one in _no_theorem(config):
-        progress.say(f"Warning: {one.text}")
+    progress.begin(config, task.dim, task.sizes, rounds_done)
+    if words := _no_theorem(config):
+        progress.say(f"Warning: {words}")
     try:
         audited.start(
             PatientGrid(grid, is_simulated=not is_deployed()),
@@ -177,7 +179,9 @@ def _audited(
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
-        is_bad_luck = config.dropout > 0 or _is_excused(strategy) or _has_diverged(audited)
+        # Updates that are not finite have a warning of their own, which says what to do.
+        has_diverged = any(one.kind == "non-finite-updates" for one in audited.warnings)
+        is_bad_luck = config.dropout > 0 or _is_excused(strategy) or has_diverged
         if line.num_clients == 0 and not is_bad_luck:
             words = f"no client answered in round {line.server_round}"
             if not is_deployed():
@@ -206,48 +210,34 @@ def _audited(
         auditors,
         out=folder.path,
         config=config.to_mapping(),
-        rounds_done=_rounds_done(kept),
+        rounds_done=0 if kept is None else kept.server_round,
         callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",
     )
     audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
-    limitations = (_open_updates(strategy), _clipped_mean(strategy), _no_theorem(config))
-    audited.add_limitations(*(one for some in limitations for one in some))
+    audited.add_limitations(*_limitations(config, strategy))
     if kept is not None:
         with folder.taking_up("the audit's state"):  # each auditor checks its own
             audited.restore(kept.audit)
     return audited
 
 
-def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:
-    """Return that the server sees more than the sums that are audited, where no sum is secure."""
-    if any(isinstance(s, Masked) for s in chain(strategy)):
-        return ()
-    return (Limitation("server", _OPEN),)
+def _limitations(config: Config, strategy: Strategy) -> Iterator[Limitation]:
+    """Yield what this audit cannot show, whatever the auditors."""
+    if link(strategy, Masked) is None:
+        yield Limitation("server", _OPEN)
+    if any(wrapper.clips_mean for wrapper in wrappers(strategy)):
+        yield Limitation("server", _CLIPS)
+    if words := _no_theorem(config):
+        yield Limitation("accountant", words)
 
 
-def _no_theorem(config: Config) -> tuple[Limitation, ...]:
+def _no_theorem(config: Config) -> str:
     """Return that nothing is guaranteed, where clients take more steps than a theorem covers."""
     if config.noise != "wfna" or (steps := record_rule(config).steps) == 1:
-        return ()
-    return (Limitation("accountant", _NO_THEOREM.format(config.algorithm, steps)),)
-
-
-def _clipped_mean(strategy: Strategy) -> tuple[Limitation, ...]:
-    """Return who sees the mean before it is clipped, where the server clips it."""
-    if not any(wrapper.clips_mean for wrapper in wrappers(strategy)):
-        return ()
-    return (Limitation("server", _CLIPS),)
-
-
-def _rounds_done(kept: Checkpoint | None) -> int:
-    return 0 if kept is None else kept.server_round
-
-
-def _has_diverged(audited: Audited) -> bool:
-    """Whether clients have had updates that are not finite: a warning says so, and what to do."""
-    return any(warning.kind == "non-finite-updates" for warning in audited.warnings)
+        return ""
+    return _NO_THEOREM.format(config.algorithm, steps)
 
 
 def _is_excused(strategy: Strategy) -> bool:
@@ -256,11 +246,125 @@ def _is_excused(strategy: Strategy) -> bool:
     Sampling may have drawn too few clients to begin with, and dropouts may have left too few for a
     secure sum before any of them was asked to train.
     """
-    chosen = next(s.num_chosen for s in chain(strategy) if isinstance(s, Chosen))
-    masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
+    chosen, masked = link(strategy, Chosen), link(strategy, Masked)
+    assert chosen is not None
     if masked is None:
-        return chosen == 0
-    return chosen < 3 or (masked.num_announced > 0 and not masked.asked_to_train)
+        return chosen.num_chosen == 0
+    return chosen.num_chosen < 3 or (masked.num_announced > 0 and not masked.asked_to_train)
+
+
+class Charges:
+    """Keeps the charges of an open round in the run's folder, so that they survive the process.
+
+    Once the server asks for shares of masks (without a secure sum: for updates), it may learn what
+    the round releases. The charge is on disk before that. A process that is killed later leaves it
+    there, and the resumed run repeats the round:
+
+    - In a simulation, cohort, training, noise and rounding come from the run's seed, so the round
+      makes the same release again. It is charged once. If other clients are in the sum the second
+      time, both releases are charged.
+    - In a deployment, noise comes from the operating system, so the second release is another one.
+      Both are charged.
+
+    Args:
+        config: Of the run.
+        strategy: The chain, in its state after `rounds_done`.
+        folder: Of the run.
+        rounds_done: Rounds that are done and have a checkpoint.
+        account: The run's entry in the ledger; None without one.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        strategy: Strategy,
+        folder: Path,
+        rounds_done: int,
+        account: Account | None,
+    ) -> None:
+        self._strategy, self._folder, self.account = strategy, folder, account
+        self._done = rounds_done
+        self._earlier = self._cut_off()
+        for wrapper in wrappers(strategy):
+            wrapper.before_release = self.keep
+        if self._earlier is not None and noise_seed(config, is_deployed()) is None:
+            self._take_over()
+
+    def settle(self, server_round: int) -> None:
+        """Note that a round is done: its checkpoint contains its cost."""
+        self._done = server_round
+
+    def keep(self) -> None:
+        """Write the charges, including that of the open round, and update the ledger."""
+        if self._earlier is not None and self._earlier != self._now():
+            _log.warning(
+                "round %d is played again with other clients than before the interruption: both "
+                "releases are charged",
+                self._done + 1,
+            )
+            self._take_over()
+        self._earlier = None
+        now = self._now()
+        if any(one is not None for one in now):
+            kept = {"server_round": self._done + 1, "charges": now}
+            write_atomically(self._folder / _CHARGES, json.dumps(kept) + "\n")
+        if self.account is not None:
+            self.account.note(self._strategy, self._done + 1)
+
+    def close(self) -> None:
+        """Charge a round that was left open and has not been repeated."""
+        if self._earlier is not None:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Charge what was open when the process ended, in addition to what is charged now."""
+        assert self._earlier is not None
+        self._restore(self._earlier)
+        self._earlier = None
+
+    def _restore(self, charges: list[Any]) -> None:
+        for wrapper, charged in zip(wrappers(self._strategy), charges, strict=True):
+            if charged is not None:
+                wrapper.restore_charges(charged)
+
+    def _now(self) -> list[Any]:
+        """Return the charges of each wrapper in JSON types."""
+        charged: list[Any] = [wrapper.charges() for wrapper in wrappers(self._strategy)]
+        return list(json.loads(json.dumps(charged)))
+
+    def _cut_off(self) -> list[Any] | None:
+        """Return the charges, including those of a round that a process left open."""
+        path = self._folder / _CHARGES
+        if not path.exists():
+            return None
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            number, charged = int(kept["server_round"]), list(kept["charges"])
+        except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+            raise _broken(path, str(error)) from None
+        if number <= self._done:
+            return None
+        self._check(path, charged)
+        return charged
+
+    def _check(self, path: Path, charged: list[Any]) -> None:
+        """Raise if charges are not of this chain of strategies; they are left as they were."""
+        before = self._now()
+        if [one is None for one in charged] != [one is None for one in before]:
+            paid = sum(one is not None for one in before)
+            raise _broken(path, f"{paid} of {len(before)} strategies must have charges")
+        try:
+            for charges in (charged, before):
+                self._restore(charges)
+        except Exception as error:  # foreign content can make it anything
+            raise _broken(path, f"{type(error).__name__}: {error}") from None
+
+
+def _broken(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"--resume needs the charges of this run, but {path} is not whole: {reason}; restore it "
+        "from a backup, or start a new run"
+    )
 
 
 def end(folder: Path, config: Mapping[str, Any], outcome: Outcome, progress: Progress) -> bool:

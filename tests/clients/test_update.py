@@ -24,7 +24,7 @@ from leakmeter.clients.update import (
     fedsgd,
     gd,
 )
-from leakmeter.fl_app.model import build
+from leakmeter.fl_app.task import build_model
 from tests.helpers.numbers import num_examples
 
 FEATURES, CLASSES = 5, 3
@@ -273,7 +273,7 @@ def test_dense_steps_are_autograds_bit_for_bit(
     rng, rule = stream(0, "dense"), fedprox(2, batch_size, 0.2, mu)
     x = torch.from_numpy(rng.standard_normal((20, 8, 8)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 20))
-    ours, twin = (build(name, (8, 8), 10, seed=0) for _ in range(2))
+    ours, twin = (build_model(name, (8, 8), 10, seed=0) for _ in range(2))
     found = rule(ours, x, y, stream(0, "batches"))
     monkeypatch.setattr("leakmeter.clients.layers.layers_of", lambda _: None)
     assert rule(twin, x, y, stream(0, "batches")) == found
@@ -325,7 +325,7 @@ def test_convolutions_train_as_the_module_stands_up_to_rounding(
     rng, rule = stream(0, "convolutions"), fedavg(2, 4, 0.1)
     x = torch.from_numpy(rng.standard_normal((10, *shape)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 10))
-    ours, twin = (build("cnn", shape, 10, seed=0) for _ in range(2))
+    ours, twin = (build_model("cnn", shape, 10, seed=0) for _ in range(2))
     rule(ours, x, y, stream(0, "batches"))
     monkeypatch.setattr("leakmeter.clients.update.fast_forward", nullcontext)
     rule(twin, x, y, stream(0, "batches"))

@@ -22,7 +22,7 @@ from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.judge.adversary import by_adversary, covers
 from leakmeter.fl_app import build
-from leakmeter.fl_app.build import resampling
+from leakmeter.fl_app.build.audit import AuditRun
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -137,7 +137,7 @@ def test_nothing_limits_an_update_where_more_than_records_is_random(tiny_config:
     for noise in ("local", "distributed"):
         assert limit_of(replace(clipped, noise=noise)) is None
     filled = {"noise": "wfna", "wfna_floor": 0.02, "algorithm": "fedsgd", "lrt_game": "rerun"}
-    assert resampling.entropy_of(replace(clipped, **filled), 0) is None
+    assert AuditRun(replace(clipped, **filled)).entropy_of(0) is None
 
 
 def test_the_default_job_prints_no_impossible_bits() -> None:
@@ -184,10 +184,10 @@ def test_water_filling_is_masked_and_the_server_counts_on_what_the_clients_do(
 
 def test_the_sampler_weighs_and_clips_as_the_runs_clients_do(tiny_config: Config) -> None:
     view = RoundView(1, np.zeros(210), {}, np.zeros(210), RoundFacts())
-    assert resampling.sampler_of(tiny_config, "independent", view).scale == 20.0
+    assert AuditRun(tiny_config).sampler_of("independent", view).scale == 20.0
     noised = replace(tiny_config, noise="central", clip_norm=0.1)
     # The accounting knows no other weight.
-    assert resampling.sampler_of(noised, "independent", view).scale == 1.0
+    assert AuditRun(noised).sampler_of("independent", view).scale == 1.0
 
 
 def test_only_the_attack_on_a_pair_holds_its_records_out(tiny_config: Config) -> None:

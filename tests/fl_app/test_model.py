@@ -11,7 +11,7 @@ from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import fedsgd
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.models import MODELS
-from leakmeter.fl_app.model import build
+from leakmeter.fl_app.task import build_model
 
 
 def flat(module: torch.nn.Module) -> torch.Tensor:
@@ -34,34 +34,34 @@ def flat(module: torch.nn.Module) -> torch.Tensor:
     ],
 )
 def test_parameter_counts_are_the_published_ones(name, shape, classes, count) -> None:
-    assert flat(build(name, shape, classes, seed=0)).numel() == count
+    assert flat(build_model(name, shape, classes, seed=0)).numel() == count
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 @pytest.mark.parametrize("shape", [(5,), (8, 8), (3, 4, 4)])
 def test_logits_come_out_for_any_record_shape(name: str, shape: tuple[int, ...]) -> None:
-    logits = build(name, shape, 4, seed=0)(torch.ones(6, *shape))
+    logits = build_model(name, shape, 4, seed=0)(torch.ones(6, *shape))
     assert logits.shape == (6, 4)
     assert (logits < 0).any()  # no ReLU on the way out
 
 
 @pytest.mark.parametrize("shape", [(15, 15), (28, 28), (1, 28, 28), (3, 32, 32), (2, 16, 40)])
 def test_the_cnn_takes_images_of_any_size_that_it_can_pool(shape: tuple[int, ...]) -> None:
-    net = build("cnn", shape, 4, seed=0)
+    net = build_model("cnn", shape, 4, seed=0)
     logits = net(torch.ones(6, *shape))
     assert logits.shape == (6, 4)
     assert (logits < 0).any()
 
 
 def test_the_cnn_has_the_layers_of_alexnet_in_their_order() -> None:
-    kinds = [type(layer).__name__ for layer in build("cnn", (3, 32, 32), 10, seed=0)]
+    kinds = [type(layer).__name__ for layer in build_model("cnn", (3, 32, 32), 10, seed=0)]
     first = ["Conv2d", "ReLU", "MaxPool2d"] * 2 + ["Conv2d", "ReLU"] * 3 + ["MaxPool2d", "Flatten"]
     assert kinds == [*first, "Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
 def test_the_slp_is_the_linear_model_with_a_relu_behind_it() -> None:
     x = torch.linspace(-1, 1, 6 * 64).reshape(6, 8, 8)
-    linear, slp = (build(name, (8, 8), 10, seed=3) for name in ("linear", "slp"))
+    linear, slp = (build_model(name, (8, 8), 10, seed=3) for name in ("linear", "slp"))
     assert torch.equal(flat(linear), flat(slp))
     assert torch.equal(slp(x), linear(x).relu())
     assert (linear(x) < 0).any()
@@ -71,7 +71,7 @@ def test_the_slp_is_the_linear_model_with_a_relu_behind_it() -> None:
 def test_many_clients_at_once_train_these_models_as_one_does(
     name: str, shape: tuple[int, ...]
 ) -> None:
-    net, rule = build(name, shape, 10, seed=0), fedsgd(batch_size=4, lr=0.1)
+    net, rule = build_model(name, shape, 10, seed=0), fedsgd(batch_size=4, lr=0.1)
     rng = stream(0, "records")
     x = torch.from_numpy(rng.random((24, *shape), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 24))
@@ -79,7 +79,7 @@ def test_many_clients_at_once_train_these_models_as_one_does(
     cohort, start = Cohort(net, rule), flat(net)
     updates = cohort.updates(start, x, y, parts, [stream(1, i) for i in range(6)])
     for client, part in enumerate(parts):
-        own = build(name, shape, 10, seed=0)
+        own = build_model(name, shape, 10, seed=0)
         rule(own, x[part], y[part], stream(1, client))
         assert torch.allclose(updates[client], flat(own) - start, rtol=1e-4, atol=1e-6)
     # Rows of the slp's output layer do not sum to zero: the ReLU stands between.
@@ -89,21 +89,21 @@ def test_many_clients_at_once_train_these_models_as_one_does(
 @pytest.mark.parametrize("name", MODELS)
 def test_seed_alone_decides_the_first_parameters(name: str) -> None:
     torch.manual_seed(1)
-    first = flat(build(name, (16, 16), 10, seed=7))
+    first = flat(build_model(name, (16, 16), 10, seed=7))
     torch.manual_seed(2)
-    assert torch.equal(first, flat(build(name, (16, 16), 10, seed=7)))
-    assert not torch.equal(first, flat(build(name, (16, 16), 10, seed=8)))
+    assert torch.equal(first, flat(build_model(name, (16, 16), 10, seed=7)))
+    assert not torch.equal(first, flat(build_model(name, (16, 16), 10, seed=8)))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_building_leaves_the_global_generator_alone(name: str) -> None:
     before = torch.get_rng_state()
-    build(name, (16, 16), 10, seed=0)
+    build_model(name, (16, 16), 10, seed=0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_first_parameters_follow_the_law_of_torch() -> None:
-    ours = build("mlp", (28, 28), 10, seed=0)
+    ours = build_model("mlp", (28, 28), 10, seed=0)
     layer = ours[1]
     assert isinstance(layer, torch.nn.Linear)
     theirs = torch.nn.Linear(784, 100)
@@ -118,7 +118,7 @@ def test_first_parameters_follow_the_law_of_torch() -> None:
 
 
 def test_first_convolutions_follow_the_law_of_torch() -> None:
-    layer = build("cnn", (3, 32, 32), 10, seed=0)[8]  # 48 channels in, 48 out
+    layer = build_model("cnn", (3, 32, 32), 10, seed=0)[8]  # 48 channels in, 48 out
     theirs = torch.nn.Conv2d(48, 48, 3, padding=1)
     bound = (9 * 48) ** -0.5
     for parameter, reference in zip(layer.parameters(), theirs.parameters(), strict=True):
@@ -151,4 +151,4 @@ def test_first_convolutions_follow_the_law_of_torch() -> None:
 )
 def test_bad_input_names_field_range_and_value(name, shape, classes, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        build(name, shape, classes, seed=0)
+        build_model(name, shape, classes, seed=0)

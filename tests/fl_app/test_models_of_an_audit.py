@@ -12,7 +12,7 @@ import pytest
 
 from leakmeter.auditors import LikelihoodRatio, SampleBudget
 from leakmeter.fl_app import build
-from leakmeter.fl_app.build.resampling import each_round, other_initial
+from leakmeter.fl_app.build.audit import AuditRun
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -89,12 +89,12 @@ def test_other_models_come_from_the_same_initialiser_with_other_seeds(tiny_confi
     one, other = auditor.budget.models
     assert one.shape == (210,)
     assert not np.array_equal(one, other)
-    np.testing.assert_array_equal(one, other_initial(config, 1))
+    np.testing.assert_array_equal(one, AuditRun(config).other_initial(1))
     assert one.std() == pytest.approx(other.std(), rel=0.2)
 
 
 def test_models_of_another_shape_are_refused(tiny_config: Config) -> None:
-    sampler = each_round(tiny_config, "rerun")
+    sampler = AuditRun(tiny_config).sampler("rerun")
     auditor = LikelihoodRatio(sampler, budget=SampleBudget(models=(np.zeros(3),)))
     with pytest.raises(ValueError, match=r"models must have the shape \(210,\), got \(3,\)"):
         auditor.begin(210, 1)

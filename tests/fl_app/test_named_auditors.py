@@ -145,7 +145,7 @@ def test_images_of_a_round_are_those_whose_gradient_is_in_its_sum(
 
 
 def _records(config: Config) -> SimulatedRecords:
-    return SimulatedRecords(config, AuditRun(config).cohort_of)
+    return AuditRun(config).records
 
 
 def _view(config: Config, **more: Any) -> RoundView:

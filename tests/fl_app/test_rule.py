@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakmeter.clients import GaussianSampling, WaterFilling, update
 from leakmeter.clients.protection.record_rule import Isotropic
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.training import record_rule, update_rule
+from leakmeter.fl_app.task import record_rule, update_rule
 
 
 def test_the_clients_rule_is_the_one_configured() -> None:

@@ -87,7 +87,7 @@ def test_natural_clients_hold_the_records_of_one_user_each(
     plain = load_task(tiny_config).dataset
     users = np.arange(120) % 8
     known = replace(plain, users=users)
-    monkeypatch.setattr("leakmeter.fl_app.data.load.dataset_of", lambda _: known)
+    monkeypatch.setattr("leakmeter.fl_app.data.dataset.dataset_of", lambda _: known)
     task = load_task(replace(tiny_config, partition="natural", seed=99))
     owners = [set(users[part.numpy()]) for part in task.parts]
     assert [len(owner) for owner in owners] == [1] * 6

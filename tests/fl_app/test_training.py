@@ -11,12 +11,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.update import LocalSteps
-from leakmeter.fl_app import training
+from leakmeter.fl_app import task as training
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines import delivery, inline
+from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
+from leakmeter.strategies.grid import current_delivery
 
 
 def replies(config: Config, *, together: bool, models: int = 1) -> list[RecordDict]:
@@ -68,7 +69,7 @@ def test_a_message_that_was_changed_on_its_way_trains_alone(
     def changed(message: Message) -> training._Job:
         """Return another round's job once client 3 trains."""
         job = usual(message)
-        if delivery.current() is not None and message.metadata.dst_node_id == 4 and seen:
+        if current_delivery() is not None and message.metadata.dst_node_id == 4 and seen:
             return replace(job, server_round=7)
         seen.append(1)
         return job

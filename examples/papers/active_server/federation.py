@@ -20,7 +20,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.signing import Identity
-from leakmeter.fl_app.data.load import load
+from leakmeter.fl_app.data.dataset import load
 from leakmeter.papers.active_server.perceptron import Batch, Perceptron, Weights
 
 # What the clients check: nothing, as in the textbook; what they are told, by binding it into their

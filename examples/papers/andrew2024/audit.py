@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from scipy.special import log_ndtr
 
+from leakmeter.auditors import OneShotCanaries
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
@@ -131,13 +132,25 @@ class Played:
     scores: Mapping[Sees, CanaryScores]  # cosines, by what an attacker sees; none without canaries
 
 
+def one_shot(config: Config, include: Literal["coin", "all"]) -> OneShotCanaries:
+    """Return the canaries of a run alone; a fair coin decides which of them play, or all do."""
+    return OneShotCanaries(
+        seats=config.canary_seats,
+        canaries=config.canaries or None,
+        repetitions=config.canary_repetitions,
+        delta=config.delta,
+        confidence=config.confidence,
+        include=include,
+        seed=config.seed,
+    )
+
+
 def play(config: Config, include: Literal["coin", "all"] = "all") -> Played:
     """Return one run, in which all canaries play, as in the paper, or those that a coin includes.
 
     Raises:
         RuntimeError: The canaries could not be audited.
     """
-    from leakmeter.fl_app.build.audit import one_shot
     from leakmeter.fl_app.task import load_task
 
     canaries = [one_shot(config, include=include)] if config.seats else []

@@ -26,7 +26,7 @@ from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit
-from leakmeter.papers.andrew2024.audit import Played, Runs, mean_std
+from leakmeter.papers.andrew2024.audit import Played, Runs, mean_std, one_shot
 from leakmeter.papers.base import Cells, Comparison, Table, median_range
 
 
@@ -110,7 +110,6 @@ def train(config: Config) -> dict[str, Played]:
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
     from leakmeter.clients.protection.per_example import per_example_gradients
-    from leakmeter.fl_app.build.audit import one_shot
     from leakmeter.fl_app.build.strategy import participation
     from leakmeter.fl_app.task import load_task
 

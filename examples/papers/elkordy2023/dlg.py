@@ -32,8 +32,8 @@ from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.sampler import CohortSampler
 from leakmeter.clients.source import Fresh
 from leakmeter.clients.update import fedsgd
-from leakmeter.fl_app.data.load import load
-from leakmeter.fl_app.model import build
+from leakmeter.fl_app.data.dataset import load
+from leakmeter.fl_app.task import build_model
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.elkordy2023.measure import SEED
 from leakmeter.papers.plot import Gallery, Line, Panel, Strip
@@ -263,7 +263,7 @@ def play(
     hands = rng.permutation(len(side.x))[: (max(case.users) + 1) * case.batch]
     parts = hands.reshape(-1, case.batch)
     truth, strangers = side.x[parts[0]], side.x[parts[-1]]
-    net = build(case.model, side.x.shape[1:], int(side.y.max()) + 1, seed=SEED + number)
+    net = build_model(case.model, side.x.shape[1:], int(side.y.max()) + 1, seed=SEED + number)
     seen = mean_gradient(net, side.x, side.y, list(parts[:users]))
     found = invert(
         net,
@@ -301,7 +301,7 @@ def information(case: Case) -> dict[str, Any]:
     """
     clients, _ = sides(case.dataset)
     x, y = torch.from_numpy(clients.x), torch.from_numpy(clients.y)
-    net = build(case.model, clients.x.shape[1:], int(y.max()) + 1, seed=SEED)
+    net = build_model(case.model, clients.x.shape[1:], int(y.max()) + 1, seed=SEED)
     start = parameters_to_vector(net.parameters()).detach().double().numpy()
     source = Fresh(
         pool=np.arange(len(x)),

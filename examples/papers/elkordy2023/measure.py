@@ -26,10 +26,9 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import LocalSteps
-from leakmeter.fl_app.build.resampling import sampler_for
+from leakmeter.fl_app.build.audit import sampler_for
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.task import Task, load_task
-from leakmeter.fl_app.training import update_rule
+from leakmeter.fl_app.task import Task, load_task, update_rule
 from leakmeter.papers import distribute
 from leakmeter.papers.base import Cells
 from leakmeter.papers.elkordy2023.mine_estimator import estimator

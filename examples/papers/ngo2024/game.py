@@ -99,10 +99,9 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
     import torch
 
     from leakmeter.clients.update import fedavg
-    from leakmeter.fl_app import model
-    from leakmeter.fl_app.build.resampling import sampler_for
+    from leakmeter.fl_app.build.audit import sampler_for
     from leakmeter.fl_app.config.settings import TaskConfig
-    from leakmeter.fl_app.task import load_task
+    from leakmeter.fl_app.task import build_model, load_task
 
     config = TaskConfig(
         dataset=setting.dataset,
@@ -115,7 +114,7 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
     )
     task = load_task(config)
     about = ("linear", task.dataset.input_shape, task.dataset.num_classes)
-    built = [model.build(*about, seed).parameters() for seed in range(setting.models)]
+    built = [build_model(*about, seed).parameters() for seed in range(setting.models)]
     starts = [torch.nn.utils.parameters_to_vector(parameters) for parameters in built]
     # One local epoch of batches of 64 at a rate of 0.01, as in the paper.
     rule = fedavg(epochs=1, batch_size=64, lr=0.01)

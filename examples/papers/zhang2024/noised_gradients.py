@@ -34,12 +34,10 @@ from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.update import UpdateRule
-from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.data import load as data
+from leakmeter.fl_app.data import dataset as data
 from leakmeter.fl_app.data.dataset import Dataset
-from leakmeter.fl_app.task import Task
-from leakmeter.fl_app.training import record_rule
+from leakmeter.fl_app.task import Task, build_model, record_rule
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.plot import Line, Panel
 from leakmeter.papers.zhang2024 import prices
@@ -197,7 +195,7 @@ def task_of(size: Scale, seed: int) -> Task:
     wanted = size.config.clients * size.examples
     assert wanted + size.public <= len(order)  # public records are nobody's
     parts = torch.from_numpy(order[:wanted]).reshape(size.config.clients, -1)
-    net = model.build(size.config.model, dataset.input_shape, dataset.num_classes, seed)
+    net = build_model(size.config.model, dataset.input_shape, dataset.num_classes, seed)
     if size.public:
         _train_publicly(net, dataset, order[-size.public :], seed)
     return Task(dataset, tuple(parts), net)

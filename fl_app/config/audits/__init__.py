@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from leakmeter.fl_app.config.audits.base import AuditorSettings
-from leakmeter.fl_app.config.audits.canaries import OneShotSettings
 from leakmeter.fl_app.config.audits.information import MineSettings, MutualInformationSettings
 from leakmeter.fl_app.config.audits.likelihood_ratio import (
     LikelihoodRatioSettings,
@@ -18,7 +16,8 @@ from leakmeter.fl_app.config.audits.records import (
     MembershipSettings,
     RecordLikelihoodRatioSettings,
 )
-from leakmeter.fl_app.config.audits.span import RecorderSettings, SpanSettings
+from leakmeter.fl_app.config.audits.rounds import OneShotSettings, RecorderSettings, SpanSettings
+from leakmeter.fl_app.config.field import AuditorSettings
 
 
 @dataclass(frozen=True)

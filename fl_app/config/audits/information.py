@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from leakmeter.fl_app.config.audits.base import (
-    EVERY,
-    AuditorSettings,
-    audit_setting,
-    check_target,
-)
-from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.field import EVERY, AuditorSettings, audit_setting
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor
@@ -76,17 +70,16 @@ class MutualInformationSettings(AuditorSettings):
     def check(cls, config: Settings) -> None:
         """Require a target that exists, data that are random, and the theorem's training."""
         if cls.is_in(config):
-            check_target("--mi-target", config.mi_target, config.clients, "all clients")
+            cls.check_target(config, "mi_target", "all clients")
         _check_theory(config, is_asked=cls.is_in(config))
         if not config.mi_over_rounds:
             return
         if not cls.is_in(config):
-            allowed, fix = "0 without the auditor mutual-information", "Add it to --auditors"
-            raise out_of_range("--mi-over-rounds", allowed, config.mi_over_rounds, fix=fix)
+            allowed = "0 without the auditor mutual-information"
+            raise config.refused("mi_over_rounds", allowed, "Add it to --auditors")
         if config.game not in ("independent", "independent-held-out"):
             allowed = f"0 in the game {config.game}, in which data are known or shared"
-            fix = "Try --lrt-game independent"
-            raise out_of_range("--mi-over-rounds", allowed, config.mi_over_rounds, fix=fix)
+            raise config.refused("mi_over_rounds", allowed, "Try --lrt-game independent")
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -144,12 +137,9 @@ class MineSettings(AuditorSettings):
         """Require enough draws in a round for the critics."""
         if cls.is_in(config) and config.sample > 1 and config.mine_draws * config.sample < 20:
             least = -(-20 // config.sample)
-            allowed = (
-                f"at least {least} with --sample {config.sample}, for 20 pairs of an update and "
-                "a sum"
-            )
-            fix = f"Try --mine-draws {least}"
-            raise out_of_range("--mine-draws", allowed, config.mine_draws, fix=fix)
+            sample = f"--sample {config.sample}"
+            allowed = f"at least {least} with {sample}, for 20 pairs of an update and a sum"
+            raise config.refused("mine_draws", allowed, f"Try --mine-draws {least}")
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -191,27 +181,22 @@ def _cases(run: AuditRun) -> list[Case]:
 
 def _check_theory(config: Settings, *, is_asked: bool) -> None:
     """Require the training and the constants that the published bound on information is about."""
-    if config.mi_c0 and config.mi_case != "independent":
-        fix = "Add --mi-case independent"
-        raise out_of_range("--mi-c0", "0 without --mi-case independent", config.mi_c0, fix=fix)
-    for name, value, usual in (
-        ("--mi-sigma", config.mi_sigma, 1.0),
-        ("--mi-entropy", config.mi_entropy, GAUSSIAN_ENTROPY),
+    for name, usual, case in (
+        ("mi_c0", 0, "independent"),
+        ("mi_sigma", 1.0, "log-concave"),
+        ("mi_entropy", GAUSSIAN_ENTROPY, "log-concave"),
     ):
-        if value != usual and config.mi_case != "log-concave":
-            allowed, fix = f"{usual} without --mi-case log-concave", "Add --mi-case log-concave"
-            raise out_of_range(name, allowed, value, fix=fix)
+        if getattr(config, name) != usual and config.mi_case != case:
+            wanted = f"--mi-case {case}"
+            raise config.refused(name, f"{usual} without {wanted}", f"Add {wanted}")
     if config.mi_case == "none":
         return
     if not is_asked:
-        allowed, fix = "none without the auditor mutual-information", "Add it to --auditors"
-        raise out_of_range("--mi-case", allowed, config.mi_case, fix=fix)
+        allowed = "none without the auditor mutual-information"
+        raise config.refused("mi_case", allowed, "Add it to --auditors")
     if config.algorithm != "fedsgd" or config.noise == "wfna":
-        allowed = (
-            "none unless --algorithm is fedsgd and --noise is not wfna: the bound is for FedSGD"
-        )
-        raise out_of_range("--mi-case", allowed, config.mi_case, fix="Try --algorithm fedsgd")
+        words = "none unless --algorithm is fedsgd and --noise is not wfna: the bound is for FedSGD"
+        raise config.refused("mi_case", words, "Try --algorithm fedsgd")
     if config.game == "partition":
         allowed = "none with --lrt-game partition: the bound is for independent clients"
-        fix = "Try --lrt-game independent"
-        raise out_of_range("--mi-case", allowed, config.mi_case, fix=fix)
+        raise config.refused("mi_case", allowed, "Try --lrt-game independent")

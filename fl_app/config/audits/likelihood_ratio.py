@@ -9,14 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from leakmeter.fl_app.config.audits.base import (
-    EVERY,
-    AuditorSettings,
-    audit_setting,
-    check_sample,
-    check_target,
-)
 from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.field import EVERY, AuditorSettings, audit_setting
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor
@@ -72,11 +66,11 @@ class LikelihoodRatioSettings(AuditorSettings):
     def check(cls, config: Settings) -> None:
         """Require a client to attack and another to hide it."""
         if cls.is_in(config):
-            check_sample(cls.auditor, config)
-            check_target("--lrt-target", config.lrt_target, config.clients, "a random one")
+            cls.check_others(config)
+            cls.check_target(config, "lrt_target", "a random one")
         elif config.lrt_models > 1:
-            allowed, fix = "1 without the auditor likelihood-ratio", "Add it to --auditors"
-            raise out_of_range("--lrt-models", allowed, config.lrt_models, fix=fix)
+            allowed = "1 without the auditor likelihood-ratio"
+            raise config.refused("lrt_models", allowed, "Add it to --auditors")
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -137,17 +131,15 @@ class TranscriptSettings(AuditorSettings):
         """Require data that can be drawn, and a run that the trials can play again."""
         if not cls.is_in(config):
             return
-        check_sample(cls.auditor, config)
-        check_target("--lrt-target", config.lrt_target, config.clients, "a random one")
+        cls.check_others(config)
+        cls.check_target(config, "lrt_target", "a random one")
         if config.game == "rerun":
             allowed = "partition, independent or independent-held-out for the auditor transcript"
             fix = "It gives a client other data, so it needs --partition iid or dirichlet"
-            raise out_of_range("--lrt-game", allowed, config.lrt_game, fix=fix)
+            raise config.refused("lrt_game", allowed, fix)
         if config.transcript_cohorts == "hidden" and config.participation != "fixed":
-            allowed = (
-                "fixed with --transcript-cohorts hidden, whose trials draw cohorts of one size"
-            )
-            raise out_of_range("--participation", allowed, config.participation)
+            words = "fixed with --transcript-cohorts hidden, whose trials draw cohorts of one size"
+            raise config.refused("participation", words)
         if config.transcript_mode == "whole-runs":
             _check_whole_runs(config)
 

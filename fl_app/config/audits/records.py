@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leakmeter.fl_app.config.audits.base import EVERY_NTH, AuditorSettings, audit_setting
-from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.field import EVERY_NTH, AuditorSettings, audit_setting
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor
@@ -34,8 +33,8 @@ class RecordLikelihoodRatioSettings(AuditorSettings):
                 ": a minibatch makes the sum a mixture over all batches, whose exact likelihood "
                 "ratio is not known"
             )
-            raise out_of_range("--noise", allowed, config.noise, fix="Try --noise record-isotropic")
-        raise out_of_range("--noise", allowed, config.noise, fix="Try --noise wfna")
+            raise config.refused("noise", allowed, "Try --noise record-isotropic")
+        raise config.refused("noise", allowed, "Try --noise wfna")
 
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
@@ -78,8 +77,8 @@ class MembershipSettings(AuditorSettings):
     def check(cls, config: Settings) -> None:
         """Require as many shadow models as a spread needs."""
         if config.membership_shadows == 1:
-            allowed, fix = "0, or at least 2 to estimate their spread", "Try --membership-shadows 8"
-            raise out_of_range("--membership-shadows", allowed, 1, fix=fix)
+            allowed = "0, or at least 2 to estimate their spread"
+            raise config.refused("membership_shadows", allowed, "Try --membership-shadows 8")
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.verdict import Verdict
 from leakmeter.auditors.wording import OBSERVED, claim, is_certain, is_epsilon, signed, terms
-from leakmeter.fl_app.config.noises import RECORD_NOISES
+from leakmeter.fl_app.config.tables import RECORD_NOISES
 from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM, TARGET
 from leakmeter.fl_app.report.read import Run
 

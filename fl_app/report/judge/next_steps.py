@@ -15,7 +15,7 @@ from leakmeter.auditors.judge.steps import LEAKS, MOST_STEPS, Step
 from leakmeter.auditors.judge.verdict import is_distorted
 from leakmeter.auditors.wording import number
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.noises import NO_NOISE, NOISES, RECORD_NOISES
+from leakmeter.fl_app.config.tables import NO_NOISE, NOISES, RECORD_NOISES
 from leakmeter.fl_app.report.judge.command import again, program
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read import REPLAY_OF, Run

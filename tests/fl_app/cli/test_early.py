@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.data.load import dataset_of, dealt
+from leakmeter.fl_app.data.dataset import dataset_of, dealt
 from leakmeter.fl_app.engines import cluster
 from tests.helpers.processes import run_copies
 from tests.helpers.project import ROOT

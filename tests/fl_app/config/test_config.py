@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from leakmeter.fl_app.cli import run
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, adaptation, from_context
-from leakmeter.fl_app.config.datasets import DATASETS
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab, setting
 from leakmeter.fl_app.config.models import MODELS
-from leakmeter.fl_app.config.names import ALGORITHMS, PARTITIONS, SERVERS
 from leakmeter.fl_app.config.settings import TaskConfig
+from leakmeter.fl_app.config.tables import ALGORITHMS, DATASETS, PARTITIONS, SERVERS
 from tests.helpers.project import ROOT
 
 PYPROJECT = ROOT / "pyproject.toml"
@@ -53,8 +52,8 @@ text = st.text().filter(str.isprintable)
     dataset=st.sampled_from(tuple(DATASETS)),
     model=st.sampled_from(tuple(MODELS)),
     partition=st.sampled_from(PARTITIONS),
-    algorithm=st.sampled_from(ALGORITHMS),
-    server=st.sampled_from(SERVERS),
+    algorithm=st.sampled_from(tuple(ALGORITHMS)),
+    server=st.sampled_from(tuple(SERVERS)),
     lr=positive,
     server_lr=positive,
     dirichlet=positive,

@@ -14,8 +14,7 @@ import pytest
 
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, note_on_size
-from leakmeter.fl_app.data.load import load
+from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, load, note_on_size
 from tests.helpers.numbers import idx
 
 REAL = os.environ.get(FOLDER_VARIABLE)

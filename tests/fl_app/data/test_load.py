@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakmeter.fl_app.config.datasets import DATASETS
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.tables import DATASETS
 from leakmeter.fl_app.data import adult
-from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset
-from leakmeter.fl_app.data.load import load
+from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset, load
 from tests.helpers.numbers import first_fast, idx
 
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -79,7 +78,7 @@ def test_every_name_has_a_loader() -> None:
 
 def test_importing_the_module_imports_nothing_heavy() -> None:
     code = (
-        "import sys, leakmeter.fl_app.data.load, leakmeter.fl_app.data.partition\n"
+        "import sys, leakmeter.fl_app.data.dataset, leakmeter.fl_app.data.partition\n"
         "import leakmeter.fl_app.config.config\n"
         "print({'torch', 'torchvision', 'sklearn'} & set(sys.modules))"
     )

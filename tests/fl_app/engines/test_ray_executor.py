@@ -17,12 +17,11 @@ from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.clients.sampler import CohortSampler, in_process
-from leakmeter.fl_app.build.resampling import each_round, sampler_for, sampler_of
+from leakmeter.fl_app.build.audit import AuditRun, sampler_for
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.ray_executor import RayExecutor
-from leakmeter.fl_app.task import load_task
-from leakmeter.fl_app.training import update_rule
+from leakmeter.fl_app.task import load_task, update_rule
 
 DIM = 210
 GAMES = ["rerun", "partition", "independent", "independent-held-out"]
@@ -74,7 +73,7 @@ def test_updates_are_clipped_as_the_runs_clients_clip_them(tiny_config: Config) 
     noisy = replace(tiny_config, noise="central", clip_norm=0.1)
 
     def clip_norm(config: Config, norm: float | None = None) -> float | None:
-        return sampler_of(config, "rerun", view_of(norm))._clip_norm
+        return AuditRun(config).sampler_of("rerun", view_of(norm))._clip_norm
 
     assert clip_norm(tiny_config) is None
     assert clip_norm(noisy) == 0.1
@@ -259,7 +258,7 @@ def test_ray_that_was_ended_is_an_interrupt_and_no_failure_of_an_auditor(
 
 
 def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config, stand_in) -> None:
-    sampler_of = each_round(replace(tiny_config, engine="ray"), "rerun")
+    sampler_of = AuditRun(replace(tiny_config, engine="ray")).sampler("rerun")
     here = sampler_of(view_of())
     assert here._cohort._threads == min(os.cpu_count() or 1, 4)
     assert here._executor is in_process

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import wording
+from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import locked
 from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main
@@ -253,7 +254,7 @@ def test_rounds_that_cost_more_than_planned_raise_the_reservation(
     config = noised(tiny_config, tmp_path)
     strategy = build.server_strategy(config)
     account = budget.reserve(config, strategy, made(tmp_path / "a"))
-    noise = next(s for s in budget.chain(strategy) if isinstance(s, Noised))
+    noise = next(s for s in chain(strategy) if isinstance(s, Noised))
     usual = account.planned.releases[0]
     noise.spending.add(Charge(usual, 3, (0, 1, 2)))
     account.note(strategy, 1)
@@ -289,7 +290,7 @@ def test_a_copy_of_a_folder_is_noticed(
     with pytest.raises(ConfigError, match=r"/b is a copy of .*/c"):
         budget.reserve(config, strategy, copy)
     # The one that went on is no longer there: the copy knows nothing of its releases.
-    noise = next(s for s in budget.chain(strategy) if isinstance(s, Noised))
+    noise = next(s for s in chain(strategy) if isinstance(s, Noised))
     for _ in range(2):
         noise.spending.add(Charge(account.planned.releases[0], 1, (0,)))
     account.settle(strategy)

@@ -15,7 +15,6 @@ from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
 from leakmeter.fl_app import client_app
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.run import charges
 from leakmeter.fl_app.run import run as run_module
 from leakmeter.strategies.accounting.ledger import Ledger
 
@@ -120,7 +119,7 @@ def test_in_a_simulation_a_round_that_is_played_again_is_the_same_release(
 def test_in_a_deployment_a_round_that_is_played_again_is_charged_twice(
     tiny: list[str], tmp_path: Path, clients_that: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(charges, "is_deployed", lambda: True)
+    monkeypatch.setattr(run_module, "is_deployed", lambda: True)
     clients_that(cut_off)
     assert main(settings(tiny, tmp_path)) == 130
     before = spent_by(tmp_path)

@@ -21,7 +21,6 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.update import fedavg
-from leakmeter.fl_app.build.audit import one_shot
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import load_task
@@ -32,6 +31,7 @@ from leakmeter.papers.andrew2024.audit import (
     Played,
     mean_std,
     normal_logsf,
+    one_shot,
     play,
     published,
     seeded,

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.model import build
+from leakmeter.fl_app.task import build_model
 from leakmeter.papers.base import Table, write_table
 from leakmeter.papers.elkordy2023 import dlg
 from leakmeter.papers.elkordy2023.dlg import (
@@ -92,7 +92,7 @@ def test_who_seeks_all_images_finds_the_targets_where_who_seeks_one_does_not() -
 
 @pytest.mark.parametrize("model", ["slp", "mlp"])
 def test_the_mean_of_fedsgd_updates_is_the_gradient_of_all_images_together(model: str) -> None:
-    net = build(model, (8, 8), 10, seed=0)
+    net = build_model(model, (8, 8), 10, seed=0)
     rng = stream(0, "images")
     x, y = rng.random((12, 8, 8), dtype=np.float32), rng.integers(0, 10, 12)
     found = mean_gradient(net, x, y, np.arange(12).reshape(3, 4))

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakmeter.fl_app.task import load_task
-from leakmeter.fl_app.training import record_rule
+from leakmeter.fl_app.task import load_task, record_rule
 from leakmeter.papers.base import audited_run
 from leakmeter.papers.zhang2024.noised_gradients import (
     _SCALES,

@@ -1,15 +1,15 @@
-"""Settings of the auditor one-shot."""
+"""Settings of the auditors that look at what a round leaves: one-shot, span and recorder."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from leakmeter.fl_app.config.audits.base import AuditorSettings, audit_setting
 from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.field import EVERY_NTH, AuditorSettings, audit_setting
 
 if TYPE_CHECKING:
-    from leakmeter.auditors import Auditor, OneShotCanaries
+    from leakmeter.auditors import Auditor
     from leakmeter.fl_app.build.audit import AuditRun
     from leakmeter.fl_app.config.settings import Settings
 
@@ -47,12 +47,12 @@ class OneShotSettings(AuditorSettings):
         if not cls.is_in(config):
             return
         if config.canary_seats < 1:
-            fix = "Try --canary-seats 10"
-            raise out_of_range("--canary-seats", "at least 1 for the auditor one-shot", 0, fix=fix)
+            allowed = "at least 1 for the auditor one-shot"
+            raise config.refused("canary_seats", allowed, "Try --canary-seats 10")
         if config.canary_repetitions > config.rounds:
             allowed = f"at most --rounds {config.rounds}"
             fix = f"Try --rounds {config.canary_repetitions}"
-            raise out_of_range("--canary-repetitions", allowed, config.canary_repetitions, fix=fix)
+            raise config.refused("canary_repetitions", allowed, fix)
         most, canaries = cls.slots(config), cls.planned(config)
         if not 2 <= canaries <= most:
             allowed = f"from 2 to {most} = canary seats × rounds / repetitions"
@@ -60,12 +60,12 @@ class OneShotSettings(AuditorSettings):
             raise out_of_range("--canaries", allowed, canaries, fix=fix)
         limit = (1 - config.confidence) / canaries
         if config.bounds == "anytime" and config.delta >= limit:
-            allowed = (
+            raise config.refused(
+                "delta",
                 f"below (1 − confidence) / canaries = {limit:.2g} with --bounds anytime, which "
-                "pays δ for each canary"
+                "pays δ for each canary",
+                f"Try --delta {limit / 100:.1g}",
             )
-            fix = f"Try --delta {limit / 100:.1g}"
-            raise out_of_range("--delta", allowed, config.delta, fix=fix)
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -75,11 +75,6 @@ class OneShotSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the canaries of a run; a fair coin decides which of them play."""
-        return cls.canaries_of(run, "coin")
-
-    @staticmethod
-    def canaries_of(run: AuditRun, include: Literal["coin", "all"]) -> OneShotCanaries:
-        """Return the canaries of a run; a fair coin decides which of them play, or all do."""
         from leakmeter.auditors import OneShotCanaries
 
         config = run.config
@@ -89,6 +84,50 @@ class OneShotSettings(AuditorSettings):
             repetitions=config.canary_repetitions,
             delta=config.delta,
             confidence=run.anytime_confidence,
-            include=include,
             seed=config.seed,
+        )
+
+
+@dataclass(frozen=True)
+class SpanSettings(AuditorSettings):
+    """Span condition: does an update lie outside the span of the other clients' updates?"""
+
+    auditor = "span"
+    lacks = "needs the clients' plain updates, which only a simulation keeps"
+
+    span_every: int = audit_setting(1, f"rounds that span audits: {EVERY_NTH}", low=-1)
+
+    @classmethod
+    def check(cls, config: Settings) -> None:
+        """Require other clients."""
+        if cls.is_in(config):
+            cls.check_others(config)
+
+    @classmethod
+    def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
+        """Return the bytes of the clients' updates."""
+        return 16 * dim * config.sample, "--sample, or use a smaller --model"
+
+    @classmethod
+    def make(cls, run: AuditRun) -> Auditor:
+        """Return the audit of the span condition."""
+        from leakmeter.auditors import SpanCondition
+
+        return SpanCondition(every=run.config.span_every)
+
+
+@dataclass(frozen=True)
+class RecorderSettings(AuditorSettings):
+    """Records what the server saw of each round, so that it can be audited again later."""
+
+    auditor = "recorder"
+    lacks = ""
+
+    @classmethod
+    def make(cls, run: AuditRun) -> Auditor:
+        """Return the recorder, which notes the settings of the run."""
+        from leakmeter.auditors import AggregateRecorder
+
+        return AggregateRecorder(
+            about={"config": run.config.to_mapping(), "deployed": run.is_deployed}
         )
