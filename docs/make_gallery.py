@@ -32,13 +32,12 @@ from leakmeter.auditors.gaussian import (  # noqa: E402
     epsilon_gaussian,
 )
 from leakmeter.auditors.wording import both_ends, remarked  # noqa: E402
-from leakmeter.fl_app.report.draw.attackers import Forest  # noqa: E402
 from leakmeter.fl_app.report.draw.curves import cosines, tradeoffs  # noqa: E402
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Series  # noqa: E402
 from leakmeter.fl_app.report.draw.layout import axis_strip, layout  # noqa: E402
 from leakmeter.fl_app.report.draw.layout import strip as strip_of  # noqa: E402
 from leakmeter.fl_app.report.html.assets import STYLE  # noqa: E402
-from leakmeter.fl_app.report.html.details import AXIS, title  # noqa: E402
+from leakmeter.fl_app.report.html.details import AXIS, Forest, title  # noqa: E402
 from leakmeter.fl_app.report.html.template import chart, render, strip, swatch  # noqa: E402
 from leakmeter.fl_app.report.read import Run, read_run  # noqa: E402
 

@@ -5,26 +5,29 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from markupsafe import Markup, escape
 
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.judge.adversary import Group
+from leakmeter.auditors.judge.adversary import Group, by_adversary
 from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.judge.standing import standings
 from leakmeter.auditors.wording import (
     KINDS,
     condition,
     counted,
+    is_epsilon,
     quantity,
     remark,
     sentence,
     size,
     skipped,
 )
-from leakmeter.fl_app.report.draw.attackers import Forest
+from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
 from leakmeter.fl_app.report.draw.layout import axis_strip
 from leakmeter.fl_app.report.draw.layout import strip as strip_of
 from leakmeter.fl_app.report.html.template import exact, render, strip
@@ -92,6 +95,43 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
             setting = _SETTINGS.get(one.auditor) if run.settings else None
             asked = f"every={one.every}" if setting is None else f"{setting} {one.every}"
             yield one.auditor, skipped(one, asked)
+
+
+@dataclass(frozen=True)
+class Forest:
+    """All ε of a run, by attacker, and the scale on which they are drawn."""
+
+    groups: Sequence[Group]
+    scale: Scale
+
+    @classmethod
+    def of(cls, run: Run) -> Self | None:
+        """Return the ε of a run, or nothing if it has none."""
+        groups = by_adversary([f for f in run.of_the_run if is_epsilon(f)])
+        groups = [g for g in groups if g.leads]
+        if not groups:
+            return None
+        shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
+        values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
+        return cls(groups, Scale.over(filter(math.isfinite, values), "shifted"))
+
+    def series(self, finding: Finding, upper: Finding | None) -> list[Series]:
+        """Return what is drawn for a number and the guarantee that it may be compared with."""
+        ends = [finding] if upper is None else [finding, upper]
+        return [one for f in ends for one in self._of(f)]
+
+    def _of(self, finding: Finding) -> Iterator[Series]:
+        """Yield a number, the side on which the truth may be, its cap and its null band."""
+        if (band := finding.null_band) is not None:
+            yield Series("", band, (0.5, 0.5), REFERENCE, low=(0, 0), high=(1, 1), is_line=False)
+        if not math.isfinite(finding.value):
+            return
+        towards = {"lower_bound": self.scale.high, "guarantee": self.scale.low}
+        if (end := towards.get(finding.kind)) is not None:
+            yield ray(finding.value, end, KIND_LOOKS[finding.kind][0])
+        if finding.cap is not None and math.isfinite(finding.cap):
+            yield Series("", (finding.cap, finding.cap), (0.0, 1.0), REFERENCE)
+        yield mark(finding)
 
 
 AXIS = "ε (log scale)"

@@ -13,7 +13,7 @@ from leakmeter.auditors.reconstruction.inversion import FOLDER
 from leakmeter.auditors.reconstruction.picture import SIGNATURE, caption_of
 from leakmeter.auditors.wording import KINDS, counted
 from leakmeter.fl_app.report.draw import figures
-from leakmeter.fl_app.report.draw.attackers import attackers
+from leakmeter.fl_app.report.draw.curves import attackers
 from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.html.assets import SCRIPT, STYLE
 from leakmeter.fl_app.report.html.compare import comparison
