@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -112,6 +112,7 @@ class Run(Report):
 
     name: str = field()  # required here: without `field`, a dataclass takes the default above
     folder: Path
+    _: KW_ONLY
     is_finished: bool = True
     is_running: bool = False
 
