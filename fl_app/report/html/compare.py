@@ -14,10 +14,10 @@ from leakmeter.auditors.judge import terse
 from leakmeter.auditors.judge.adversary import Adversary, Group, is_promise
 from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.judge.standing import Standing, standings
-from leakmeter.auditors.wording import KINDS, capital, is_epsilon, size, terms
+from leakmeter.auditors.wording import KINDS, capital, is_epsilon, share, size, terms
 from leakmeter.fl_app.report.draw.figure import MARKERS, Axis, Figure, Series
 from leakmeter.fl_app.report.html.first_screen import upper_bound
-from leakmeter.fl_app.report.html.template import DASH, exact_share, figure, render
+from leakmeter.fl_app.report.html.template import DASH, data, figure, render
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read import Run
 
@@ -75,7 +75,7 @@ def comparison(runs: Sequence[Run]) -> Markup:
 def _verdict(run: Run, alias: str) -> tuple[Any, ...]:
     """Return one line about a run: its short name, its worst attacker, accuracy."""
     lines = [one for one in standings(verdicts(run)) if not one.is_statement]
-    accuracy = DASH if run.accuracy is None else exact_share(run.accuracy)
+    accuracy = DASH if run.accuracy is None else data(run.accuracy, share(run.accuracy))
     return alias, run.name, lines[0] if lines else None, upper_bound(run), accuracy
 
 

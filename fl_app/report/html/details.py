@@ -10,22 +10,12 @@ from typing import Any, Self
 
 from markupsafe import Markup, escape
 
+from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.adversary import Group, by_adversary
 from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.judge.standing import standings
-from leakmeter.auditors.wording import (
-    KINDS,
-    condition,
-    counted,
-    is_epsilon,
-    quantity,
-    remark,
-    sentence,
-    size,
-    skipped,
-)
 from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
 from leakmeter.fl_app.report.draw.layout import axis_strip
@@ -56,8 +46,8 @@ _CARDS = """
 <p class="eyebrow">{{ one.who }} · unit {{ verdict.lead.unit }}</p>
 {{ one|badge }}<h3>{{ verdict.headline }}</h3><dl>
 <dt>Who</dt><dd><p>{{ verdict.group.adversary.sentence() }}</p></dd>
-{% if stake(verdict.lead) %}<dt>At stake</dt><dd><p>{{ sentence(stake(verdict.lead)) }}</p></dd>
-{% endif %}
+{% if stake(verdict.lead) %}<dt>At stake</dt>
+<dd><p>{{ wording.sentence(stake(verdict.lead)) }}</p></dd>{% endif %}
 <dt>Found</dt><dd>{% for words in verdict.found %}<p>{{ words }}</p>{% endfor %}</dd>
 {% if verdict.sure %}<dt>How sure</dt>
 <dd>{% for words in verdict.sure %}<p>{{ words }}</p>{% endfor %}</dd>{% endif %}
@@ -81,8 +71,6 @@ def cards(run: Run) -> Markup:
         _CARDS,
         cards=[(one, advice(one.verdict, run, made)) for one in standings(made)],
         note=_NOTE,
-        stake=stake,
-        sentence=sentence,
         limitations=run.limitations,
         skips=list(_skips(run)),
     )
@@ -94,7 +82,7 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
         if one.skips:
             setting = _SETTINGS.get(one.auditor) if run.settings else None
             asked = f"every={one.every}" if setting is None else f"{setting} {one.every}"
-            yield one.auditor, skipped(one, asked)
+            yield one.auditor, wording.skipped(one, asked)
 
 
 @dataclass(frozen=True)
@@ -107,7 +95,7 @@ class Forest:
     @classmethod
     def of(cls, run: Run) -> Self | None:
         """Return the ε of a run, or nothing if it has none."""
-        groups = by_adversary([f for f in run.of_the_run if is_epsilon(f)])
+        groups = by_adversary([f for f in run.of_the_run if wording.is_epsilon(f)])
         groups = [g for g in groups if g.leads]
         if not groups:
             return None
@@ -184,8 +172,8 @@ def _endless(*ends: Finding | None) -> Iterator[str]:
 
 
 def _how(f: Finding) -> str:
-    sized = f", {words}" if (words := size(f)) else ""
-    return sentence(f"{KINDS[f.kind][0]}, {f.auditor}{sized}: {f.rule}")
+    sized = f", {words}" if (words := wording.size(f)) else ""
+    return wording.sentence(f"{wording.KINDS[f.kind][0]}, {f.auditor}{sized}: {f.rule}")
 
 
 _HEADS = (
@@ -213,12 +201,13 @@ _TABLE = """
 <thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
 <tbody>{% for f in findings %}<tr>
 {% if has_rounds %}<td>{{ (f.server_round or 0)|exact }}</td>{% endif %}
-<th scope="row">{{ quantity(f.quantity) }}<small>{{ f.auditor }}</small></th>
-<td>{{ kinds[f.kind][0] }}{% if condition(f) %}<small>{{ condition(f) }}</small>{% endif %}</td>
-<td class="value">{{ f|exact_value }}
-{% if remark(f) %}<small>{{ remark(f) }}</small>{% endif %}</td>
+<th scope="row">{{ wording.quantity(f.quantity) }}<small>{{ f.auditor }}</small></th>
+<td>{{ wording.KINDS[f.kind][0] }}
+{% if wording.condition(f) %}<small>{{ wording.condition(f) }}</small>{% endif %}</td>
+<td class="value">{{ f.value|data(wording.value(f)) }}
+{% if wording.remark(f) %}<small>{{ wording.remark(f) }}</small>{% endif %}</td>
 <td>{{ dash if f.delta is none else f.delta|exact }}</td>
-<td>{{ dash if f.confidence is none else f.confidence|percent_exact }}</td>
+<td>{{ dash if f.confidence is none else f.confidence|data(wording.percent(f.confidence)) }}</td>
 <td>{{ dash if f.cap is none else f.cap|exact }}
 {% if f.saturated %}<span class="tag">saturated</span>{% endif %}</td>
 <td>{% if f.null_band %}{{ f.null_band[0]|exact }} to {{ f.null_band[1]|exact }}
@@ -247,8 +236,8 @@ def tables(run: Run) -> Markup:
     if run.of_the_run:
         parts.append(("", _table(run.of_the_run, "Findings about the run as a whole")))
     for auditor, found in of_rounds.items():
-        rounds = counted(len({f.server_round for f in found}), "round")
-        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each alone"
+        rounds = wording.counted(len({f.server_round for f in found}), "round")
+        summary = f"{auditor}: {wording.counted(len(found), 'finding')} about {rounds}, each alone"
         parts.append((summary, _table(found, f"{auditor}, round by round")))
     return render(_TABLES, tables=parts)
 
@@ -264,7 +253,6 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
         findings=findings,
         has_rounds=has_rounds,
         heads=(("round",) if has_rounds else ()) + _HEADS,
-        kinds=KINDS,
         attackers=who,
         assumptions=assumptions,
         legends=(
@@ -272,10 +260,7 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
             ("Assumptions", [(key, sentence_of(name)) for name, key in assumptions.items()]),
         ),
         attacker=_attacker,
-        condition=condition,
         facts=_facts,
-        quantity=quantity,
-        remark=remark,
         samples=_samples,
     )
 
