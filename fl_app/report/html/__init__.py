@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -48,21 +48,20 @@ _DOCUMENT = """
 <body><a href="#main" class="skip">Skip to the verdict</a>
 <header><p class="brand"><strong>Leakmeter</strong> report
 {% if name %} <span class="run">{{ name }}</span>{% endif %}</p></header>
-{{ bar }}<main id="main">{{ main }}</main>
+{{ bar }}<main id="main">{{ first }}
+{% if main %}
+<section id="figures" aria-labelledby="figures-head"><h2 id="figures-head">The main figures</h2>
+{{ main }}</section>{% endif %}
+{% for name, head, about, content in folds %}
+<details id="{{ name }}" class="fold" data-print><summary><h2>{{ head }}</h2>
+<span class="about">{{ about }}</span></summary>{{ content }}</details>
+{% endfor %}</main>
 <footer><p>Made by Leakmeter from report.json, which has the exact numbers. This page
  {{ "asks only the machine that serves it" if is_live else "fetches nothing" }}.</p></footer>
 <div id="tip" role="tooltip" hidden></div><script>{{ script }}</script></body></html>
 """
 _FIGURES = """
 <div class="figures">{% for one in figures %}{{ figure(one) }}{% endfor %}</div>
-"""
-_MAIN = """
-<section id="figures" aria-labelledby="figures-head"><h2 id="figures-head">The main figures</h2>
-{{ content }}</section>
-"""
-_FOLD = """
-<details id="{{ name }}" class="fold" data-print><summary><h2>{{ head }}</h2>
-<span class="about">{{ about }}</span></summary>{{ content }}</details>
 """
 _PICTURES = """
 <div class="figures">{% for source, words, caption in pictures %}
@@ -79,28 +78,21 @@ _KINDS = """
 """
 
 
-@dataclass(frozen=True)
-class Live:
-    """What a page that is served has on top: it may ask its own server.
+Fold = tuple[str, str, str, Markup]  # id, heading, what it is about, content
 
-    Attributes:
-        bar: Markup before the content.
-        style: Of the bar.
-        script: Keeps the page up to date.
-    """
 
-    bar: Markup
-    style: str
-    script: str
+class Live(NamedTuple):
+    """What a page that is served has on top: it may ask its own server."""
+
+    bar: Markup  # before the content
+    style: str  # of the bar
+    script: str  # keeps the page up to date
 
 
 def leave_page(folder: Path, say: Callable[[str], None]) -> bool:
-    """Write the page of a finished run into its folder and say where it is.
+    """Write the page of a finished run into its folder, say where, and return whether it is there.
 
     A page that cannot be made must not cost the run: its numbers are on disk already.
-
-    Returns:
-        Whether there is a page.
     """
     try:
         path = Page(folder).path
@@ -141,35 +133,36 @@ class Page:
 
 
 def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None = None) -> str:
-    """Return the page about one run or several.
-
-    Args:
-        runs: At least one.
-        galleries: Folders with further pictures.
-        live: What a page that is served has on top.
-    """
+    """Return the page about one run or several, with the pictures of further folders."""
     found = figures(runs)
     if len(runs) > 1:
-        title, name, first = f"{len(runs)} runs compared", "", comparison(runs)
-        found = sorted(found, key=lambda one: not one.is_first)
-    else:
-        title, name, first = f"What {runs[0].name} leaks", runs[0].name, first_screen(runs[0])
-        main = [*attackers(runs[0]), *(one for one in found if one.is_first)]
-        found = [one for one in found if not one.is_first]
-        if main:
-            first += render(_MAIN, content=_figures(main))
-    return document(title, name, Markup("").join((first, *_folds(runs, found, galleries))), live)
+        more = sorted(found, key=lambda one: not one.is_first)
+        folds = tuple(_folds(runs, more, galleries))
+        return document(f"{len(runs)} runs compared", "", comparison(runs), live, folds=folds)
+    [run] = runs
+    main = [*attackers(run), *(one for one in found if one.is_first)]
+    folds = tuple(_folds(runs, [one for one in found if not one.is_first], galleries))
+    return document(f"What {run.name} leaks", run.name, first_screen(run), live, main, folds)
 
 
-def document(title: str, name: str, main: Markup, live: Live | None = None) -> str:
-    """Return a whole file around the content of a page."""
+def document(
+    title: str,
+    name: str,
+    first: Markup,
+    live: Live | None = None,
+    main: Sequence[Figure] = (),
+    folds: Sequence[Fold] = (),
+) -> str:
+    """Return a whole file: the first screen, the main figures, and what is folded below them."""
     text = render(
         _DOCUMENT,
         policy=f"{_POLICY}; connect-src 'self'" if live else _POLICY,
         generator=GENERATOR,
         title=title,
         name=name,
-        main=main,
+        first=first,
+        main=_figures(main) if main else "",
+        folds=folds,
         style=Markup(STYLE + (live.style if live else "")),
         script=Markup(SCRIPT + (live.script if live else "")),
         bar=live.bar if live else "",
@@ -180,41 +173,37 @@ def document(title: str, name: str, main: Markup, live: Live | None = None) -> s
 
 
 def _figures(found: Sequence[Figure]) -> Markup:
-    return render(_FIGURES, figures=found, figure=figure)
-
-
-def _fold(name: str, head: str, about: str, content: Markup) -> Markup:
-    """Return a part of the page that is folded until somebody asks for it."""
-    return render(_FOLD, name=name, head=head, about=about, content=content)
+    made = Markup("").join(figure(one) for one in found)
+    return Markup('<div class="figures">{}</div>').format(made)
 
 
 def _folds(
     runs: Sequence[Run], more: Sequence[Figure], galleries: Sequence[Path]
-) -> Iterator[Markup]:
+) -> Iterator[Fold]:
     """Yield each folded part that has any content; several runs have one of each."""
 
-    def each(name: str, head: str, about: str, made: Sequence[Markup | None]) -> Iterator[Markup]:
-        for i, (run, content) in enumerate(zip(runs, made, strict=True), start=1):
-            if content is not None:
-                is_one = len(runs) == 1
-                own, title = (name, head) if is_one else (f"{name}-{i}", f"{head}: {run.name}")
-                yield _fold(own, title, about, content)
+    def each(
+        name: str, head: str, about: str, make: Callable[[Run], Markup | None]
+    ) -> Iterator[Fold]:
+        for i, run in enumerate(runs, start=1):
+            own, title = (name, head)
+            if len(runs) > 1:
+                own, title = f"{name}-{i}", f"{head}: {run.name}"
+            if (content := make(run)) is not None:
+                yield own, title, about, content
 
-    about = "what, how sure, what to do"
-    yield from each("verdicts", "Each attacker in detail", about, [*map(cards, runs)])
+    yield from each("verdicts", "Each attacker in detail", "what, how sure, what to do", cards)
     if more:
-        yield _fold("more-figures", "More figures", f"{len(more)}", _figures(more))
+        yield "more-figures", "More figures", f"{len(more)}", _figures(more)
     own = [place for run in runs for place in (run.folder, run.folder / FOLDER)]
     if shots := [one for folder in (*own, *galleries) for one in _pictures(folder)]:
         grid = render(_PICTURES, pictures=shots)
-        yield _fold("pictures", "Reconstructions", counted(len(shots), "picture"), grid)
-    about = "guaranteed, shown, estimated"
-    yield from each("epsilon", "All ε on one axis", about, [*map(forest, runs)])
-    yield from each("findings", "All findings", "with assumptions", [*map(tables, runs)])
-    about = "command, releases"
-    yield from each("repeat", "Settings and how to repeat", about, [*map(repeat, runs)])
+        yield "pictures", "Reconstructions", counted(len(shots), "picture"), grid
+    yield from each("epsilon", "All ε on one axis", "guaranteed, shown, estimated", forest)
+    yield from each("findings", "All findings", "with assumptions", tables)
+    yield from each("repeat", "Settings and how to repeat", "command, releases", repeat)
     kinds = render(_KINDS, words=_READING, kinds=KINDS.values())
-    yield _fold("reading", "How to read the numbers", "kinds, ε, null bands", kinds)
+    yield "reading", "How to read the numbers", "kinds, ε, null bands", kinds
 
 
 def _pictures(folder: Path) -> Iterator[tuple[str, str, str]]:

@@ -162,13 +162,9 @@ def aliases(runs: Sequence[Run]) -> list[str]:
 
 
 def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
-    """Yield accuracy against the ε of the attacker that most runs have in common.
+    """Yield accuracy against the ε of the attacker that most runs, named so, have in common.
 
     Nothing if no run has an accuracy and an ε that is shown or guaranteed.
-
-    Args:
-        runs: The runs.
-        names: The short name of each.
     """
     lines = [_by_attacker(run) for run in runs]
     key = _common(lines)
