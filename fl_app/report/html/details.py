@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import sentence_of
@@ -16,11 +15,10 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.adversary import Group, by_adversary
 from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.judge.standing import standings
+from leakmeter.fl_app.report.draw import layout
 from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
-from leakmeter.fl_app.report.draw.layout import axis_strip
-from leakmeter.fl_app.report.draw.layout import strip as strip_of
-from leakmeter.fl_app.report.html.template import exact, render, strip
+from leakmeter.fl_app.report.html.template import render, strip
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.command import DEFAULTS, again
 from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts
@@ -85,43 +83,6 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
             yield one.auditor, wording.skipped(one, asked)
 
 
-@dataclass(frozen=True)
-class Forest:
-    """All ε of a run, by attacker, and the scale on which they are drawn."""
-
-    groups: Sequence[Group]
-    scale: Scale
-
-    @classmethod
-    def of(cls, run: Run) -> Self | None:
-        """Return the ε of a run, or nothing if it has none."""
-        groups = by_adversary([f for f in run.of_the_run if wording.is_epsilon(f)])
-        groups = [g for g in groups if g.leads]
-        if not groups:
-            return None
-        shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
-        values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
-        return cls(groups, Scale.over(filter(math.isfinite, values), "shifted"))
-
-    def series(self, finding: Finding, upper: Finding | None) -> list[Series]:
-        """Return what is drawn for a number and the guarantee that it may be compared with."""
-        ends = [finding] if upper is None else [finding, upper]
-        return [one for f in ends for one in self._of(f)]
-
-    def _of(self, finding: Finding) -> Iterator[Series]:
-        """Yield a number, the side on which the truth may be, its cap and its null band."""
-        if (band := finding.null_band) is not None:
-            yield Series("", band, (0.5, 0.5), REFERENCE, low=(0, 0), high=(1, 1), is_line=False)
-        if not math.isfinite(finding.value):
-            return
-        towards = {"lower_bound": self.scale.high, "guarantee": self.scale.low}
-        if (end := towards.get(finding.kind)) is not None:
-            yield ray(finding.value, end, KIND_LOOKS[finding.kind][0])
-        if finding.cap is not None and math.isfinite(finding.cap):
-            yield Series("", (finding.cap, finding.cap), (0.0, 1.0), REFERENCE)
-        yield mark(finding)
-
-
 AXIS = "ε (log scale)"
 _FOREST = """
 <table class="forest">
@@ -132,7 +93,7 @@ _FOREST = """
 <tr><th colspan="3" scope="rowgroup">{{ title(group) }}</th></tr>
 {% for f, upper in group.rows %}
 <tr><td><span class="number">{{ f|exact_claim(upper) }}</span></td>
-<td class="wide">{{ bar(f, upper) }}
+<td class="wide">{{ bar(f, upper, scale) }}
 {% for words in endless(f, upper) %}<small>{{ words }}</small>{% endfor %}</td>
 <td class="how">{{ how(f) }}{% if upper %} {{ how(upper) }}{% endif %}</td></tr>
 {% endfor %}{% endfor %}</tbody></table>
@@ -142,20 +103,50 @@ _FOREST = """
 
 def forest(run: Run) -> Markup | None:
     """Return all ε of a run on one axis, or nothing if it has none."""
-    drawn = Forest.of(run)
-    if drawn is None:
+    groups, scale = epsilons(run)
+    if not groups:
         return None
     return render(
         _FOREST,
         name=AXIS,
-        axis=strip(axis_strip(drawn.scale)),
-        groups=drawn.groups,
+        axis=strip(layout.axis_strip(scale)),
+        groups=groups,
+        scale=scale,
         title=title,
-        bar=lambda f, upper: strip(strip_of(drawn.series(f, upper), drawn.scale)),
+        bar=bar,
         endless=_endless,
         how=_how,
         contradictions=contradictions(run),
     )
+
+
+def epsilons(run: Run) -> tuple[list[Group], Scale]:
+    """Return all ε of a run by attacker, and the scale on which they are drawn."""
+    groups = by_adversary([f for f in run.of_the_run if wording.is_epsilon(f)])
+    groups = [g for g in groups if g.leads]
+    shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
+    values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
+    return groups, Scale.over(filter(math.isfinite, values), "shifted")
+
+
+def bar(finding: Finding, upper: Finding | None, scale: Scale) -> Markup:
+    """Return a number on the axis, with the guarantee that it may be compared with."""
+    ends = [finding] if upper is None else [finding, upper]
+    return strip(layout.strip([one for f in ends for one in _series(f, scale)], scale))
+
+
+def _series(finding: Finding, scale: Scale) -> Iterator[Series]:
+    """Yield a number, the side on which the truth may be, its cap and its null band."""
+    if (band := finding.null_band) is not None:
+        yield Series("", band, (0.5, 0.5), REFERENCE, low=(0, 0), high=(1, 1), is_line=False)
+    if not math.isfinite(finding.value):
+        return
+    towards = {"lower_bound": scale.high, "guarantee": scale.low}
+    if (end := towards.get(finding.kind)) is not None:
+        yield ray(finding.value, end, KIND_LOOKS[finding.kind][0])
+    if finding.cap is not None and math.isfinite(finding.cap):
+        yield Series("", (finding.cap, finding.cap), (0.0, 1.0), REFERENCE)
+    yield mark(finding)
 
 
 def title(group: Group) -> str:
@@ -214,8 +205,14 @@ _TABLE = """
 {% else %}{{ dash }}{% endif %}</td>
 <td>{{ attackers[attacker(f)] }}</td>
 <td class="how">{{ f.rule }}
-{% for list in (samples(f), facts(f)) if list %}<small>{{ list|join("; ") }}</small>{% endfor %}
-</td>
+{% if f.sample_sizes or f.seed is not none %}<small>
+{% for name, n in f.sample_sizes.items() %}{{ "; " if not loop.first }}{{ n|exact }} {{ name }}
+{% endfor %}
+{% if f.seed is not none %}{{ "; " if f.sample_sizes }}seed {{ f.seed|exact }}{% endif %}</small>
+{% endif %}
+{% for name, fact in f.facts.items() if fact is not none %}{% if loop.first %}<small>{% endif %}
+{{ "; " if not loop.first }}{{ name|replace("_", " ") }}: {{ fact|exact }}
+{% if loop.last %}</small>{% endif %}{% endfor %}</td>
 <td>{% for name in f.assumptions %}{{ ", " if not loop.first }}{{ assumptions[name] }}
 {% else %}{{ dash }}{% endfor %}</td>
 </tr>{% endfor %}</tbody></table></div>
@@ -260,34 +257,12 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
             ("Assumptions", [(key, sentence_of(name)) for name, key in assumptions.items()]),
         ),
         attacker=_attacker,
-        facts=_facts,
-        samples=_samples,
     )
 
 
 def _attacker(f: Finding) -> str:
     adjacency = f", {f.adjacency}" if f.adjacency else ""
     return f"{f.threat_model.sentence()} [{f.unit}{adjacency}]"
-
-
-def _samples(f: Finding) -> list[Markup]:
-    seed = [] if f.seed is None else [Markup("seed ") + exact(f.seed)]
-    return [*(exact(n) + f" {name}" for name, n in f.sample_sizes.items()), *seed]
-
-
-def _facts(f: Finding) -> list[Markup]:
-    """Return single numbers and words; what figures draw is in report.json."""
-    return [
-        escape(name.replace("_", " ")) + ": " + _fact(value)
-        for name, value in f.facts.items()
-        if value is not None
-    ]
-
-
-def _fact(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return exact(value) if isinstance(value, int | float) else str(value)
 
 
 _REPEAT = """

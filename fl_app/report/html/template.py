@@ -173,10 +173,14 @@ def data(number_: float, words: str) -> Markup:
     return Markup(f'<data value="{number_!r}">{escape(words)}</data>')
 
 
-def exact(count: float | int, kind: Kind | None = None) -> Markup:
-    """Return a number to read, which carries the exact one for programs."""
-    words = f"{count:,}" if isinstance(count, int) else wording.number(count, kind=kind)
-    return data(count, words)
+def exact(fact: float | str | bool, kind: Kind | None = None) -> Markup | str:
+    """Return a number to read, which carries the exact one for programs; others in words."""
+    if isinstance(fact, bool):
+        return "yes" if fact else "no"
+    if isinstance(fact, str):
+        return fact
+    words = f"{fact:,}" if isinstance(fact, int) else wording.number(fact, kind=kind)
+    return data(fact, words)
 
 
 def exact_claim(bound: Finding, upper: Finding | None = None) -> Markup:
