@@ -31,14 +31,13 @@ from leakmeter.auditors.gaussian import (  # noqa: E402
     classical_sigma_unsafe_above_epsilon_1,
     epsilon_gaussian,
 )
+from leakmeter.auditors.judge.adversary import Group  # noqa: E402
 from leakmeter.auditors.wording import both_ends, remarked  # noqa: E402
-from leakmeter.fl_app.report.draw.attackers import Forest  # noqa: E402
 from leakmeter.fl_app.report.draw.curves import cosines, tradeoffs  # noqa: E402
-from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Series  # noqa: E402
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Scale, Series  # noqa: E402
 from leakmeter.fl_app.report.draw.layout import axis_strip, layout  # noqa: E402
-from leakmeter.fl_app.report.draw.layout import strip as strip_of  # noqa: E402
 from leakmeter.fl_app.report.html.assets import STYLE  # noqa: E402
-from leakmeter.fl_app.report.html.details import AXIS, title  # noqa: E402
+from leakmeter.fl_app.report.html.details import AXIS, bar, epsilons, title  # noqa: E402
 from leakmeter.fl_app.report.html.template import chart, render, strip, swatch  # noqa: E402
 from leakmeter.fl_app.report.read import Run, read_run  # noqa: E402
 
@@ -134,9 +133,7 @@ def bounds(name: str, words: str) -> Callable[[], str]:
     """Return what draws all ε of a run on one axis."""
 
     def draw() -> str:
-        drawn = Forest.of(audited(name))
-        assert drawn is not None
-        return forest_file(drawn, words)
+        return forest_file(*epsilons(audited(name)), words)
 
     return draw
 
@@ -228,22 +225,22 @@ def chart_file(figure: Figure) -> str:
     return file(2 * _EDGE + wide, height, figure.title, figure.text, pieces)
 
 
-def forest_file(forest: Forest, words: str) -> str:
+def forest_file(groups: Sequence[Group], scale: Scale, words: str) -> str:
     """Return all ε of a run as an SVG file: attackers in words, numbers, and where they are."""
     left, wide, high, at = 420, 300, 26, _EDGE + 44.0
     pieces = [_words(words, _EDGE, _EDGE + 10, "title")]
-    axis = strip(axis_strip(forest.scale))
+    axis = strip(axis_strip(scale))
     pieces.append(placed(axis, left, at - high, wide, high))
     pieces.append(_words(AXIS, left - 84, at - 12, "soft"))
-    for group in forest.groups:
+    for group in groups:
         for line in textwrap.wrap(title(group), 84):
             at += _LINE
             pieces.append(_words(line, _EDGE, at, "who"))
         for finding, upper in group.rows:
             at += high
             said = remarked(finding) if upper is None else both_ends(finding, upper)
-            bar = strip(strip_of(forest.series(finding, upper), forest.scale))
-            pieces += [_words(said, _EDGE, at), placed(bar, left, at - high / 2 - 4, wide, high)]
+            drawn = bar(finding, upper, scale)
+            pieces += [_words(said, _EDGE, at), placed(drawn, left, at - high / 2 - 4, wide, high)]
         at += _LINE / 1.5
     for line in _READING:
         at += _LINE

@@ -52,7 +52,7 @@ def report(arguments: argparse.Namespace) -> int:
     runs = read_runs([Path(run) for run in arguments.runs])
     # After a wrong folder has been refused: the page takes a second to import.
     from leakmeter.fl_app.report.export import write_csv
-    from leakmeter.fl_app.report.html.page import page
+    from leakmeter.fl_app.report.html import page
 
     here = runs[0].folder if len(runs) == 1 else Path.cwd()
     out = Path(arguments.out).expanduser() if arguments.out else here / NAME
@@ -87,7 +87,7 @@ def _print(arguments: argparse.Namespace) -> int:
 
 def _check_page(path: Path) -> None:
     """Refuse to write over anything but an earlier page."""
-    from leakmeter.fl_app.report.html.page import GENERATOR
+    from leakmeter.fl_app.report.html import GENERATOR
 
     if not path.exists():
         return

@@ -19,7 +19,7 @@ from leakmeter.auditors.codec import CodecError, codec
 from leakmeter.auditors.run_log import REPORT, ROUNDS
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.html.page import Live, document, page
+from leakmeter.fl_app.report.html import Live, document, page
 from leakmeter.fl_app.report.read import Run, read_run
 
 _FILES = (REPORT, ROUNDS, PROGRESS)

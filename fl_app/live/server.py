@@ -30,17 +30,11 @@ _RECENT = 3.0  # seconds since its last question within which a page counts as o
 
 @dataclass(frozen=True)
 class Address:
-    """An address to listen on.
+    """An address to listen on."""
 
-    Attributes:
-        host: As the user has named it.
-        number: What the name stands for.
-        family: Of the number, version 4 or 6.
-    """
-
-    host: str
-    number: str
-    family: socket.AddressFamily
+    host: str  # as the user has named it
+    number: str  # what the name stands for
+    family: socket.AddressFamily  # of the number, version 4 or 6
 
     @classmethod
     def of(cls, host: str) -> Address:

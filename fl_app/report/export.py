@@ -30,12 +30,7 @@ _HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null
 
 
 def text(run: Run, *, is_named: bool = False) -> list[str]:
-    """Return the verdict and, below it, all that is known about each attacker.
-
-    Args:
-        run: The run.
-        is_named: Whether to begin with its name, where several are printed.
-    """
+    """Return the verdict and all about each attacker, below its name where several are printed."""
     noise = run.settings.get("noise")
     page = run.folder / NAME
     ending = Ending(

@@ -11,40 +11,20 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from leakmeter.auditors.assumptions import is_known
 from leakmeter.auditors.auditor import Schedule
-from leakmeter.auditors.codec import DEFINITIONS, CodecError, codec, short
+from leakmeter.auditors.codec import CodecError, codec, short
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.run_log import SCHEMA
+from leakmeter.auditors.run_log import REPORT, ROUNDS, SCHEMA
 from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
 
 Schema = Literal["leakmeter-report/2"]
-_DERIVED: Final = "conditional"
-# What the classes themselves check, for the schema: by class, then by field or items of a field.
-_SHARE: Final = {"minimum": 0, "maximum": 1}
-_COUNT: Final = {"minimum": 0}
-_LIMITS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
-    "Round": {"server_round": {"minimum": 1}, "num_clients": _COUNT},
-    "Finding": {
-        "value": {"not": {"const": "nan"}},
-        "delta": {"minimum": 0, "exclusiveMaximum": 1},
-        "confidence": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
-        "server_round": {"minimum": 1},
-    },
-    "ThreatModel": {"participations": _COUNT, "colluders": _COUNT},
-    "RunWarning": {"value": _SHARE, "count": _COUNT, "total": {"minimum": 1}},
-    "ErrorCurve": {
-        "deltas": {"minimum": 0, "exclusiveMaximum": 1},
-        **dict.fromkeys(("fpr", "fnr", "observed_fpr", "observed_fnr", "balanced_error"), _SHARE),
-    },
-    "Schedule": {"every": {"minimum": -1}, "num_rounds": _COUNT, "audited": {"minimum": 1}},
-    "Histogram": {"included": _COUNT, "excluded": _COUNT, "null": _SHARE},
-}
+DERIVED: Final = "conditional"  # not a field: it follows from the kind and the assumptions
 _DEEPEST = 100  # levels of lists and objects
 _LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
 REPLAY_OF = "replay-of"  # noted with the settings: the folder of the recorded run
@@ -87,7 +67,7 @@ class Line(Round):
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What a finished run leaves.
 
@@ -105,40 +85,8 @@ class Report:
         schedules: Which rounds auditors looked at, of those that may skip some.
     """
 
-    schema: Schema
-    config: Mapping[str, Any]
-    versions: Mapping[str, str]
-    rounds: tuple[Round, ...]
-    findings: tuple[Finding, ...]
-    failures: tuple[str, ...]
-    limitations: tuple[Limitation, ...]
-    warnings: tuple[RunWarning, ...]
-    glossary: Mapping[str, str]
-    name: str | None = None
-    schedules: tuple[Schedule, ...] = ()
-
-
-@dataclass(frozen=True)
-class Run:
-    """All that a page says of one run.
-
-    Attributes:
-        name: Of its folder; differs between the runs of a page.
-        folder: Where it was read from.
-        config: Settings, as far as the run noted them.
-        versions: Package to release.
-        rounds: Finished rounds.
-        findings: Of the rounds and, once it is finished, of the run.
-        failures: Which auditors were left out, and why.
-        limitations: What auditors cannot see or show here.
-        warnings: Reasons to doubt the run itself.
-        schedules: Which rounds auditors looked at, of those that may skip some.
-        is_finished: Whether it has its report.
-        is_running: Whether a process is still adding to it.
-    """
-
-    name: str
-    folder: Path
+    # A file must have them all; the defaults are for a run that has left no report yet.
+    schema: Schema = "leakmeter-report/2"
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     rounds: tuple[Round, ...] = ()
@@ -146,7 +94,25 @@ class Run:
     failures: tuple[str, ...] = ()
     limitations: tuple[Limitation, ...] = ()
     warnings: tuple[RunWarning, ...] = ()
+    glossary: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
     schedules: tuple[Schedule, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run(Report):
+    """All that a page says of one run: its report, or as much of it as there is.
+
+    Attributes:
+        name: Of its folder; differs between the runs of a page.
+        folder: Where it was read from.
+        is_finished: Whether it has its report.
+        is_running: Whether a process is still adding to it.
+    """
+
+    name: str = field()  # required here: without `field`, a dataclass takes the default above
+    folder: Path
+    _: KW_ONLY
     is_finished: bool = True
     is_running: bool = False
 
@@ -180,61 +146,58 @@ def read_run(path: Path) -> Run:
     """Return the run in a folder; a file in it names the folder as well."""
     path = path.expanduser().absolute()
     folder = path.parent if path.is_file() else path
-    report, rounds = folder / "report.json", folder / "rounds.jsonl"
-    if report.is_file():
-        return _finished(folder, report)
-    if rounds.is_file():
-        return _unfinished(folder, rounds)
+    for name, made in ((REPORT, _finished), (ROUNDS, _unfinished)):
+        if (file := folder / name).is_file():
+            try:
+                return _checked(made(file))
+            except CodecError as error:  # a wrong value is a user's mistake
+                raise ConfigError(f"{file}: {error}") from None
     raise ConfigError(
         f"RUN must be the folder of a run with report.json or rounds.jsonl, got {path}"
     )
 
 
-def _finished(folder: Path, path: Path) -> Run:
+def _finished(path: Path) -> Run:
     values = _parsed(_text(path), str(path))
-    schema = values.get("schema") if isinstance(values, dict) else None
-    if schema != SCHEMA:
-        raise ConfigError(_foreign(path, schema))
-    report: Report = _read(Report, values, path)
+    _check_schema(path, [values.get("schema") if isinstance(values, dict) else None])
+    report: Report = read(Report, values)
     known = {f.name: getattr(report, f.name) for f in fields(report)}
-    _check_rounds(report.rounds, path)
-    known["name"] = report.name or folder.name
+    known["name"] = report.name or path.parent.name
     known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
-    del known["schema"], known["glossary"]
-    return Run(folder=folder, **known)
+    return Run(folder=path.parent, **known)
 
 
-def _unfinished(folder: Path, path: Path) -> Run:
+def _unfinished(path: Path) -> Run:
     lines = [line for line in _text(path).splitlines(keepends=True) if line.endswith("\n")]
     values = [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
-    schemas = [v.get("schema") for v in values if isinstance(v, dict)]
-    if other := [schema for schema in schemas if schema != SCHEMA]:
-        raise ConfigError(_foreign(path, other[0]))
-    rounds: tuple[Line, ...] = _read(tuple[Line, ...], values, path, "rounds")
-    _check_rounds(rounds, path)
+    _check_schema(path, [v.get("schema") for v in values if isinstance(v, dict)])
+    rounds: tuple[Line, ...] = read(tuple[Line, ...], values, "rounds")
+    folder = path.parent
     return Run(
-        name=folder.name,
-        folder=folder,
+        folder.name,
+        folder,
+        is_finished=False,
         config=_settings(folder / "config.toml") | _settings(folder / CALIBRATED),
         rounds=rounds,
         findings=tuple(f for line in rounds for f in line.findings),
-        is_finished=False,
     )
 
 
-def _read(cls: Any, values: Any, path: Path, where: str = "") -> Any:
-    """Return the values in their form; a wrong one is a user's mistake."""
-    try:
-        return read(cls, values, where)
-    except CodecError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def _check_rounds(rounds: Sequence[Round], path: Path) -> None:
+def _checked(run: Run) -> Run:
     """Refuse a round that is listed twice: which of the two happened?"""
-    counts = Counter(one.server_round for one in rounds)
+    counts = Counter(one.server_round for one in run.rounds)
     if twice := [n for n, count in counts.items() if count > 1]:
-        raise ConfigError(f"{path}: rounds must list each round once, got round {twice[0]} again")
+        raise CodecError(f"rounds must list each round once, got round {twice[0]} again")
+    return run
+
+
+def _check_schema(path: Path, found: Sequence[Any]) -> None:
+    """Say why a file of another schema is not read, and what to do about it."""
+    if other := [schema for schema in found if schema != SCHEMA]:
+        raise ConfigError(
+            f"{path}: schema must be {SCHEMA}, got {short(other[0])}. Another release of leakmeter "
+            "wrote it: read it with that release, or run it again with this one."
+        )
 
 
 def _explained(finding: Finding, glossary: Mapping[str, str]) -> Finding:
@@ -246,14 +209,6 @@ def _explained(finding: Finding, glossary: Mapping[str, str]) -> Finding:
         return text if text and not is_known(name) and not is_known(text) else name
 
     return replace(finding, assumptions=tuple(map(words, finding.assumptions)))
-
-
-def _foreign(path: Path, schema: Any) -> str:
-    """Return why a file is not read, and what to do about it."""
-    return (
-        f"{path}: schema must be {SCHEMA}, got {short(schema)}. Another release of leakmeter wrote "
-        "it: read it with that release, or run it again with this one."
-    )
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -331,34 +286,5 @@ def read(hint: Any, values: Any, where: str = "") -> Any:
         inside = f"{where}[{i}]." if isinstance(values, list) else ""
         for j, finding in enumerate(line.get("findings", ())):
             # Follows from the kind and the assumptions, so the value itself is not needed.
-            codec(bool).read(finding.get(_DERIVED, False), f"{inside}findings[{j}].{_DERIVED}")
+            codec(bool).read(finding.get(DERIVED, False), f"{inside}findings[{j}].{DERIVED}")
     return found
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of report.json."""
-    # Through text, so that nothing in it is shared with another part.
-    schema: dict[str, Any] = json.loads(json.dumps(codec(Report).schema))
-    _limit(schema)
-    # Not a field: it follows from the kind and the assumptions, and is written for other readers.
-    schema["properties"]["findings"]["items"]["properties"][_DERIVED] = {
-        "type": "boolean",
-        "description": "Whether it is a lower bound only if something holds that nobody checked.",
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": get_args(Schema)[0],
-        "$defs": dict(DEFINITIONS),
-    }
-
-
-def _limit(schema: dict[str, Any]) -> None:
-    """Put the limits of numbers into the schema of a class and all that it contains."""
-    limits = _LIMITS.get(schema.get("title", ""), {})
-    for name, one in schema.get("properties", {}).items():
-        (one["items"] if one.get("type") == "array" else one).update(limits.get(name, {}))
-        _limit(one)
-    for inner in (schema.get("items"), *schema.get("anyOf", ())):
-        if inner is not None:
-            _limit(inner)

@@ -28,7 +28,7 @@ from leakmeter.fl_app.build.strategy import link
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
-from leakmeter.fl_app.report import leave_page
+from leakmeter.fl_app.report.html import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read import Run

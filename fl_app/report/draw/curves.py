@@ -1,73 +1,145 @@
-"""Curves of a whole run: errors of tests, the ε that they prove, cosines, spectra."""
+"""Figures of a whole run: attackers on one axis, errors of tests, proven ε, cosines, spectra.
+
+What is shown to an attacker and what is guaranteed are two ends; the truth may be anywhere between.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Sees, Spectrum
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.judge.adversary import covers
+from leakmeter.auditors.judge.standing import Standing, standings
 from leakmeter.auditors.judge.terse import short_name
-from leakmeter.auditors.wording import condition, number, percent, slug
-from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Series
-from leakmeter.fl_app.report.draw.scale import HUGE
+from leakmeter.auditors.wording import condition, is_epsilon, number, percent, slug
+from leakmeter.fl_app.report.draw.figure import (
+    HUGE,
+    REFERENCE,
+    Axis,
+    Figure,
+    Marker,
+    Row,
+    Scale,
+    Series,
+)
+from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read import Run
 
+# Of each kind of number: its colour, and a marker that points to where the truth may be.
+KIND_LOOKS: Mapping[str, tuple[int, Marker]] = {
+    "lower_bound": (1, "right"),
+    "guarantee": (2, "left"),
+    "estimate": (0, "diamond"),
+    "approximation": (4, "diamond"),
+}
+_DOTTED = 2
+T = TypeVar("T")
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
-@dataclass(frozen=True)
-class _Tested:
-    """One played game, as far as its curves go.
+def mark(finding: Finding, label: str = "") -> Series:
+    """Return the marker of a number."""
+    color, marker = KIND_LOOKS[finding.kind]
+    return Series(label, (finding.value,), (0.5,), color, marker=marker, is_line=False)
 
-    Attributes:
-        run: Whose.
-        finding: The lower bound that it belongs to.
-        curve: Its curves, at the confidence that the finding states.
-        separation: Distance of the two worlds on fresh trials, for the Gaussian reference.
-    """
+
+def ray(start: float, end: float, color: int) -> Series:
+    """Return the line towards where the truth may be."""
+    return Series("", (start, end), (0.5, 0.5), color, _DOTTED)
+
+
+def attackers(run: Run) -> Iterator[Figure]:
+    """Yield the attackers of a run on one axis, if any ε is shown or guaranteed."""
+    lines = [one for one in standings(verdicts(run)) if _drawn(one)]
+    if not lines:
+        return
+    scale = Scale.over([f.value for one in lines for f in _drawn(one)], "shifted")
+    words = "; ".join(f"{one.who}: shown {one.shown}, at most {one.at_most}" for one in lines)
+    rows = [Row(one.who, _range(one), one.tells, tuple(_row(one, scale))) for one in lines]
+    yield Figure(
+        "attackers",
+        "Attackers on one axis",
+        f"{words}.",
+        "Filled: shown. The truth may be anywhere along the dotted line. A triangle that "
+        "points left is a guarantee, an open diamond an estimate. Different questions are not "
+        "comparable.",
+        Axis("ε", "shifted", limits=(scale.low, scale.high)),
+        rows=tuple(rows),
+        is_first=True,
+    )
+
+
+def _drawn(one: Standing) -> list[Finding]:
+    """Return the numbers of a line that have a place on the axis."""
+    low = [] if one.lead.is_conditional else [one.lead]
+    ends = [*low, *([one.upper] if one.upper is not None and one.upper != one.lead else [])]
+    return [f for f in ends if is_epsilon(f) and math.isfinite(f.value)]
+
+
+def _row(one: Standing, scale: Scale) -> Iterator[Series]:
+    words = f"{one.who}: {one.tells}; {_range(one)}"
+    drawn = _drawn(one)
+    upper = next((f.value for f in drawn if f is one.upper), scale.high)
+    for f in drawn:
+        if f.kind == "lower_bound":
+            yield Series("", (0.0, f.value), (0.5, 0.5), 1, is_thick=True)
+            yield ray(f.value, upper, 1)
+        if f.kind in KIND_LOOKS:
+            yield mark(f, words)
+
+
+def _range(one: Standing) -> str:
+    """Return what is shown and what is guaranteed, those that there are."""
+    shown = [one.shown] if is_epsilon(one.lead) and one.shown.startswith("ε") else []
+    is_bounded = one.upper is not None and math.isfinite(one.upper.value)
+    return " … ".join([*shown, *([one.at_most] if is_bounded else [])]) or one.shown
+
+
+@dataclass(frozen=True)
+class _Game:
+    """One played game, as far as its curves go."""
 
     run: Run
-    finding: Finding
-    curve: ErrorCurve
-    separation: float | None
+    color: int  # that of the run
+    finding: Finding  # the lower bound that it belongs to
+    curve: ErrorCurve  # at the confidence that the finding states
+
+    @property
+    def separation(self) -> float | None:
+        """How far apart Gaussians are that the auditor has put in place of the trials.
+
+        An auditor whose trials are not Gaussian says no such thing, and no reference is drawn.
+        """
+        here = self.finding.auditor, self.finding.server_round or self.curve.server_round
+        for f in self.run.findings:
+            apart = f.facts.get("separation")
+            is_model = (f.auditor, f.server_round) == here and f.kind == "approximation"
+            if is_model and isinstance(apart, float) and 0 <= apart < math.inf:
+                return apart
+        return None
 
 
-def _tested(run: Run) -> Iterator[_Tested]:
-    """Yield one game an auditor: that of the run's bound, or else the last that was played."""
-    latest: dict[str, tuple[Finding, ErrorCurve]] = {}
-    for f in run.findings:
-        for detail in f.details:
-            if f.kind == "lower_bound" and isinstance(detail, ErrorCurve) and detail.deltas:
-                latest[f.auditor] = f, detail
-    # Only now: it looks through all findings.
-    for f, curve in latest.values():
-        apart = _separation(run, f, f.server_round or curve.server_round)
-        yield _Tested(run, f, curve, apart)
+def _details(findings: Iterable[Finding], kind: type[T]) -> Iterator[tuple[Finding, T]]:
+    """Yield the details of this kind, each with its finding."""
+    return ((f, one) for f in findings for one in f.details if isinstance(one, kind))
 
 
-def _separation(run: Run, bound: Finding, server_round: int | None) -> float | None:
-    """Return how far apart Gaussians are that the auditor has put in place of the trials.
-
-    An auditor whose trials are not Gaussian says no such thing, and no reference is drawn.
-    """
-    for f in run.findings:
-        same = f.auditor == bound.auditor and f.server_round == server_round
-        apart = f.facts.get("separation")
-        if same and f.kind == "approximation" and isinstance(apart, float) and _is_distance(apart):
-            return apart
-    return None
-
-
-def _is_distance(value: float) -> bool:
-    return 0 <= value < math.inf
+def _by_auditor(runs: Sequence[Run]) -> Mapping[str, Sequence[_Game]]:
+    """Return one game a run and auditor: that of the run's bound, or else the last played."""
+    games: dict[str, dict[int, _Game]] = {}
+    for i, run in enumerate(runs):
+        for f, curve in _details(run.findings, ErrorCurve):
+            if f.kind == "lower_bound" and curve.deltas:
+                games.setdefault(f.auditor, {})[i] = _Game(run, i, f, curve)
+    return {auditor: list(of_runs.values()) for auditor, of_runs in games.items()}
 
 
 def tradeoffs(runs: Sequence[Run]) -> list[Figure]:
@@ -80,34 +152,24 @@ def epsilons(runs: Sequence[Run]) -> list[Figure]:
     return [_epsilons(name, games) for name, games in _by_auditor(runs).items()]
 
 
-def _by_auditor(runs: Sequence[Run]) -> dict[str, list[tuple[int, _Tested]]]:
-    games: dict[str, list[tuple[int, _Tested]]] = {}
-    for i, run in enumerate(runs):
-        for game in _tested(run):
-            games.setdefault(game.finding.auditor, []).append((i, game))
-    return games
-
-
-def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
+def _tradeoff(auditor: str, games: Sequence[_Game]) -> Figure:
     lines = [Series("no leak", (0.0, 1.0), (1.0, 0.0), REFERENCE, dash=1)]
-    for color, game in games:
-        name = _named(game, games)
-        if game.separation is not None and not name:
-            fnr = np.asarray(tradeoff_gaussian(np.array(_RATES), game.separation))
-            words = f"Gaussians {number(game.separation, 3)} sd apart"
-            lines.append(Series(words, _RATES, fnr.tolist(), color, dash=2))
-        curve = game.curve
+    for game in games:
+        name, apart, curve = _named(game, games), game.separation, game.curve
+        if apart is not None and not name:
+            fnr = np.asarray(tradeoff_gaussian(np.array(_RATES), apart))
+            words = f"Gaussians {number(apart, 3)} sd apart"
+            lines.append(Series(words, _RATES, fnr.tolist(), game.color, dash=2))
         limit = _closed(curve.fpr, curve.fnr)
+        low = [0.0] * len(limit[0])
         if curve.observed_fpr:
             counted = _closed(curve.observed_fpr, curve.observed_fnr)
             low = np.interp(limit[0], *counted).tolist()
             if not name:  # of several runs the limits alone are enough lines
-                lines.append(Series("as counted", *counted, color, dash=3))
-        else:
-            low = [0.0] * len(limit[0])
-        level = f"{_if(game)}upper limits, {percent(game.finding.confidence or 0)} confidence"
+                lines.append(Series("as counted", *counted, game.color, dash=3))
         band: dict[str, Any] = {"low": low, "high": limit[1], "kind": "guarantee"}  # rounded up
-        lines.append(Series(name + level, *limit, color, marker="circle", **band))
+        words = name + _level("upper limits", game)
+        lines.append(Series(words, *limit, game.color, marker="circle", **band))
     has_model = any(line.dash == 2 for line in lines)
     model = " The dotted reference is a Gaussian model, no bound." if has_model else ""
     return Figure(
@@ -124,21 +186,21 @@ def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
     )
 
 
-def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
+def _epsilons(auditor: str, games: Sequence[_Game]) -> Figure:
     lines: list[Series] = []
-    for color, game in games:
-        name, deltas = _named(game, games), game.curve.deltas
+    for game in games:
+        name, deltas, apart = _named(game, games), game.curve.deltas, game.separation
         cap = Series(f"{name}most that could be shown", deltas, game.curve.caps, REFERENCE, 1)
         lines.append(cap)
-        if game.separation is not None and not name:
-            model = np.asarray(epsilon_gaussian(np.array(deltas), game.separation)).tolist()
-            lines.append(Series("Gaussian model", deltas, model, color, dash=2))
-        lines += _guaranteed(game, name, color)
-        level = f"{_if(game)}lower bound, {percent(game.finding.confidence or 0)} confidence"
+        if apart is not None and not name:
+            model = np.asarray(epsilon_gaussian(np.array(deltas), apart)).tolist()
+            lines.append(Series("Gaussian model", deltas, model, game.color, dash=2))
+        lines += _guaranteed(game, name)
         shown: dict[str, Any] = {"marker": "circle", "kind": "lower_bound"}
-        lines.append(Series(name + level, deltas, game.curve.epsilons, color, **shown))
+        words = name + _level("lower bound", game)
+        lines.append(Series(words, deltas, game.curve.epsilons, game.color, **shown))
     values = [v for one in lines for v in one.y if math.isfinite(v)]
-    most = max(float(v) for _, game in games for v in game.curve.caps)
+    most = max(float(v) for game in games for v in game.curve.caps)
     wide = max(values, default=0.0) > 5 * most
     return Figure(
         f"epsilon-{slug(auditor)}",
@@ -153,30 +215,32 @@ def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
     )
 
 
-def _at_the_cap(auditor: str, games: Sequence[tuple[int, _Tested]]) -> str:
+def _at_the_cap(auditor: str, games: Sequence[_Game]) -> str:
     """Return the sentence that replaces a bound which is as high as it can be at every δ."""
-    pairs = [p for _, g in games for p in zip(g.curve.epsilons, g.curve.caps, strict=True)]
-    has_guarantee = any(True for _, g in games for _ in _guaranteed(g, "", 0))
+    pairs = [p for g in games for p in zip(g.curve.epsilons, g.curve.caps, strict=True)]
+    has_guarantee = any(True for g in games for _ in _guaranteed(g, ""))
     if has_guarantee or not all(value >= cap * (1 - 1e-9) > 0 for value, cap in pairs):
         return ""
+    ends = (number(end(pairs)[0], kind="lower_bound") for end in (min, max))
     return (
         f"At every δ, {short_name(auditor)} shows the most that its samples can show: an ε of at "
-        f"least {number(min(p[0] for p in pairs), kind='lower_bound')} to "
-        f"{number(max(p[0] for p in pairs), kind='lower_bound')}. More trials could show more."
+        f"least {' to '.join(ends)}. More trials could show more."
     )
 
 
-def _guaranteed(game: _Tested, name: str, color: int) -> Iterator[Series]:
+def _guaranteed(game: _Game, name: str) -> Iterator[Series]:
     """Yield finite guarantees that the bound may be compared with."""
     for f in game.run.of_the_run:
         if covers(f, game.finding) and math.isfinite(f.value) and f.delta:
             words = f"{name}guarantee at δ = {number(f.delta)}"
             point: dict[str, Any] = {"marker": "triangle", "is_line": False, "kind": f.kind}
-            yield Series(words, (f.delta,), (f.value,), color, **point)
+            yield Series(words, (f.delta,), (f.value,), game.color, **point)
 
 
-def _if(game: _Tested) -> str:
-    return f"{words}: " if (words := condition(game.finding)) else ""
+def _level(what: str, game: _Game) -> str:
+    """Return what is drawn, on which condition and with which confidence."""
+    if_ = f"{words}: " if (words := condition(game.finding)) else ""
+    return f"{if_}{what}, {percent(game.finding.confidence or 0)} confidence"
 
 
 def _closed(fpr: Sequence[float], fnr: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -206,22 +270,21 @@ def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, fl
     return (bx - ax) * (cy - ay) <= (cx - ax) * (by - ay)
 
 
-def _named(game: _Tested, games: Sequence[tuple[int, _Tested]]) -> str:
-    return f"{game.run.name}: " if len({i for i, _ in games}) > 1 else ""
+def _named(game: _Game, games: Sequence[_Game]) -> str:
+    return f"{game.run.name}: " if len(games) > 1 else ""
 
 
-def _which(games: Sequence[tuple[int, _Tested]]) -> str:
+def _which(games: Sequence[_Game]) -> str:
     """Return which round a figure is about."""
     if len(games) > 1:
         return "Each run's audited round that shows the most."
-    finding, curve = games[0][1].finding, games[0][1].curve
-    if finding.server_round is None and curve.server_round is not None:
+    own, shown = games[0].finding.server_round, games[0].curve.server_round
+    if own is None and shown is not None:
         return (
-            f"Round {curve.server_round}, which shows the most of the audited ones; its limits are "
-            "widened so that the confidence holds for the choice."
+            f"Round {shown}, which shows the most of the audited ones; its limits are widened so "
+            "that the confidence holds for the choice."
         )
-    server_round = finding.server_round or curve.server_round
-    return "" if server_round is None else f"Round {server_round}."
+    return f"Round {own}." if own is not None else ""
 
 
 _WHERE: Final[Mapping[Sees | None, str]] = {
@@ -230,21 +293,20 @@ _WHERE: Final[Mapping[Sees | None, str]] = {
 }
 
 
-def cosines(runs: Sequence[Run]) -> list[Figure]:
-    """Return histograms of canary cosines: one for each run and model that was searched."""
-    figures = []
+def cosines(runs: Sequence[Run]) -> Iterator[Figure]:
+    """Yield histograms of canary cosines: one for each run and model that was searched."""
     for i, run in enumerate(runs):
         drawn: dict[Sees | None, Histogram] = {}
-        for f in run.of_the_run:
-            for detail in f.details:
-                if isinstance(detail, Histogram) and detail.edges[1:]:
-                    drawn.setdefault(f.threat_model.sees, detail)
-        name = f", {run.name}" if len(runs) > 1 else ""
-        figures += [
-            _cosines(i, _WHERE.get(sees, "in the model"), bins, name)
-            for sees, bins in drawn.items()
-        ]
-    return figures
+        for f, bins in _details(run.of_the_run, Histogram):
+            if bins.edges[1:]:
+                drawn.setdefault(f.threat_model.sees, bins)
+        for sees, bins in drawn.items():
+            yield _cosines(i, _WHERE.get(sees, "in the model"), bins, _suffix(run, runs))
+
+
+def _suffix(run: Run, runs: Sequence[Run]) -> str:
+    """Return the name of a run for its own figure, where there are several."""
+    return f", {run.name}" if len(runs) > 1 else ""
 
 
 def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
@@ -275,20 +337,13 @@ def _shares(counts: Sequence[float]) -> list[float]:
     return [count / total for count in counts]
 
 
-def spectra(runs: Sequence[Run]) -> list[Figure]:
-    """Return a figure for each run that has left a spectrum, of the last round that did."""
-    figures = []
+def spectra(runs: Sequence[Run]) -> Iterator[Figure]:
+    """Yield a figure for each run that has left a spectrum, of the last round that did."""
     for i, run in enumerate(runs):
-        drawn = [
-            (f.server_round, detail)
-            for f in sorted(run.findings, key=lambda f: f.server_round or 0)
-            for detail in f.details
-            if isinstance(detail, Spectrum) and detail.index
-        ]
-        if drawn:
-            name = f", {run.name}" if len(runs) > 1 else ""
-            figures.append(_spectrum(i, drawn[-1][1], drawn[-1][0], name))
-    return figures
+        ordered = sorted(run.findings, key=lambda f: f.server_round or 0)
+        if drawn := [(f, one) for f, one in _details(ordered, Spectrum) if one.index]:
+            finding, one = drawn[-1]
+            yield _spectrum(i, one, finding.server_round, _suffix(run, runs))
 
 
 def _spectrum(color: int, drawn: Spectrum, server_round: int | None, name: str) -> Figure:

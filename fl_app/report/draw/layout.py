@@ -8,13 +8,21 @@ are stretched. Names of lines are in a legend outside the drawing, so no word ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from leakmeter.auditors.wording import number
-from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Marker, Row, Series
-from leakmeter.fl_app.report.draw.scale import Scale, label
+from leakmeter.fl_app.report.draw.figure import (
+    REFERENCE,
+    Axis,
+    Figure,
+    Marker,
+    Row,
+    Scale,
+    Series,
+    label,
+)
 
 TEXT: Final = 12.0  # pixels: the size of all text in drawings
 WIDE: Final = 1000.0  # what the width of the plot counts as
@@ -32,40 +40,24 @@ Place = tuple[float, float]
 
 @dataclass(frozen=True)
 class Text:
-    """Words at a place.
-
-    Attributes:
-        words: What they say.
-        x: Thousandths of the width.
-        y: Pixels of the line on which they are written.
-        by: Pixels to the right of `x`.
-        anchor: Which part of the words is there: start, middle or end.
-        look: How they look: label, head or nothing.
-        is_upright: Whether they are written from bottom to top.
-    """
+    """Words at a place."""
 
     words: str
-    x: float
-    y: float
-    by: float = 0.0
-    anchor: str = "start"
-    look: str = ""
-    is_upright: bool = False
+    x: float  # thousandths of the width
+    y: float  # pixels, of the line on which they are written
+    by: float = 0.0  # pixels to the right of `x`
+    anchor: str = "start"  # which part of the words is there: start, middle or end
+    look: str = ""  # label, head or nothing
+    is_upright: bool = False  # whether they are written from bottom to top
 
 
 @dataclass(frozen=True)
 class Stroke:
-    """Lines or areas, in pieces.
-
-    Attributes:
-        pieces: The corners of each.
-        look: How it looks.
-        dash: Of a line; empty for a solid one.
-    """
+    """Lines or areas, in pieces with these corners."""
 
     pieces: tuple[tuple[Place, ...], ...]
     look: str
-    dash: str = ""
+    dash: str = ""  # of a line; empty for a solid one
 
     @property
     def path(self) -> str:
@@ -77,40 +69,23 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point that answers to pointer and keyboard.
+    """A point that answers to pointer and keyboard."""
 
-    Attributes:
-        x: Thousandths of the width.
-        y: Pixels.
-        marker: Its shape.
-        look: Its colour; quiet ones are seen only when they answer.
-        words: What it says.
-    """
-
-    x: float
-    y: float
+    x: float  # thousandths of the width
+    y: float  # pixels
     marker: Marker
-    look: str
-    words: str
+    look: str  # its colour; quiet ones are seen only when they answer
+    words: str  # what it says
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with everything in its place.
+    """A figure with everything in its place."""
 
-    Attributes:
-        height: Pixels.
-        left: Pixels to the left of the plot.
-        right: Pixels to the right of it.
-        strokes: Lines and areas, the lowest first.
-        marks: Points.
-        texts: Words.
-    """
-
-    height: float
-    left: float
+    height: float  # pixels, as the next two
+    left: float  # beside the plot
     right: float
-    strokes: tuple[Stroke, ...] = ()
+    strokes: tuple[Stroke, ...] = ()  # the lowest first
     marks: tuple[Mark, ...] = ()
     texts: tuple[Text, ...] = ()
 
@@ -141,17 +116,23 @@ def layout(figure: Figure) -> Drawing:
 
 def strip(series: Sequence[Series], scale: Scale) -> Drawing:
     """Return a row of a table: a drawing without axes and words."""
-    frame = _Frame(scale, Scale(0.0, 1.0), 4.0, 4.0 + _LANE)
-    marks = tuple(m for one in series if one.marker for m in _marks(one, frame, Axis(""), Axis("")))
-    return Drawing(26.0, 12.0, 12.0, tuple(_strokes(series, frame)), marks)
+    return Drawing(26.0, 12.0, 12.0, *_lane(series, scale, 4.0))
+
+
+def _lane(
+    series: Sequence[Series], x: Scale, top: float
+) -> tuple[tuple[Stroke, ...], tuple[Mark, ...]]:
+    """Return what is drawn of a row, whose words have its numbers."""
+    frame = _Frame(x, Scale(0.0, 1.0), top, top + _LANE)
+    marks = (m for one in series if one.marker for m in _marks(one, frame, Axis(""), Axis("")))
+    return tuple(_strokes(series, frame)), tuple(marks)
 
 
 def axis_strip(scale: Scale) -> Drawing:
     """Return the axis above such rows."""
-    frame = _Frame(scale, Scale(0.0, 1.0), 0.0, 25.0)
-    ticks = [frame.at(tick, 0.0)[0] for tick in scale.ticks(7)]
-    lines = [((0.0, 25.0), (WIDE, 25.0)), *(((x, 20.0), (x, 25.0)) for x in ticks)]
-    return Drawing(26.0, 12.0, 12.0, (Stroke(tuple(lines), "axis"),), texts=_named(frame, 7, 14.0))
+    texts = _named(_Frame(scale, Scale(0.0, 1.0), 0.0, 25.0), 7, 14.0)
+    lines = [((0.0, 25.0), (WIDE, 25.0)), *(((one.x, 20.0), (one.x, 25.0)) for one in texts)]
+    return Drawing(26.0, 12.0, 12.0, (Stroke(tuple(lines), "axis"),), texts=texts)
 
 
 def key(series: Series) -> Drawing:
@@ -159,11 +140,9 @@ def key(series: Series) -> Drawing:
     lane = Scale(0.0, 1.0)
     low, high = ((0.0, 0.0), (1.0, 1.0)) if series.is_filled or series.low else ((), ())
     sample = Series("", (0.0, 1.0), (0.5, 0.5), series.color, series.dash, "", low, high)
-    frame = _Frame(lane, lane, 2.0, 14.0)
-    strokes = _strokes([sample], frame)
-    kept = [s for s in strokes if series.is_line or s.look.startswith("area")]
+    strokes = _strokes([replace(sample, is_line=series.is_line)], _Frame(lane, lane, 2.0, 14.0))
     middle = Mark(WIDE / 2, 8.0, series.marker, color_of(series), "")
-    return Drawing(16.0, 0.0, 0.0, tuple(kept), (middle,) if series.marker else ())
+    return Drawing(16.0, 0.0, 0.0, tuple(strokes), (middle,) if series.marker else ())
 
 
 def color_of(series: Series) -> str:
@@ -173,37 +152,26 @@ def color_of(series: Series) -> str:
 
 def _plot(figure: Figure) -> Drawing:
     """Return lines between two axes."""
-    bottom = _TOP + _HIGH
+    bottom, name = _TOP + _HIGH, figure.y.full_label
     frame = _Frame(*figure.scales, _TOP, bottom)
-    ticks = frame.y.ticks(5)
-    heights = [frame.at(frame.x.low, tick)[1] for tick in ticks]
-    words = [label(tick) for tick in ticks]
-    is_upright = len(figure.y.full_label) > 1
+    ticks = [(label(tick), frame.at(frame.x.low, tick)[1]) for tick in frame.y.ticks(5)]
+    is_upright = len(name) > 1
     beside = _LINE + 5 if is_upright else width_of("ε") + 4
-    left = round(max(map(width_of, words)) + 7 + beside, 1)
-    name_at = _LINE - 4 - left if is_upright else -left
-    texts = [
-        *(Text(w, 0.0, y + 4, -7.0, "end") for w, y in zip(words, heights, strict=True)),
-        Text(
-            figure.y.full_label,
-            0.0,
-            _TOP + _HIGH / 2,
-            name_at,
-            "middle" if is_upright else "start",
-            "label",
-            is_upright,
-        ),
-    ]
-    grid = Stroke(tuple(((0.0, y), (WIDE, y)) for y in heights), "grid")
+    left = round(max(width_of(words) for words, _ in ticks) + 7 + beside, 1)
+    by, anchor = (_LINE - 4 - left, "middle") if is_upright else (-left, "start")
+    grid = Stroke(tuple(((0.0, y), (WIDE, y)) for _, y in ticks), "grid")
     below, named = _axis_below(figure.x, frame, bottom)
-    marks = [m for one in figure.series for m in _marks(one, frame, figure.x, figure.y)]
     return Drawing(
         bottom + _BOTTOM,
         left,
         _RIGHT,
         (grid, below, *_strokes(figure.series, frame)),
-        tuple(marks),
-        (*texts, *named),
+        tuple(m for one in figure.series for m in _marks(one, frame, figure.x, figure.y)),
+        (
+            *(Text(words, 0.0, y + 4, -7.0, "end") for words, y in ticks),
+            Text(name, 0.0, _TOP + _HIGH / 2, by, anchor, "label", is_upright),
+            *named,
+        ),
     )
 
 
@@ -217,14 +185,13 @@ def _rows(figure: Figure) -> Drawing:
     for row in figure.rows:
         words = list(_row_words(row, at))
         lane = max(text.y for text in words) + 5
-        frame = _Frame(x, Scale(0.0, 1.0), lane, lane + _LANE)
-        strokes += _strokes(row.series, frame)
-        drawn = [one for one in row.series if one.marker]
-        marks += [m for one in drawn for m in _marks(one, frame, figure.x, figure.y)]
+        lines, points = _lane(row.series, x, lane)
+        strokes += lines
+        marks += points
         texts += words
         at = lane + _LANE + 8
     frame = _Frame(x, Scale(0.0, 1.0), 0.0, at)
-    ticks = [frame.at(tick, 0.0)[0] for tick in x.ticks(7)]
+    ticks = [text.x for text in _named(frame, 7, at)]
     grid = Stroke(tuple(((tick, 0.0), (tick, at)) for tick in ticks), "grid")
     below, named = _axis_below(figure.x, frame, at)
     every = (grid, below, *strokes)

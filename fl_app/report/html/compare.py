@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.judge import terse
 from leakmeter.auditors.judge.adversary import Adversary, Group, is_promise
 from leakmeter.auditors.judge.meaning import stake
-from leakmeter.auditors.judge.standing import standings
-from leakmeter.auditors.wording import KINDS, capital, size, terms
-from leakmeter.fl_app.report.draw.attackers import aliases, tradeoff
+from leakmeter.auditors.judge.standing import Standing, standings
+from leakmeter.auditors.wording import KINDS, capital, is_epsilon, share, size, terms
+from leakmeter.fl_app.report.draw.figure import MARKERS, Axis, Figure, Series
 from leakmeter.fl_app.report.html.first_screen import upper_bound
-from leakmeter.fl_app.report.html.template import DASH, exact_share, figure, render
+from leakmeter.fl_app.report.html.template import DASH, data, figure, render
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read import Run
 
@@ -72,7 +75,7 @@ def comparison(runs: Sequence[Run]) -> Markup:
 def _verdict(run: Run, alias: str) -> tuple[Any, ...]:
     """Return one line about a run: its short name, its worst attacker, accuracy."""
     lines = [one for one in standings(verdicts(run)) if not one.is_statement]
-    accuracy = DASH if run.accuracy is None else exact_share(run.accuracy)
+    accuracy = DASH if run.accuracy is None else data(run.accuracy, share(run.accuracy))
     return alias, run.name, lines[0] if lines else None, upper_bound(run), accuracy
 
 
@@ -149,3 +152,66 @@ def _cell(group: Group) -> Markup:
 def _about(f: Finding) -> str:
     sized = f", {words}" if (words := size(f)) else ""
     return f"{KINDS[f.kind][0]}{terms(f)}{sized}{', saturated' if f.saturated else ''}"
+
+
+def aliases(runs: Sequence[Run]) -> list[str]:
+    """Return a short name for each run: A to Z, then numbers."""
+    if len(runs) <= 26:
+        return [chr(ord("A") + i) for i in range(len(runs))]
+    return [str(i) for i in range(1, len(runs) + 1)]
+
+
+def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
+    """Yield accuracy against the ε of the attacker that most runs, named so, have in common.
+
+    Nothing if no run has an accuracy and an ε that is shown or guaranteed.
+    """
+    lines = [_by_attacker(run) for run in runs]
+    key = _common(lines)
+    drawn = [
+        Series(name, ends, (run.accuracy,) * len(ends), i, i // 4, MARKERS[i % 4])
+        for i, (run, name, own) in enumerate(zip(runs, names, lines, strict=True))
+        if key in own and run.accuracy is not None and (ends := _ends(own[key]))
+    ]
+    if key is None or not drawn:
+        return
+    example = next(own[key] for own in lines if key in own)
+    yield Figure(
+        "tradeoff",
+        "Accuracy against ε",
+        f"Accuracy of {len(drawn)} runs over the ε of one attacker: {example.who}.",
+        f"{terse.subject(example.lead.threat_model)}: {terse.tells(example.lead)}? From what "
+        "is shown to what is guaranteed; a single point has no upper bound, and more may leak.",
+        Axis("ε", "shifted"),
+        Axis("accuracy", limits=(0.0, 1.0)),
+        tuple(drawn),
+    )
+
+
+def _by_attacker(run: Run) -> Mapping[Adversary | None, Standing]:
+    """Return the lines of a run that have an ε, by attacker and question."""
+    made = standings(verdicts(run))
+    return {_key(one): one for one in reversed(made) if _ends(one)}
+
+
+def _key(one: Standing) -> Adversary:
+    found = one.verdict.group.adversary
+    return Adversary(found.model, found.adjacency, found.unit, is_measured=True)
+
+
+def _common(lines: Sequence[Mapping[Adversary | None, Standing]]) -> Adversary | None:
+    """Return the attacker that most runs have; of several the one that shows the most."""
+    counts = Counter(key for own in lines for key in own)
+    most = {key: max(_ends(own[key])[0] for own in lines if key in own) for key in counts}
+    return max(counts, key=lambda key: (counts[key], most[key]), default=None)
+
+
+def _ends(one: Standing) -> tuple[float, ...]:
+    """Return the shown and the guaranteed ε of a line; a single one has no guarantee above it."""
+    lead, upper = one.lead, one.upper
+    is_shown = is_epsilon(lead) and lead.kind == "lower_bound" and not lead.is_conditional
+    low = [lead.value] if is_shown else []
+    high = [upper.value] if upper is not None and is_promise(upper) else []
+    finite = [value for value in high if math.isfinite(value)]
+    # Where nothing is shown, the truth may be anywhere from 0 to the guarantee.
+    return tuple(dict.fromkeys([*(low or ([0.0] if finite else [])), *finite]))

@@ -7,27 +7,18 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.judge.adversary import Group
+from leakmeter.auditors.judge.adversary import Group, by_adversary
 from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.judge.standing import standings
-from leakmeter.auditors.wording import (
-    KINDS,
-    condition,
-    counted,
-    quantity,
-    remark,
-    sentence,
-    size,
-    skipped,
-)
-from leakmeter.fl_app.report.draw.attackers import Forest
-from leakmeter.fl_app.report.draw.layout import axis_strip
-from leakmeter.fl_app.report.draw.layout import strip as strip_of
-from leakmeter.fl_app.report.html.template import exact, render, strip
+from leakmeter.fl_app.report.draw import layout
+from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
+from leakmeter.fl_app.report.html.template import render, strip
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.command import DEFAULTS, again
 from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts
@@ -53,8 +44,8 @@ _CARDS = """
 <p class="eyebrow">{{ one.who }} · unit {{ verdict.lead.unit }}</p>
 {{ one|badge }}<h3>{{ verdict.headline }}</h3><dl>
 <dt>Who</dt><dd><p>{{ verdict.group.adversary.sentence() }}</p></dd>
-{% if stake(verdict.lead) %}<dt>At stake</dt><dd><p>{{ sentence(stake(verdict.lead)) }}</p></dd>
-{% endif %}
+{% if stake(verdict.lead) %}<dt>At stake</dt>
+<dd><p>{{ wording.sentence(stake(verdict.lead)) }}</p></dd>{% endif %}
 <dt>Found</dt><dd>{% for words in verdict.found %}<p>{{ words }}</p>{% endfor %}</dd>
 {% if verdict.sure %}<dt>How sure</dt>
 <dd>{% for words in verdict.sure %}<p>{{ words }}</p>{% endfor %}</dd>{% endif %}
@@ -78,8 +69,6 @@ def cards(run: Run) -> Markup:
         _CARDS,
         cards=[(one, advice(one.verdict, run, made)) for one in standings(made)],
         note=_NOTE,
-        stake=stake,
-        sentence=sentence,
         limitations=run.limitations,
         skips=list(_skips(run)),
     )
@@ -91,7 +80,7 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
         if one.skips:
             setting = _SETTINGS.get(one.auditor) if run.settings else None
             asked = f"every={one.every}" if setting is None else f"{setting} {one.every}"
-            yield one.auditor, skipped(one, asked)
+            yield one.auditor, wording.skipped(one, asked)
 
 
 AXIS = "ε (log scale)"
@@ -104,7 +93,7 @@ _FOREST = """
 <tr><th colspan="3" scope="rowgroup">{{ title(group) }}</th></tr>
 {% for f, upper in group.rows %}
 <tr><td><span class="number">{{ f|exact_claim(upper) }}</span></td>
-<td class="wide">{{ bar(f, upper) }}
+<td class="wide">{{ bar(f, upper, scale) }}
 {% for words in endless(f, upper) %}<small>{{ words }}</small>{% endfor %}</td>
 <td class="how">{{ how(f) }}{% if upper %} {{ how(upper) }}{% endif %}</td></tr>
 {% endfor %}{% endfor %}</tbody></table>
@@ -114,20 +103,50 @@ _FOREST = """
 
 def forest(run: Run) -> Markup | None:
     """Return all ε of a run on one axis, or nothing if it has none."""
-    drawn = Forest.of(run)
-    if drawn is None:
+    groups, scale = epsilons(run)
+    if not groups:
         return None
     return render(
         _FOREST,
         name=AXIS,
-        axis=strip(axis_strip(drawn.scale)),
-        groups=drawn.groups,
+        axis=strip(layout.axis_strip(scale)),
+        groups=groups,
+        scale=scale,
         title=title,
-        bar=lambda f, upper: strip(strip_of(drawn.series(f, upper), drawn.scale)),
+        bar=bar,
         endless=_endless,
         how=_how,
         contradictions=contradictions(run),
     )
+
+
+def epsilons(run: Run) -> tuple[list[Group], Scale]:
+    """Return all ε of a run by attacker, and the scale on which they are drawn."""
+    groups = by_adversary([f for f in run.of_the_run if wording.is_epsilon(f)])
+    groups = [g for g in groups if g.leads]
+    shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
+    values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
+    return groups, Scale.over(filter(math.isfinite, values), "shifted")
+
+
+def bar(finding: Finding, upper: Finding | None, scale: Scale) -> Markup:
+    """Return a number on the axis, with the guarantee that it may be compared with."""
+    ends = [finding] if upper is None else [finding, upper]
+    return strip(layout.strip([one for f in ends for one in _series(f, scale)], scale))
+
+
+def _series(finding: Finding, scale: Scale) -> Iterator[Series]:
+    """Yield a number, the side on which the truth may be, its cap and its null band."""
+    if (band := finding.null_band) is not None:
+        yield Series("", band, (0.5, 0.5), REFERENCE, low=(0, 0), high=(1, 1), is_line=False)
+    if not math.isfinite(finding.value):
+        return
+    towards = {"lower_bound": scale.high, "guarantee": scale.low}
+    if (end := towards.get(finding.kind)) is not None:
+        yield ray(finding.value, end, KIND_LOOKS[finding.kind][0])
+    if finding.cap is not None and math.isfinite(finding.cap):
+        yield Series("", (finding.cap, finding.cap), (0.0, 1.0), REFERENCE)
+    yield mark(finding)
 
 
 def title(group: Group) -> str:
@@ -144,8 +163,8 @@ def _endless(*ends: Finding | None) -> Iterator[str]:
 
 
 def _how(f: Finding) -> str:
-    sized = f", {words}" if (words := size(f)) else ""
-    return sentence(f"{KINDS[f.kind][0]}, {f.auditor}{sized}: {f.rule}")
+    sized = f", {words}" if (words := wording.size(f)) else ""
+    return wording.sentence(f"{wording.KINDS[f.kind][0]}, {f.auditor}{sized}: {f.rule}")
 
 
 _HEADS = (
@@ -173,20 +192,27 @@ _TABLE = """
 <thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
 <tbody>{% for f in findings %}<tr>
 {% if has_rounds %}<td>{{ (f.server_round or 0)|exact }}</td>{% endif %}
-<th scope="row">{{ quantity(f.quantity) }}<small>{{ f.auditor }}</small></th>
-<td>{{ kinds[f.kind][0] }}{% if condition(f) %}<small>{{ condition(f) }}</small>{% endif %}</td>
-<td class="value">{{ f|exact_value }}
-{% if remark(f) %}<small>{{ remark(f) }}</small>{% endif %}</td>
+<th scope="row">{{ wording.quantity(f.quantity) }}<small>{{ f.auditor }}</small></th>
+<td>{{ wording.KINDS[f.kind][0] }}
+{% if wording.condition(f) %}<small>{{ wording.condition(f) }}</small>{% endif %}</td>
+<td class="value">{{ f.value|data(wording.value(f)) }}
+{% if wording.remark(f) %}<small>{{ wording.remark(f) }}</small>{% endif %}</td>
 <td>{{ dash if f.delta is none else f.delta|exact }}</td>
-<td>{{ dash if f.confidence is none else f.confidence|percent_exact }}</td>
+<td>{{ dash if f.confidence is none else f.confidence|data(wording.percent(f.confidence)) }}</td>
 <td>{{ dash if f.cap is none else f.cap|exact }}
 {% if f.saturated %}<span class="tag">saturated</span>{% endif %}</td>
 <td>{% if f.null_band %}{{ f.null_band[0]|exact }} to {{ f.null_band[1]|exact }}
 {% else %}{{ dash }}{% endif %}</td>
 <td>{{ attackers[attacker(f)] }}</td>
 <td class="how">{{ f.rule }}
-{% for list in (samples(f), facts(f)) if list %}<small>{{ list|join("; ") }}</small>{% endfor %}
-</td>
+{% if f.sample_sizes or f.seed is not none %}<small>
+{% for name, n in f.sample_sizes.items() %}{{ "; " if not loop.first }}{{ n|exact }} {{ name }}
+{% endfor %}
+{% if f.seed is not none %}{{ "; " if f.sample_sizes }}seed {{ f.seed|exact }}{% endif %}</small>
+{% endif %}
+{% for name, fact in f.facts.items() if fact is not none %}{% if loop.first %}<small>{% endif %}
+{{ "; " if not loop.first }}{{ name|replace("_", " ") }}: {{ fact|exact }}
+{% if loop.last %}</small>{% endif %}{% endfor %}</td>
 <td>{% for name in f.assumptions %}{{ ", " if not loop.first }}{{ assumptions[name] }}
 {% else %}{{ dash }}{% endfor %}</td>
 </tr>{% endfor %}</tbody></table></div>
@@ -207,8 +233,8 @@ def tables(run: Run) -> Markup:
     if run.of_the_run:
         parts.append(("", _table(run.of_the_run, "Findings about the run as a whole")))
     for auditor, found in of_rounds.items():
-        rounds = counted(len({f.server_round for f in found}), "round")
-        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each alone"
+        rounds = wording.counted(len({f.server_round for f in found}), "round")
+        summary = f"{auditor}: {wording.counted(len(found), 'finding')} about {rounds}, each alone"
         parts.append((summary, _table(found, f"{auditor}, round by round")))
     return render(_TABLES, tables=parts)
 
@@ -224,7 +250,6 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
         findings=findings,
         has_rounds=has_rounds,
         heads=(("round",) if has_rounds else ()) + _HEADS,
-        kinds=KINDS,
         attackers=who,
         assumptions=assumptions,
         legends=(
@@ -232,37 +257,12 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
             ("Assumptions", [(key, sentence_of(name)) for name, key in assumptions.items()]),
         ),
         attacker=_attacker,
-        condition=condition,
-        facts=_facts,
-        quantity=quantity,
-        remark=remark,
-        samples=_samples,
     )
 
 
 def _attacker(f: Finding) -> str:
     adjacency = f", {f.adjacency}" if f.adjacency else ""
     return f"{f.threat_model.sentence()} [{f.unit}{adjacency}]"
-
-
-def _samples(f: Finding) -> list[Markup]:
-    seed = [] if f.seed is None else [Markup("seed ") + exact(f.seed)]
-    return [*(exact(n) + f" {name}" for name, n in f.sample_sizes.items()), *seed]
-
-
-def _facts(f: Finding) -> list[Markup]:
-    """Return single numbers and words; what figures draw is in report.json."""
-    return [
-        escape(name.replace("_", " ")) + ": " + _fact(value)
-        for name, value in f.facts.items()
-        if value is not None
-    ]
-
-
-def _fact(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return exact(value) if isinstance(value, int | float) else str(value)
 
 
 _REPEAT = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -101,19 +101,15 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 _TERM = """<button type="button" class="term" data-tip="{{ tip }}">{{ text }}</button>"""
 
 
-class Glossary:
-    """Explains each word at its first use, so that the tab key stops there once."""
+def _glossary() -> Callable[..., str]:
+    """Return what explains a word at its first use, so that the tab key stops there once."""
+    unused = dict(_WORDS)
 
-    def __init__(self) -> None:
-        self._used: set[str] = set()
+    def term(text: str, word: str | None = None) -> str:
+        tip = unused.pop(text if word is None else word, None)
+        return text if tip is None else render(_TERM, text=text, tip=tip)
 
-    def term(self, text: str, word: str | None = None) -> str:
-        """Return text with the explanation of a word, of the text itself by default."""
-        word = text if word is None else word
-        if word not in _WORDS or word in self._used:
-            return text
-        self._used.add(word)
-        return render(_TERM, text=text, tip=_WORDS[word])
+    return term
 
 
 def first_screen(run: Run) -> Markup:
@@ -133,7 +129,7 @@ def first_screen(run: Run) -> Markup:
         said=_unbroken(headline(lines, run.warnings)),
         notes=_notes(run),
         facts=_facts(run),
-        term=Glossary().term,
+        term=_glossary(),
         rows=[_row(one) for one in attackers[:_MAX_ROWS]],
         left=counted(left, "more attacker") if left > 0 else "",
         ticks=[(place(epsilon), name) for epsilon, name in _TICKS],

@@ -14,9 +14,10 @@ from typing import Any, Final, Literal
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Finding, Kind
+from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.judge.standing import SEVERITIES, Severity, Standing
-from leakmeter.auditors.wording import claim, is_epsilon, is_nothing, number, percent, share, value
 from leakmeter.fl_app.report.draw.figure import Figure, Marker
 from leakmeter.fl_app.report.draw.layout import Drawing, key, layout
 
@@ -53,8 +54,15 @@ _SHAPES: Final[dict[Marker, str]] = {
 }
 DASH: Final = Markup('<span class="none">–</span>')
 
-# Only what is in `plot` is stretched to the width of the card: see `draw.layout`.
-_DRAWN = """
+# A chart, or a strip in a row of a table, which says the same in words. Only what is in `plot` is
+# stretched to the width of the card: see `draw.layout`.
+_DRAWING = """
+<svg class="{{ "chart" if f else "strip" }}"{% if f %} id="{{ f.name }}"{% endif %}
+ height="{{ d.height }}"{% if not f %} aria-hidden="true"{% endif %}
+ style="--left:{{ d.left }}px;--right:{{ d.right }}px">
+{% if f %}<g role="img" aria-labelledby="{{ f.name }}-title {{ f.name }}-desc">
+<title id="{{ f.name }}-title">{{ f.title }}</title><desc id="{{ f.name }}-desc">{{ f.text }}</desc>
+{% endif %}
 <svg class="plot" viewBox="0 0 1000 {{ d.height }}" preserveAspectRatio="none"
  width="100%" height="{{ d.height }}">
 {% for one in d.strokes %}
@@ -67,25 +75,13 @@ _DRAWN = """
  text-anchor="{{ one.anchor }}"{% if one.look %} class="{{ one.look }}"{% endif %}>
 {{ one.words }}</text>
 {% endfor %}
-"""
-_MARKS = """
+{% if f %}</g><g class="points">{% endif %}
 {% for one in d.marks %}
 <svg x="{{ (one.x / 10)|round(2) }}%" y="{{ one.y }}" class="pt {{ one.look }}"
-{% if has_words %} tabindex="{{ 0 if loop.first else -1 }}" role="img"
+{% if f %} tabindex="{{ 0 if loop.first else -1 }}" role="img"
  aria-label="{{ one.words }}"><circle r="9" class="hit"/>{% else %}>{% endif %}
 <path class="mark" d="{{ shapes[one.marker] }}"/></svg>
-{% endfor %}
-"""
-_CHART = """
-<svg class="chart" id="{{ f.name }}" height="{{ d.height }}"
- style="--left:{{ d.left }}px;--right:{{ d.right }}px">
-<g role="img" aria-labelledby="{{ f.name }}-title {{ f.name }}-desc">
-<title id="{{ f.name }}-title">{{ f.title }}</title><desc id="{{ f.name }}-desc">{{ f.text }}</desc>
-{{ drawn }}</g><g class="points">{{ marks }}</g></svg>
-"""
-_STRIP = """
-<svg class="strip" height="{{ d.height }}" aria-hidden="true"
- style="--left:{{ d.left }}px;--right:{{ d.right }}px">{{ drawn }}{{ marks }}</svg>
+{% endfor %}{% if f %}</g>{% endif %}</svg>
 """
 _FIGURE = """
 <figure><{{ heading }}>{{ f.title }}</{{ heading }}>
@@ -124,9 +120,9 @@ def _compiled(template: str) -> Template:
 @cache
 def _environment() -> Environment:
     made = Environment(autoescape=True, undefined=StrictUndefined)
-    parts = (exact, percent_exact, exact_share, exact_value, exact_claim, command_line, with_code)
-    made.filters.update({one.__name__: one for one in (*parts, icon, badge, tone, chart, swatch)})
-    made.globals["dash"] = DASH
+    parts = (data, exact, exact_claim, command_line, with_code, icon, badge, tone, chart, swatch)
+    made.filters.update({one.__name__: one for one in parts})
+    made.globals.update(dash=DASH, stake=stake, wording=wording)
     return made
 
 
@@ -138,13 +134,12 @@ def figure(one: Figure, heading: str = "h3") -> Markup:
 
 def chart(one: Figure) -> Markup:
     """Return the drawing of a figure."""
-    drawing = layout(one)
-    return render(_CHART, f=one, d=drawing, **_parts(drawing, has_words=True))
+    return render(_DRAWING, f=one, d=layout(one), shapes=_SHAPES)
 
 
 def strip(drawing: Drawing) -> Markup:
-    """Return a drawing in a row of a table, which says the same in words."""
-    return render(_STRIP, d=drawing, **_parts(drawing))
+    """Return a drawing in a row of a table."""
+    return render(_DRAWING, f=None, d=drawing, shapes=_SHAPES)
 
 
 def swatch(series: Any) -> Markup:
@@ -152,14 +147,9 @@ def swatch(series: Any) -> Markup:
     return strip(key(series))
 
 
-def _parts(drawing: Drawing, *, has_words: bool = False) -> dict[str, Markup]:
-    marks = render(_MARKS, d=drawing, shapes=_SHAPES, has_words=has_words)
-    return {"drawn": render(_DRAWN, d=drawing), "marks": marks}
-
-
 def tone(one: Standing) -> Tone:
     """Return the colour of a line: by what the bound implies, grey for a statement."""
-    is_strong = is_epsilon(one.lead) and one.lead.value <= _STRONG
+    is_strong = wording.is_epsilon(one.lead) and one.lead.value <= _STRONG
     return "good" if one.severity == "bounded" and is_strong else _LOOKS[one.severity][0]
 
 
@@ -177,37 +167,27 @@ def badge(one: Standing) -> Markup:
     return Markup('<span class="badge {}">{}{}</span>').format(tone(one), icon(one.severity), words)
 
 
-def _data(number_: float, words: str) -> Markup:
+def data(number_: float, words: str) -> Markup:
+    """Return words, which carry their exact number for programs."""
     # Thousands of times on a page: `Markup.format` would take ten times as long.
     return Markup(f'<data value="{number_!r}">{escape(words)}</data>')
 
 
-def exact(count: float | int, kind: Kind | None = None) -> Markup:
-    """Return a number to read, which carries the exact one for programs."""
-    words = f"{count:,}" if isinstance(count, int) else number(count, kind=kind)
-    return _data(count, words)
-
-
-def percent_exact(level: float) -> Markup:
-    """Return a confidence, which carries the exact one."""
-    return _data(level, percent(level))
-
-
-def exact_share(of_all: float) -> Markup:
-    """Return a share such as an accuracy, which carries the exact one."""
-    return _data(of_all, share(of_all))
-
-
-def exact_value(finding: Finding) -> Markup:
-    """Return the value of a finding as it is printed everywhere, which carries the exact one."""
-    return _data(finding.value, value(finding))
+def exact(fact: float | str | bool, kind: Kind | None = None) -> Markup | str:
+    """Return a number to read, which carries the exact one for programs; others in words."""
+    if isinstance(fact, bool):
+        return "yes" if fact else "no"
+    if isinstance(fact, str):
+        return fact
+    words = f"{fact:,}" if isinstance(fact, int) else wording.number(fact, kind=kind)
+    return data(fact, words)
 
 
 def exact_claim(bound: Finding, upper: Finding | None = None) -> Markup:
     """Return a claim that carries its exact number; with a guarantee, both ends in one row."""
     if upper is None:
-        return _data(bound.value, claim(bound))
-    shown = _data(bound.value, "nothing" if is_nothing(bound) else claim(bound))
+        return data(bound.value, wording.claim(bound))
+    shown = data(bound.value, "nothing" if wording.is_nothing(bound) else wording.claim(bound))
     done = " guaranteed" if math.isfinite(upper.value) else ""
     return Markup("{} shown … {}{}").format(shown, exact_claim(upper), done)
 

@@ -55,7 +55,7 @@ from leakmeter.auditors.wording import claim, condition, quantity, value
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.export import write_csv
-from leakmeter.fl_app.report.html.page import page
+from leakmeter.fl_app.report.html import page
 from leakmeter.fl_app.report.judge.advice import _sentences as advised
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts

@@ -13,10 +13,11 @@ import pytest
 from leakmeter.auditors import RoundLine
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Spectrum
 from leakmeter.fl_app.report.draw import figures
-from leakmeter.fl_app.report.draw.attackers import aliases, attackers, tradeoff
+from leakmeter.fl_app.report.draw.curves import attackers
 from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series, Value
 from leakmeter.fl_app.report.draw.layout import TEXT, Drawing, Text, layout
 from leakmeter.fl_app.report.html.assets import STYLE
+from leakmeter.fl_app.report.html.compare import aliases, tradeoff
 from leakmeter.fl_app.report.html.template import chart, figure
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import bound, conditional, finding, guarantee, run

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.fl_app.report.draw.scale import Form, Scale, label
+from leakmeter.fl_app.report.draw.figure import Form, Scale, label
 
 
 @given(

@@ -9,8 +9,7 @@ import pytest
 
 from leakmeter.auditors import Finding, RoundLine
 from leakmeter.auditors.judge.adversary import Adversary
-from leakmeter.fl_app.report.draw.attackers import aliases, tradeoff
-from leakmeter.fl_app.report.html.compare import comparison
+from leakmeter.fl_app.report.html.compare import aliases, comparison, tradeoff
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 
 FINAL = replace(ANYONE, sees="final model")

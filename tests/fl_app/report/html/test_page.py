@@ -23,7 +23,7 @@ from leakmeter.auditors.judge.adversary import by_adversary
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.report.draw import figures
-from leakmeter.fl_app.report.html.page import page
+from leakmeter.fl_app.report.html import page
 from leakmeter.fl_app.report.read import read_run
 from tests.helpers import findings
 
@@ -508,7 +508,7 @@ def test_a_page_that_fails_does_not_cost_the_run(
     def broken(*_: Any) -> str:
         raise ArithmeticError("made up")
 
-    monkeypatch.setattr("leakmeter.fl_app.report.html.page.page", broken)
+    monkeypatch.setattr("leakmeter.fl_app.report.html.page", broken)
     settings = [*tiny, "--rounds", "1", "--auditors", "none"]
     assert main([*settings, "--out", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().out

@@ -17,7 +17,7 @@ from tests.fl_app.report.judge.makers import bound, finding, guarantee
 
 def run(*found: Finding, **changes: object) -> Run:
     config = Config.from_mapping({"rounds": 6, "clients": 40, "sample": 10, **changes})
-    return Run("demo", Path("/somewhere/demo"), config.to_mapping(), findings=found)
+    return Run("demo", Path("/somewhere/demo"), config=config.to_mapping(), findings=found)
 
 
 def settings(command: str) -> dict[str, str]:

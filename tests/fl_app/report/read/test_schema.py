@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from leakmeter.auditors.codec import CodecError
-from leakmeter.fl_app.report.read import Report, json_schema, read
+from leakmeter.fl_app.report.read import Report, read
 from tests.helpers.project import ROOT
 from tests.helpers.reports import write_report
 
@@ -60,8 +60,12 @@ def changed(report: Any, place: Place, value: Any) -> Any:
     return copy
 
 
-def test_the_published_schema_is_up_to_date() -> None:
-    made = runpy.run_path(str(ROOT / "docs/make_schema.py"))
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs/make_schema.py"))
+
+
+def test_the_published_schema_is_up_to_date(made: dict[str, Any]) -> None:
     published = made["FILE"].read_text(encoding="utf-8")
     assert published == made["text"](), "run: python docs/make_schema.py"
 
@@ -131,7 +135,7 @@ def refusal(report: Any) -> tuple[bool, bool]:
     return False, False
 
 
-def test_the_schema_says_what_every_field_is() -> None:
+def test_the_schema_says_what_every_field_is(made: dict[str, Any]) -> None:
     def described(schema: dict[str, Any]) -> Iterator[tuple[str, bool]]:
         for name, one in schema.get("properties", {}).items():
             yield f"{schema['title']}.{name}", "description" in one or name == "type"
@@ -139,6 +143,6 @@ def test_the_schema_says_what_every_field_is() -> None:
             yield from described(one)
             yield from described(one.get("items", {}))
 
-    found = dict(described(json_schema()))
+    found = dict(described(made["json_schema"]()))
     assert len(found) > 60
     assert [name for name, is_there in found.items() if not is_there] == []
