@@ -79,6 +79,20 @@ class Scale:
         last = math.floor(self.high / step + 1e-9)
         return [round(i * step, 12) for i in range(first, last + 1)]
 
+    @staticmethod
+    def label(value: float) -> str:
+        """Return how a tick is written.
+
+        >>> [Scale.label(x) for x in (1e-6, 0.01, 0.5, 1000.0, 1e5)]
+        ['10⁻⁶', '0.01', '0.5', '1000', '10⁵']
+        """
+        if value != 0 and not 1e-3 <= abs(value) < 1e5:
+            power = math.floor(math.log10(abs(value)) + 1e-9)
+            front = value / 10.0**power
+            lead = "" if abs(front - 1) < 1e-9 else f"{front:.3g}·"
+            return f"{lead}10{str(power).translate(_RAISED)}"
+        return f"{value:.6g}".replace("-", "−")
+
     def _step(self, most: int) -> float:
         """Return the smallest round step that leaves few enough ticks and meets both ends."""
         wide = self.high - self.low
@@ -96,20 +110,6 @@ class Scale:
         step = -(-len(powers) // most)
         # From the upper end, so that the last number is where the axis ends.
         return [10.0**e for e in powers if (powers[-1] - e) % step == 0]
-
-
-def label(value: float) -> str:
-    """Return how a tick is written.
-
-    >>> [label(x) for x in (1e-6, 0.01, 0.5, 1000.0, 1e5)]
-    ['10⁻⁶', '0.01', '0.5', '1000', '10⁵']
-    """
-    if value != 0 and not 1e-3 <= abs(value) < 1e5:
-        power = math.floor(math.log10(abs(value)) + 1e-9)
-        front = value / 10.0**power
-        lead = "" if abs(front - 1) < 1e-9 else f"{front:.3g}·"
-        return f"{lead}10{str(power).translate(_RAISED)}"
-    return f"{value:.6g}".replace("-", "−")
 
 
 def _nice(step: float) -> float:
