@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from leakmeter.auditors.finding import Kind
 
@@ -139,16 +139,6 @@ def _thinned(ticks: Sequence[float], most: int) -> list[float]:
     return sorted(float(t) for t in kept)
 
 
-class Value(NamedTuple):
-    """One point of a figure, with its band if it has one."""
-
-    series: Series
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-
-
 @dataclass(frozen=True)
 class Series:
     """One line of a figure."""
@@ -234,10 +224,9 @@ class Figure:
         heights = [v for one in lines for v in (*one.y, *one.low, *one.high)]
         return self.x.scale([v for one in lines for v in one.x]), self.y.scale(heights)
 
-    def values(self) -> list[Value]:
-        """Return every point."""
-        return [
-            Value(one, place, value, *([one.low[i], one.high[i]] if one.low else []))
-            for one in self.series
-            for i, place, value in one.points()
-        ]
+    def values(self) -> Iterator[tuple[Series, float, float, float | None, float | None]]:
+        """Yield every point: its line, x, y, and both ends of its band if it has one."""
+        for one in self.series:
+            for i, place, value in one.points():
+                low, high = (one.low[i], one.high[i]) if one.low else (None, None)
+                yield one, place, value, low, high

@@ -70,7 +70,7 @@ def comparison(runs: Sequence[Run]) -> Markup:
         runs=[_verdict(run, name) for run, name in zip(runs, names, strict=True)],
         aliases=names,
         charts=[figure(one, "h2") for one in tradeoff(runs, names)],
-        rows=[*_rounds(runs), *_settings(runs), *_attackers(runs)],
+        rows=[*_settings(runs), *_attackers(runs)],
     )
 
 
@@ -81,16 +81,12 @@ def _verdict(run: Run, alias: str) -> tuple[Any, ...]:
     return alias, run.name, lines[0] if lines else None, upper_bound(run), accuracy
 
 
-def _rounds(runs: Sequence[Run]) -> list[_Row]:
-    """Return how many rounds each run has, unless all have as many or as many as they should."""
-    done = [len(run.rounds) for run in runs]
-    is_known = done == [run.config.get("rounds") for run in runs]
-    return [] if is_known or len(set(done)) == 1 else [("rounds done", "", [str(n) for n in done])]
-
-
 def _settings(runs: Sequence[Run]) -> list[_Row]:
-    """Return the settings that differ."""
+    """Return the settings that differ, and the rounds done if settings do not say as much."""
     rows: list[_Row] = []
+    done = [len(run.rounds) for run in runs]
+    if len(set(done)) > 1 and done != [run.config.get("rounds") for run in runs]:
+        rows.append(("rounds done", "", [str(n) for n in done]))
     for name in dict.fromkeys(name for run in runs for name in run.config):
         values = [run.config.get(name) for run in runs]
         if any(value != values[0] for value in values):
