@@ -31,14 +31,12 @@ _SETTINGS = {
     "mutual-information": "--mi-every",
     "mine": "--mine-every",
 }
-_NOTE = (
-    "Each card is one attacker and what it tries to find out. “No leak shown” is not "
-    "“private”. A lower bound says at least, a guarantee at most. An estimate comes with what "
-    "it would be without a leak."
-)
 _CARDS = """
 {% if not cards %}<p>The auditors produced no findings; this is not evidence of privacy.</p>
-{% else %}<p class="note">{{ note }}</p><div class="cards">
+{% else %}<p class="note">
+Each card is one attacker and what it tries to find out. “No leak shown” is not “private”. A lower
+ bound says at least, a guarantee at most. An estimate comes with what it would be without a leak.
+</p><div class="cards">
 {% for one, todo in cards %}{% set verdict = one.verdict %}
 <article class="card {{ one|tone }}">
 <p class="eyebrow">{{ one.who }} · unit {{ verdict.lead.unit }}</p>
@@ -68,7 +66,6 @@ def cards(run: Run) -> Markup:
     return render(
         _CARDS,
         cards=[(one, advice(one.verdict, run, made)) for one in standings(made)],
-        note=_NOTE,
         limitations=run.limitations,
         skips=list(_skips(run)),
     )
