@@ -41,8 +41,6 @@ class TensorBoard(Callback):
     def __init__(self, folder: str | Path = "tensorboard") -> None:
         self._writers = _tool("torch.utils.tensorboard", "tensorboard")
         self._folder = Path(folder).expanduser()
-        self._writer: Any = None
-        self._last = 0
 
     def on_start(self, start: RunStart) -> None:
         """Open the event file."""
@@ -93,8 +91,6 @@ class WandB(Callback):
         self._init = {"project": project, **init}
         self._start = RunStart(0)
         self._run: Any = None
-        self._is_ours = False
-        self._step = -1
 
     def on_start(self, start: RunStart) -> None:
         """Note the settings; which run they belong to is known after the first round."""
@@ -160,11 +156,7 @@ class MLflow(Callback):
     def __init__(self, experiment: str = "leakmeter", tracking_uri: str | None = None) -> None:
         self._mlflow = _tool("mlflow", "mlflow")
         self._experiment, self._uri = experiment, tracking_uri
-        self._start = RunStart(0)
-        self._client: Any = None
-        self._run = ""
-        self._is_ours = False
-        self._last = 0
+        self._start, self._run, self._last = RunStart(0), "", 0
 
     def on_start(self, start: RunStart) -> None:
         """Note the settings; which run they belong to is known after the first round."""

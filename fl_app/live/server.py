@@ -60,15 +60,14 @@ class Address:
         A page of somebody else's could point its own name at this machine and read the answers; the
         browser then sends that name. It cannot make a browser send a number, or a name of ours.
         """
+        ours = {"localhost", self.host.lower(), socket.gethostname().lower()}
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+            if name not in ours:
+                ip_address(name)  # no number either: a foreign name
         except ValueError:
             return False
-        return _is_number(name) or name in {
-            "localhost",
-            self.host.lower(),
-            socket.gethostname().lower(),
-        }
+        return True
 
     def free_port(self, first: int) -> int | None:
         """Return the first free port from this one on."""
@@ -101,14 +100,6 @@ def _not_here(host: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"--host must be an address of this machine, such as {HOST}, got {host!r}: {error}"
     )
-
-
-def _is_number(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -154,11 +145,10 @@ class LiveServer(ThreadingHTTPServer):
     def let_readers_finish(self) -> None:
         """Wait until pages that are open have seen the end of the run, but not for long."""
         end = time.monotonic()
-        while self._may_ask(end) or (self._num_answering and time.monotonic() < end + _LONGEST):
+        while (now := time.monotonic()) < min(end + _GRACE, self.last_asked + _RECENT) or (
+            self._num_answering and now < end + _LONGEST
+        ):
             time.sleep(0.05)
-
-    def _may_ask(self, end: float) -> bool:
-        return time.monotonic() < min(end + _GRACE, self.last_asked + _RECENT)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -27,6 +27,7 @@ _ATTACKER = [spec.name for spec in fields(ThreatModel)]
 _APART = ("details", "null_band", "threat_model")
 _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in _APART]
 _HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null_high"]
+_CURVE = ["figure", "line", "x_label", "y_label", "x", "y", "low", "high"]
 
 
 def text(run: Run, *, is_named: bool = False) -> list[str]:
@@ -51,25 +52,15 @@ def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Write `findings.csv`, `rounds.csv` and `curves.csv` into a folder, made if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     metrics = sorted({name for run in runs for one in run.rounds for name in one.metrics})
+    rounds = [
+        [run.name, one.server_round, one.num_clients, *map(one.metrics.get, metrics)]
+        for run in runs
+        for one in run.rounds
+    ]
     written: dict[str, list[list[Any]]] = {
         "findings.csv": [_HEADS, *_findings(runs)],
-        "rounds.csv": [
-            ["run", "server_round", "num_clients", *metrics],
-            *(
-                [
-                    run.name,
-                    one.server_round,
-                    one.num_clients,
-                    *(one.metrics.get(m) for m in metrics),
-                ]
-                for run in runs
-                for one in run.rounds
-            ),
-        ],
-        "curves.csv": [
-            ["figure", "line", "x_label", "y_label", "x", "y", "low", "high"],
-            *_curves(runs),
-        ],
+        "rounds.csv": [["run", "server_round", "num_clients", *metrics], *rounds],
+        "curves.csv": [_CURVE, *_curves(runs)],
     }
     for name, rows in written.items():
         with (folder / name).open("w", newline="", encoding="utf-8") as file:

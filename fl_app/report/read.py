@@ -56,12 +56,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Line(Round):
-    """One line of rounds.jsonl: a round and what it showed.
-
-    Attributes:
-        schema: Name and number of this schema.
-        findings: Those of this round.
-    """
+    """One line of rounds.jsonl: a round and what it showed."""
 
     schema: Schema
     findings: tuple[Finding, ...]
@@ -101,20 +96,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Run(Report):
-    """All that a page says of one run: its report, or as much of it as there is.
+    """All that a page says of one run: its report, or as much of it as there is."""
 
-    Attributes:
-        name: Of its folder; differs between the runs of a page.
-        folder: Where it was read from.
-        is_finished: Whether it has its report.
-        is_running: Whether a process is still adding to it.
-    """
-
-    name: str = field()  # required here: without `field`, a dataclass takes the default above
-    folder: Path
+    # Differs between the runs of a page. Without `field`, it would take the report's default.
+    name: str = field()
+    folder: Path  # where it was read from
     _: KW_ONLY
-    is_finished: bool = True
-    is_running: bool = False
+    is_finished: bool = True  # whether it has its report
+    is_running: bool = False  # whether a process is still adding to it
 
     @property
     def of_the_run(self) -> tuple[Finding, ...]:

@@ -17,6 +17,7 @@ from leakmeter.auditors.information.theory import NATS_PER_BIT
 from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.wording import KINDS, claim, condition, is_epsilon, number, share, slug
 from leakmeter.fl_app.report.draw import curves
+from leakmeter.fl_app.report.draw.curves import prefix
 from leakmeter.fl_app.report.draw.figure import MARKERS, REFERENCE, Axis, Figure, Series
 from leakmeter.fl_app.report.read import Run
 
@@ -40,11 +41,6 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         *accuracy(runs),
     ]
     return [replace(one, name=f"figure-{i}-{one.name}") for i, one in enumerate(found, start=1)]
-
-
-def prefix(run: Run, runs: Sequence[Run]) -> str:
-    """Return the name of a run for its lines, where there are several."""
-    return f"{run.name}: " if len(runs) > 1 else ""
 
 
 def accuracy(runs: Sequence[Run]) -> Iterator[Figure]:

@@ -56,6 +56,11 @@ def ray(start: float, end: float, color: int) -> Series:
     return Series("", (start, end), (0.5, 0.5), color, _DOTTED)
 
 
+def prefix(run: Run, several: Sequence[object]) -> str:
+    """Return the name of a run for its lines, where a figure shows several."""
+    return f"{run.name}: " if len(several) > 1 else ""
+
+
 def attackers(run: Run) -> Iterator[Figure]:
     """Yield the attackers of a run on one axis, if any ε is shown or guaranteed."""
     lines = [one for one in standings(verdicts(run)) if _drawn(one)]
@@ -155,7 +160,7 @@ def epsilons(runs: Sequence[Run]) -> list[Figure]:
 def _tradeoff(auditor: str, games: Sequence[_Game]) -> Figure:
     lines = [Series("no leak", (0.0, 1.0), (1.0, 0.0), REFERENCE, dash=1)]
     for game in games:
-        name, apart, curve = _named(game, games), game.separation, game.curve
+        name, apart, curve = prefix(game.run, games), game.separation, game.curve
         if apart is not None and not name:
             fnr = np.asarray(tradeoff_gaussian(np.array(_RATES), apart))
             words = f"Gaussians {number(apart, 3)} sd apart"
@@ -189,7 +194,7 @@ def _tradeoff(auditor: str, games: Sequence[_Game]) -> Figure:
 def _epsilons(auditor: str, games: Sequence[_Game]) -> Figure:
     lines: list[Series] = []
     for game in games:
-        name, deltas, apart = _named(game, games), game.curve.deltas, game.separation
+        name, deltas, apart = prefix(game.run, games), game.curve.deltas, game.separation
         cap = Series(f"{name}most that could be shown", deltas, game.curve.caps, REFERENCE, 1)
         lines.append(cap)
         if apart is not None and not name:
@@ -268,10 +273,6 @@ def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, fl
     """
     (ax, ay), (bx, by), (cx, cy) = ((Fraction(x), Fraction(y)) for x, y in (a, b, c))
     return (bx - ax) * (cy - ay) <= (cx - ax) * (by - ay)
-
-
-def _named(game: _Game, games: Sequence[_Game]) -> str:
-    return f"{game.run.name}: " if len(games) > 1 else ""
 
 
 def _which(games: Sequence[_Game]) -> str:

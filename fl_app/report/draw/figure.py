@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from leakmeter.auditors.finding import Kind
 
@@ -79,6 +79,20 @@ class Scale:
         last = math.floor(self.high / step + 1e-9)
         return [round(i * step, 12) for i in range(first, last + 1)]
 
+    @staticmethod
+    def label(value: float) -> str:
+        """Return how a tick is written.
+
+        >>> [Scale.label(x) for x in (1e-6, 0.01, 0.5, 1000.0, 1e5)]
+        ['10⁻⁶', '0.01', '0.5', '1000', '10⁵']
+        """
+        if value != 0 and not 1e-3 <= abs(value) < 1e5:
+            power = math.floor(math.log10(abs(value)) + 1e-9)
+            front = value / 10.0**power
+            lead = "" if abs(front - 1) < 1e-9 else f"{front:.3g}·"
+            return f"{lead}10{str(power).translate(_RAISED)}"
+        return f"{value:.6g}".replace("-", "−")
+
     def _step(self, most: int) -> float:
         """Return the smallest round step that leaves few enough ticks and meets both ends."""
         wide = self.high - self.low
@@ -96,20 +110,6 @@ class Scale:
         step = -(-len(powers) // most)
         # From the upper end, so that the last number is where the axis ends.
         return [10.0**e for e in powers if (powers[-1] - e) % step == 0]
-
-
-def label(value: float) -> str:
-    """Return how a tick is written.
-
-    >>> [label(x) for x in (1e-6, 0.01, 0.5, 1000.0, 1e5)]
-    ['10⁻⁶', '0.01', '0.5', '1000', '10⁵']
-    """
-    if value != 0 and not 1e-3 <= abs(value) < 1e5:
-        power = math.floor(math.log10(abs(value)) + 1e-9)
-        front = value / 10.0**power
-        lead = "" if abs(front - 1) < 1e-9 else f"{front:.3g}·"
-        return f"{lead}10{str(power).translate(_RAISED)}"
-    return f"{value:.6g}".replace("-", "−")
 
 
 def _nice(step: float) -> float:
@@ -137,16 +137,6 @@ def _thinned(ticks: Sequence[float], most: int) -> list[float]:
     step = max(-(-(len(ticks) - 1) // (most - 1)), 1)
     kept = {0.0, *ticks[::-step]} if ticks and ticks[0] == 0 else set(ticks[::-step])
     return sorted(float(t) for t in kept)
-
-
-class Value(NamedTuple):
-    """One point of a figure, with its band if it has one."""
-
-    series: Series
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -234,10 +224,9 @@ class Figure:
         heights = [v for one in lines for v in (*one.y, *one.low, *one.high)]
         return self.x.scale([v for one in lines for v in one.x]), self.y.scale(heights)
 
-    def values(self) -> list[Value]:
-        """Return every point."""
-        return [
-            Value(one, place, value, *([one.low[i], one.high[i]] if one.low else []))
-            for one in self.series
-            for i, place, value in one.points()
-        ]
+    def values(self) -> Iterator[tuple[Series, float, float, float | None, float | None]]:
+        """Yield every point: its line, x, y, and both ends of its band if it has one."""
+        for one in self.series:
+            for i, place, value in one.points():
+                low, high = (one.low[i], one.high[i]) if one.low else (None, None)
+                yield one, place, value, low, high

@@ -13,16 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from leakmeter.auditors.wording import number
-from leakmeter.fl_app.report.draw.figure import (
-    REFERENCE,
-    Axis,
-    Figure,
-    Marker,
-    Row,
-    Scale,
-    Series,
-    label,
-)
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Marker, Row, Scale, Series
 
 TEXT: Final = 12.0  # pixels: the size of all text in drawings
 WIDE: Final = 1000.0  # what the width of the plot counts as
@@ -154,7 +145,7 @@ def _plot(figure: Figure) -> Drawing:
     """Return lines between two axes."""
     bottom, name = _TOP + _HIGH, figure.y.full_label
     frame = _Frame(*figure.scales, _TOP, bottom)
-    ticks = [(label(tick), frame.at(frame.x.low, tick)[1]) for tick in frame.y.ticks(5)]
+    ticks = [(Scale.label(tick), frame.at(frame.x.low, tick)[1]) for tick in frame.y.ticks(5)]
     is_upright = len(name) > 1
     beside = _LINE + 5 if is_upright else width_of("ε") + 4
     left = round(max(width_of(words) for words, _ in ticks) + 7 + beside, 1)
@@ -244,7 +235,7 @@ def _has_room(frame: _Frame, axis: Axis, most: int) -> bool:
 def _named(frame: _Frame, most: int, y: float, *, is_whole: bool = False) -> tuple[Text, ...]:
     """Return the numbers of the ticks of the axis below."""
     ticks = [t for t in frame.x.ticks(most) if not is_whole or t == round(t)]
-    return tuple(Text(label(t), frame.at(t, 0.0)[0], y, anchor="middle") for t in ticks)
+    return tuple(Text(Scale.label(t), frame.at(t, 0.0)[0], y, anchor="middle") for t in ticks)
 
 
 def _strokes(every: Sequence[Series], frame: _Frame) -> Iterator[Stroke]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from string import ascii_uppercase
 from typing import Any
 
 from markupsafe import Markup
@@ -68,7 +70,7 @@ def comparison(runs: Sequence[Run]) -> Markup:
         runs=[_verdict(run, name) for run, name in zip(runs, names, strict=True)],
         aliases=names,
         charts=[figure(one, "h2") for one in tradeoff(runs, names)],
-        rows=[*_rounds(runs), *_settings(runs), *_attackers(runs)],
+        rows=[*_settings(runs), *_attackers(runs)],
     )
 
 
@@ -79,16 +81,12 @@ def _verdict(run: Run, alias: str) -> tuple[Any, ...]:
     return alias, run.name, lines[0] if lines else None, upper_bound(run), accuracy
 
 
-def _rounds(runs: Sequence[Run]) -> list[_Row]:
-    """Return how many rounds each run has, unless all have as many or as many as they should."""
-    done = [len(run.rounds) for run in runs]
-    is_known = done == [run.config.get("rounds") for run in runs]
-    return [] if is_known or len(set(done)) == 1 else [("rounds done", "", [str(n) for n in done])]
-
-
 def _settings(runs: Sequence[Run]) -> list[_Row]:
-    """Return the settings that differ."""
+    """Return the settings that differ, and the rounds done if settings do not say as much."""
     rows: list[_Row] = []
+    done = [len(run.rounds) for run in runs]
+    if len(set(done)) > 1 and done != [run.config.get("rounds") for run in runs]:
+        rows.append(("rounds done", "", [str(n) for n in done]))
     for name in dict.fromkeys(name for run in runs for name in run.config):
         values = [run.config.get(name) for run in runs]
         if any(value != values[0] for value in values):
@@ -124,17 +122,11 @@ def _elsewhere(key: Adversary, groups: dict[Adversary, Group]) -> Group | None:
     promised = [f for i, f in enumerate(every) if is_promise(f) and f not in every[:i]]
     if same := tuple(f for f in promised if Adversary.of(f) == key):
         return Group(key, same)
-    stronger = [f for f in promised if _covers(f, key)]
+    # Of the same question, for an attacker that has at least as much.
+    about = (key.unit, key.adjacency)
+    stronger = [f for f in promised if (f.unit, f.adjacency) == about]
+    stronger = [f for f in stronger if key.adjacency and key.model.is_within(f.threat_model)]
     return Group(key, (min(stronger, key=lambda f: f.value),)) if stronger else None
-
-
-def _covers(guarantee: Finding, key: Adversary) -> bool:
-    """Whether a guarantee of the same question is for an attacker that has at least as much."""
-    return (
-        (guarantee.unit, guarantee.adjacency) == (key.unit, key.adjacency)
-        and key.adjacency is not None
-        and key.model.is_within(guarantee.threat_model)
-    )
 
 
 def _cell(group: Group) -> Markup:
@@ -156,9 +148,8 @@ def _about(f: Finding) -> str:
 
 def aliases(runs: Sequence[Run]) -> list[str]:
     """Return a short name for each run: A to Z, then numbers."""
-    if len(runs) <= 26:
-        return [chr(ord("A") + i) for i in range(len(runs))]
-    return [str(i) for i in range(1, len(runs) + 1)]
+    is_few = len(runs) <= len(ascii_uppercase)
+    return [ascii_uppercase[i] if is_few else str(i + 1) for i in range(len(runs))]
 
 
 def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
@@ -190,13 +181,8 @@ def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
 
 def _by_attacker(run: Run) -> Mapping[Adversary | None, Standing]:
     """Return the lines of a run that have an ε, by attacker and question."""
-    made = standings(verdicts(run))
-    return {_key(one): one for one in reversed(made) if _ends(one)}
-
-
-def _key(one: Standing) -> Adversary:
-    found = one.verdict.group.adversary
-    return Adversary(found.model, found.adjacency, found.unit, is_measured=True)
+    lines = [one for one in reversed(standings(verdicts(run))) if _ends(one)]
+    return {replace(one.verdict.group.adversary, is_measured=True): one for one in lines}
 
 
 def _common(lines: Sequence[Mapping[Adversary | None, Standing]]) -> Adversary | None:

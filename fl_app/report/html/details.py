@@ -31,14 +31,12 @@ _SETTINGS = {
     "mutual-information": "--mi-every",
     "mine": "--mine-every",
 }
-_NOTE = (
-    "Each card is one attacker and what it tries to find out. “No leak shown” is not "
-    "“private”. A lower bound says at least, a guarantee at most. An estimate comes with what "
-    "it would be without a leak."
-)
 _CARDS = """
 {% if not cards %}<p>The auditors produced no findings; this is not evidence of privacy.</p>
-{% else %}<p class="note">{{ note }}</p><div class="cards">
+{% else %}<p class="note">
+Each card is one attacker and what it tries to find out. “No leak shown” is not “private”. A lower
+ bound says at least, a guarantee at most. An estimate comes with what it would be without a leak.
+</p><div class="cards">
 {% for one, todo in cards %}{% set verdict = one.verdict %}
 <article class="card {{ one|tone }}">
 <p class="eyebrow">{{ one.who }} · unit {{ verdict.lead.unit }}</p>
@@ -68,7 +66,6 @@ def cards(run: Run) -> Markup:
     return render(
         _CARDS,
         cards=[(one, advice(one.verdict, run, made)) for one in standings(made)],
-        note=_NOTE,
         limitations=run.limitations,
         skips=list(_skips(run)),
     )
@@ -167,18 +164,6 @@ def _how(f: Finding) -> str:
     return wording.sentence(f"{wording.KINDS[f.kind][0]}, {f.auditor}{sized}: {f.rule}")
 
 
-_HEADS = (
-    "finding",
-    "kind",
-    "value",
-    "δ",
-    "confidence",
-    "cap",
-    "90 % null band",
-    "attacker",
-    "how and on what samples",
-    "assumptions",
-)
 _TABLES = """
 {% for summary, table in tables %}
 {% if summary %}<details><summary>{{ summary }}</summary>{{ table }}</details>
@@ -189,7 +174,10 @@ _TABLES = """
 _TABLE = """
 <div class="scroll" tabindex="0" role="group" aria-label="{{ caption }}">
 <table class="findings"><caption>{{ caption }}</caption>
-<thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
+<thead><tr>{% if has_rounds %}<th scope="col">round</th>{% endif %}
+{% for head in ("finding", "kind", "value", "δ", "confidence", "cap", "90 % null band", "attacker",
+ "how and on what samples", "assumptions") %}
+<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
 <tbody>{% for f in findings %}<tr>
 {% if has_rounds %}<td>{{ (f.server_round or 0)|exact }}</td>{% endif %}
 <th scope="row">{{ wording.quantity(f.quantity) }}<small>{{ f.auditor }}</small></th>
@@ -240,7 +228,6 @@ def tables(run: Run) -> Markup:
 
 
 def _table(findings: Sequence[Finding], caption: str) -> Markup:
-    has_rounds = any(f.server_round is not None for f in findings)
     who = {words: f"A{i}" for i, words in enumerate(dict.fromkeys(map(_attacker, findings)), 1)}
     named = dict.fromkeys(name for f in findings for name in f.assumptions)
     assumptions = {name: str(i) for i, name in enumerate(named, start=1)}
@@ -248,8 +235,7 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
         _TABLE,
         caption=caption,
         findings=findings,
-        has_rounds=has_rounds,
-        heads=(("round",) if has_rounds else ()) + _HEADS,
+        has_rounds=any(f.server_round is not None for f in findings),
         attackers=who,
         assumptions=assumptions,
         legends=(

@@ -96,11 +96,11 @@ _FIGURE = """
 <thead><tr><th scope="col">line</th><th scope="col">{{ f.x.label }}</th>
 <th scope="col">{{ f.y.label }}</th>
 {% if has_band %}<th scope="col">band from</th><th scope="col">to</th>{% endif %}</tr></thead>
-<tbody>{% for one in f.values() %}<tr><th scope="row">{{ one.series.label }}</th>
-<td>{{ one.x|exact }}</td><td>{{ one.y|exact(one.series.kind) }}</td>
+<tbody>{% for line, x, y, low, high in f.values() %}<tr><th scope="row">{{ line.label }}</th>
+<td>{{ x|exact }}</td><td>{{ y|exact(line.kind) }}</td>
 {% if has_band %}
-<td>{% if one.low is not none %}{{ one.low|exact }}{% endif %}</td>
-<td>{% if one.high is not none %}{{ one.high|exact }}{% endif %}</td>
+<td>{% if low is not none %}{{ low|exact }}{% endif %}</td>
+<td>{% if high is not none %}{{ high|exact }}{% endif %}</td>
 {% endif %}</tr>{% endfor %}</tbody></table></div></details>{% endif %}
 {% endif %}</figure>
 """

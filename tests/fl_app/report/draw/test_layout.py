@@ -14,7 +14,7 @@ from leakmeter.auditors import RoundLine
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Spectrum
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.curves import attackers
-from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series, Value
+from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series
 from leakmeter.fl_app.report.draw.layout import TEXT, Drawing, Text, layout
 from leakmeter.fl_app.report.html.assets import STYLE
 from leakmeter.fl_app.report.html.compare import aliases, tradeoff
@@ -63,7 +63,7 @@ def test_a_histogram_has_a_step_for_each_bin() -> None:
     one = Series("a", (0.0, 1.0, 2.0), (0.25, 0.75), is_filled=True)
     assert len(marked(one)) == 2
     assert "0 to 1" in chart(of(one))
-    assert of(one).values() == [Value(one, 0.5, 0.25), Value(one, 1.5, 0.75)]
+    assert list(of(one).values()) == [(one, 0.5, 0.25, None, None), (one, 1.5, 0.75, None, None)]
 
 
 def test_the_table_beside_a_chart_holds_every_point_exactly() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.fl_app.report.draw.figure import Form, Scale, label
+from leakmeter.fl_app.report.draw.figure import Form, Scale
 
 
 @given(
@@ -49,6 +49,6 @@ def test_ticks_are_round_numbers() -> None:
     assert Scale(1e-6, 0.5, "log").ticks(6) == [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
     assert Scale(2.0, 6.0, "log").ticks() == [2.0, 5.0]
     assert Scale(0.0, 700.0, "shifted").ticks(5)[0] == 0.0
-    assert label(1e-6) == "10⁻⁶"
-    assert label(-0.5) == "−0.5"
-    assert label(2e6) == "2·10⁶"
+    assert Scale.label(1e-6) == "10⁻⁶"
+    assert Scale.label(-0.5) == "−0.5"
+    assert Scale.label(2e6) == "2·10⁶"
