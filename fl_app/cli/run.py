@@ -123,10 +123,15 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
 
 
+def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that the user has typed, by kebab-case names."""
+    known = {kebab(spec.name) for spec in fields(Config)}
+    return {name: value for name, value in vars(arguments).items() if name in known}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run or resume, with progress, and print where the results are."""
-    known = {kebab(spec.name) for spec in fields(Config)}
-    given = {name: value for name, value in vars(arguments).items() if name in known}
+    given = given_settings(arguments)
     check_port(arguments.port)
     config = _config(arguments, given)
     folder = _resumed(arguments) if config is None else None

@@ -281,7 +281,11 @@ def _check_whole(path: Path) -> None:
 def default_path(config: Config, parent: Path) -> Path:
     """Return a free folder name that says what ran and when."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = parent / f"{stamp}-{config.dataset}-{config.model}"
+    return free_path(parent / f"{stamp}-{config.dataset}-{config.model}")
+
+
+def free_path(base: Path) -> Path:
+    """Return the first of the names base, base-2, base-3, ... that is free."""
     path, number = base, 2
     while path.exists():
         path, number = base.with_name(f"{base.name}-{number}"), number + 1

@@ -106,12 +106,15 @@ def run_on(
 
     `auditors` replace those that the configuration names.
     """
-    torch.set_num_threads(1)
-    # Flower's launches import numpy before us. With one thread, sums have the same last bits in
-    # every launch.
-    threadpool_limits(limits=1)
+    use_one_thread()
     with folder.locked():
         return _run(grid, folder, progress, auditors)
+
+
+def use_one_thread() -> None:
+    """Compute on one thread, so that sums have the same last bits in every launch."""
+    torch.set_num_threads(1)
+    threadpool_limits(limits=1)  # Flower's launches import numpy before its variables are set
 
 
 def _run(
