@@ -33,7 +33,7 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
-from leakmeter.fl_app.engines.ray_executor import RayExecutor
+from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
 
 

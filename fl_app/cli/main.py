@@ -12,8 +12,7 @@ from textwrap import wrap
 from typing import Any, NoReturn
 
 from leakmeter.fl_app.cli import completion, keys, replay, report, reproduce, run, watch
-from leakmeter.fl_app.config.errors import ConfigError, nearest
-from leakmeter.fl_app.engines.cluster import RayError
+from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest
 
 _COMMANDS = {
     "run": run,

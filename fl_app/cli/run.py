@@ -17,7 +17,7 @@ from leakmeter import __version__
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
+from leakmeter.fl_app.config.errors import ConfigError, RayError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
 from leakmeter.fl_app.live import HOST
 
@@ -260,7 +260,6 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
 
 def _launch(folder: RunFolder, program: str) -> int:
     """Launch, and say how to resume a run that is cut short."""
-    from leakmeter.fl_app.engines.cluster import RayError
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
     from leakmeter.fl_app.run.run import end

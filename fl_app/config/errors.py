@@ -14,6 +14,10 @@ class ConfigError(ValueError):
     """A setting, a file or a folder is not as it must be. The text says which, and what to do."""
 
 
+class RayError(RuntimeError):
+    """Ray does not start, or a cluster cannot be joined. The text says why, and what to do."""
+
+
 def unknown_name(
     field: str, value: object, known: Iterable[str], short: Mapping[str, str] = _NONE
 ) -> ConfigError:

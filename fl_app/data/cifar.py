@@ -21,8 +21,8 @@ from leakmeter.fl_app.data.dataset import (
     Dataset,
     Floats,
     Request,
+    check_size,
     located_or_fetched,
-    note_on_size,
     torchvision_datasets,
 )
 
@@ -39,10 +39,10 @@ def load_cifar10(request: Request) -> Dataset:
     """Return CIFAR-10, pictures (3, 32, 32) scaled to [0, 1]; a part if there is no more."""
     part = None if request.download else _part(request)
     train_x, train_y, test_x, test_y = _read_part(part) if part else _whole(request)
-    note = note_on_size("cifar10", (len(train_x), len(test_x)), _SIZES)
+    check_size("cifar10", (len(train_x), len(test_x)), _SIZES)
     labels = [y.astype(np.int64) for y in (train_y, test_y)]
     arrays = _scaled(train_x), labels[0], _scaled(test_x), labels[1]
-    return Dataset("cifar10", *arrays, num_classes=10, note=note)
+    return Dataset("cifar10", *arrays, num_classes=10)
 
 
 def _scaled(pictures: NDArray[np.uint8]) -> Floats:

@@ -45,7 +45,6 @@ class Dataset:
         num_classes: Number of classes.
         users: The person behind each training record, (n,), if the data set has it.
         users_lack: Why `users` is None and what to do about it, if anything.
-        note: What a reader of results must know, such as that the files contain only a part.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Dataset:
     num_classes: int
     users: NDArray[np.int64] | None = None
     users_lack: str = "it does not say who each record is from"
-    note: str = ""
 
     def __post_init__(self) -> None:
         for part, x, y in (
@@ -160,8 +158,8 @@ def located_or_fetched(
     return locate(name, request, layouts, files, how)
 
 
-def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> str:
-    """Return a note, also logged, if there are fewer records than published; else "".
+def check_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> None:
+    """Log if there are fewer records than published.
 
     Raises:
         ConfigError: There are more than published, so it is another data set.
@@ -169,11 +167,8 @@ def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) 
     words = f"{published[0]:,} training and {published[1]:,} test records"
     if any(size > most for size, most in zip(sizes, published, strict=True)):
         raise out_of_range(name, f"at most {words}", sizes)
-    if sizes == published:
-        return ""
-    note = f"a subset: {sizes[0]:,} and {sizes[1]:,} of the {words}"
-    _log.warning("%s: %s", name, note)
-    return note
+    if sizes != published:
+        _log.warning("%s: a subset: %s and %s of the %s", name, *map("{:,}".format, sizes), words)
 
 
 def torchvision_datasets(name: str, module: str) -> Any:

@@ -21,10 +21,10 @@ from leakmeter.fl_app.data.dataset import (
     Dataset,
     Labels,
     Request,
+    check_size,
     content,
     locate,
     located_or_fetched,
-    note_on_size,
     torchvision_datasets,
 )
 
@@ -109,10 +109,10 @@ def _load(published: _Published, request: Request) -> Dataset:
     for path, x in ((paths[0], train_x), (paths[2], test_x)):
         if x.shape[1:] != (28, 28):
             raise out_of_range(f"{name}: {path}", "images of 28×28", x.shape)
-    note = note_on_size(name, (len(train_x), len(test_x)), published.sizes)
+    check_size(name, (len(train_x), len(test_x)), published.sizes)
     # One new array each: the first touch of its memory takes longer than the division.
     train_x, test_x = (np.divide(x, 255, dtype=np.float32) for x in (train_x, test_x))
-    return Dataset(name, train_x, train_y, test_x, test_y, num_classes=10, note=note)
+    return Dataset(name, train_x, train_y, test_x, test_y, num_classes=10)
 
 
 def _read_writers(path: Path, labels: Labels) -> NDArray[np.int64]:

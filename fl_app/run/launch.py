@@ -159,7 +159,7 @@ def _checker() -> Callable[[Mapping[str, Any]], str]:
         try:
             from leakmeter.fl_app import client_app  # noqa: F401
             from leakmeter.fl_app.config.config import Config
-            from leakmeter.fl_app.engines import ray_executor  # noqa: F401 - the auditors' workers
+            from leakmeter.fl_app.engines import cluster  # noqa: F401 - the auditors' workers
             from leakmeter.fl_app.task import load_task
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
