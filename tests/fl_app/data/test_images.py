@@ -14,7 +14,7 @@ import pytest
 
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, load
+from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, check_size, load
 from tests.helpers.numbers import idx
 
 REAL = os.environ.get(FOLDER_VARIABLE)
