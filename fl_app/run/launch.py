@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Context
@@ -35,49 +34,30 @@ def launch(
     """
     config = folder.config
     outcomes: list[Outcome] = []
-    server = _Server()
+    stop, threads = threading.Event(), set[threading.Thread]()
     server_app = ServerApp()
 
     @server_app.main()
     def main(grid: Grid, _: Context) -> None:
-        own = grid if config.engine == "inline" else server.enter(grid)
+        threads.add(threading.current_thread())
+        own = grid if config.engine == "inline" else InterruptibleGrid(grid, stop)
         outcomes.append(run_on(own, folder, progress, auditors))
 
     client_app = client_app_of(config)
     if config.engine == "inline":
         run_inline(server_app, client_app, config.clients)
     else:
-        with server.stopped_at_last():
+        try:
             _run_ray(server_app, client_app, config)
+        finally:
+            # Flower leaves the server's thread waiting for replies when the main thread is
+            # interrupted. Once it has ended, nothing writes to the folder any more.
+            stop.set()
+            for thread in threads:
+                thread.join()
     if not outcomes:
         raise RuntimeError("the simulation ended before the run did")
     return outcomes[0]
-
-
-class _Server:
-    """The thread in which Flower's simulation runs the server's app.
-
-    Flower leaves it waiting for replies when the main thread is interrupted.
-    """
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def enter(self, grid: Grid) -> Grid:
-        """Remember the thread that calls, and return the grid that it is to use."""
-        self._thread = threading.current_thread()
-        return InterruptibleGrid(grid, self._stop)
-
-    @contextmanager
-    def stopped_at_last(self) -> Iterator[None]:
-        """End the thread when the block ends, so that nothing writes to the folder any more."""
-        try:
-            yield
-        finally:
-            self._stop.set()
-            if self._thread is not None:
-                self._thread.join()
 
 
 def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
