@@ -139,9 +139,17 @@ def run(arguments: argparse.Namespace) -> int:
     assert settings is not None
     # Importing torch and Flower takes seconds: what runs is on the screen before, and what can be
     # found wrong without them is.
-    print(_announcement(settings, folder), flush=True)
+    rounds, clients = counted(settings.rounds, "round"), counted(settings.clients, "client")
+    what = f"leakmeter {__version__}: {settings.dataset}, {settings.model}, {clients}, {rounds}"
+    doing = "starting" if folder is None else f"resuming {folder.path}"
+    print(f"{what}; {doing} …", flush=True)
     with _uncollected():
-        _check(settings, arguments.out if folder is None else None)
+        from leakmeter.fl_app.run.early import check_early
+        from leakmeter.fl_app.run.folder import check_free
+
+        if arguments.out and folder is None:
+            check_free(Path(arguments.out))
+        check_early(settings)
     with _port(arguments) as server:
         with _uncollected():
             prepared = _prepared(arguments, settings, folder)
@@ -191,22 +199,6 @@ def _resumed(arguments: argparse.Namespace) -> RunFolder:
     folder = RunFolder.open(Path(arguments.resume))
     folder.load()
     return folder
-
-
-def _announcement(config: Config, folder: RunFolder | None) -> str:
-    """Return in one line what is about to run."""
-    rounds, clients = counted(config.rounds, "round"), counted(config.clients, "client")
-    what = f"leakmeter {__version__}: {config.dataset}, {config.model}, {clients}, {rounds}"
-    return f"{what}; starting …" if folder is None else f"{what}; resuming {folder.path} …"
-
-
-def _check(config: Config, out: str | None) -> None:
-    from leakmeter.fl_app.run.early import check_early
-    from leakmeter.fl_app.run.folder import check_free
-
-    if out:
-        check_free(Path(out))
-    check_early(config)
 
 
 def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder | None) -> RunFolder:
@@ -277,15 +269,11 @@ def _launch(folder: RunFolder, program: str) -> int:
         progress.stop()
         folder.discard()  # nothing has run, so the same command may use it again
         raise
-    except OSError as error:
+    except BaseException as error:
         progress.stop()
-        if (words := folder.explained(error)) is None:
-            progress.say(f"the run failed; {_how_to_resume(folder, program)}")
-            raise
-        print(f"error: {words}; {_how_to_resume(folder, program)}", file=sys.stderr)
-        return 1
-    except BaseException:
-        progress.stop()
+        if isinstance(error, OSError) and (words := folder.explained(error)) is not None:
+            print(f"error: {words}; {_how_to_resume(folder, program)}", file=sys.stderr)
+            return 1
         progress.say(f"the run failed; {_how_to_resume(folder, program)}")
         raise
     has_page = end(folder.path, folder.config.to_mapping(), outcome, progress)
