@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.config.config import OUT, RESUME, Config, adaptation, from_context
-from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
+from leakmeter.fl_app.config.config import OUT, RESUME, adaptation, from_context
+from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.deployment import check_deployed, is_deployed
 from leakmeter.fl_app.run.folder import RunFolder, default_path
@@ -31,9 +31,6 @@ def main(grid: Grid, context: Context) -> None:
         preflight(folder.config, folder.path)
     else:
         config = from_context(context)
-        # Flower fills in the default of every setting that was not given.
-        if config.target_epsilon and config.noise_multiplier != Config.noise_multiplier:
-            raise two_multipliers(config.noise_multiplier, config.target_epsilon)
         if config.ledger:
             _allowed(config.ledger, "ledger")
         check_deployed(config)

@@ -17,7 +17,7 @@ from leakmeter import __version__
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, RayError, two_multipliers
+from leakmeter.fl_app.config.errors import ConfigError, RayError
 from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
 from leakmeter.fl_app.live import HOST
 
@@ -231,12 +231,9 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
             )
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
-    wanted = {**settings, **given}
-    config, words = Config.adapted(wanted)
+    config, words = Config.adapted({**settings, **given})
     if words:
         print(words, flush=True)
-    if config.target_epsilon and "noise-multiplier" in wanted:
-        raise two_multipliers(config.noise_multiplier, config.target_epsilon)
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
     absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}

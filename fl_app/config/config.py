@@ -72,6 +72,12 @@ class Config(Settings):
         usual = {kebab(f.name): f.default for f in fields(cls)}
         words = [f"--{name} {new} (default {usual[name]})" for name, new in changed.items()]
         config = cls.from_mapping({**values, **changed})
+        if config.target_epsilon and "noise-multiplier" in values:
+            raise ConfigError(
+                "--noise-multiplier must be left out with --target-epsilon, which calibrates it, "
+                f"got --noise-multiplier {config.noise_multiplier:g} and --target-epsilon "
+                f"{config.target_epsilon:g}; leave one of them out"
+            )
         return config, f"adapted to your settings: {', '.join(words)}" if words else ""
 
     @classmethod

@@ -74,14 +74,6 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:20].rstrip()}…"
 
 
-def two_multipliers(multiplier: float, target: float) -> ConfigError:
-    """Return the error for a noise multiplier next to the target that calibrates it."""
-    return ConfigError(
-        f"--noise-multiplier must be left out with --target-epsilon, which calibrates it, got "
-        f"--noise-multiplier {multiplier:g} and --target-epsilon {target:g}; leave one of them out"
-    )
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean …?" with the known name nearest to a word, or nothing.
 

@@ -37,7 +37,7 @@ Arrays = tuple[NDArray[Any], ...]
 
 def load_cifar10(request: Request) -> Dataset:
     """Return CIFAR-10, pictures (3, 32, 32) scaled to [0, 1]; a part if there is no more."""
-    part = None if request.download else _part(request)
+    part = None if request.task.download else _part(request)
     train_x, train_y, test_x, test_y = _read_part(part) if part else _whole(request)
     check_size("cifar10", (len(train_x), len(test_x)), _SIZES)
     labels = [y.astype(np.int64) for y in (train_y, test_y)]

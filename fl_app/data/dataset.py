@@ -100,16 +100,12 @@ class Request:
 
     Attributes:
         folders: Where to look for files, in this order.
-        task: The settings; each loader reads those it needs.
+        task: The settings; each loader reads those it needs. With `download`, files may be
+            downloaded into the first folder if no folder has them.
     """
 
     folders: tuple[Path, ...]
     task: TaskConfig
-
-    @property
-    def download(self) -> bool:
-        """Whether files may be downloaded into the first folder if no folder has them."""
-        return self.task.download
 
 
 def locate(
@@ -148,7 +144,7 @@ def located_or_fetched(
     try:
         return locate(name, request, layouts, files, how)
     except ConfigError:
-        if not (request.download and request.folders):
+        if not (request.task.download and request.folders):
             raise
     folder = request.folders[0]
     try:

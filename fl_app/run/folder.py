@@ -88,7 +88,11 @@ class RunFolder:
             with folder.locked():
                 if any(one.name != _LOCK for one in path.iterdir()):
                     raise _taken(path)
-                folder._write_config()
+                # Whole files only, so that an incomplete one is never read.
+                if folder.config.target_epsilon:
+                    found = f"noise-multiplier = {folder.config.noise_multiplier!r}\n"
+                    write_atomically(path / CALIBRATED, found)
+                write_atomically(path / "config.toml", folder.config.to_toml())
         except OSError as error:
             raise ConfigError(f"--out must be writable, got {path}: {error.strerror}") from None
         return folder
@@ -116,13 +120,6 @@ class RunFolder:
             found = read_toml(path / CALIBRATED)
             config = Config.from_mapping({**config.to_mapping(), **found})
         return cls(path, config)
-
-    def _write_config(self) -> None:
-        """Write all settings atomically, so that an incomplete file is never read."""
-        if self.config.target_epsilon:
-            found = f"noise-multiplier = {self.config.noise_multiplier!r}\n"
-            write_atomically(self.path / CALIBRATED, found)
-        write_atomically(self.path / "config.toml", self.config.to_toml())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
