@@ -23,7 +23,7 @@ from leakmeter.fl_app.build.strategy import link, planned
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint
-from leakmeter.strategies import Chosen, Noised
+from leakmeter.strategies import Noised
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
@@ -170,12 +170,9 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
 
     Rounding is left out with Gaussian noise.
     """
-    chosen = link(strategy, Chosen)
-    assert chosen is not None
-    cohorts = [chosen.cohort(number) for number in range(1, config.rounds + 1)]
     is_integer = config.noise_distribution != "gaussian"
     try:
-        guarantees = planned(config, strategy, cohorts, rounds_off=is_integer)
+        guarantees = planned(config, strategy, rounds_off=is_integer)
     except CoarseError as error:
         fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
         allowed = f"more for --noise-distribution {config.noise_distribution}: {error}"

@@ -75,7 +75,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> Self:
         """Create the folder; raise if it exists and is not empty."""
-        from leakmeter.fl_app.build.calibrate import calibrated  # which needs torch
+        from leakmeter.fl_app.build.strategy import calibrated  # which needs torch
 
         path = expanded("--out", path)
         folder = cls(path, calibrated(config))

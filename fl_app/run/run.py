@@ -23,8 +23,7 @@ from leakmeter.auditors.judge.summary import Ending
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
-from leakmeter.fl_app.build.calibrate import calibrated
-from leakmeter.fl_app.build.strategy import link
+from leakmeter.fl_app.build.strategy import calibrated, link
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
