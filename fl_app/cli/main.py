@@ -16,14 +16,14 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import keys, replay, report, reproduce, run, watch
+from leakmeter.fl_app.cli import commands, replay, report, run
 from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest, unknown_name
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 
 _SHELLS = ("bash", "zsh", "fish")
 # What an argument takes, by what the help calls it, where that is not a list of values itself.
 _TAKES: dict[str, Callable[[], tuple[str, ...]]] = {
-    "NAME": reproduce.experiments,
+    "NAME": commands.experiments,
     "NAMES": lambda: AUDITOR_NAMES,
 }
 _COMPLETION = """\
@@ -104,18 +104,18 @@ def _parser() -> _Parser:
     # How this program was called, for examples that can be copied.
     program = "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else "python run_sim.py"
     parser = _Parser(prog=program, add_help=False)
-    commands = parser.add_subparsers(required=True)
+    parsers = parser.add_subparsers(required=True)
     for name, set_up in _COMMANDS.items():
         set_up(
-            commands.add_parser(
+            parsers.add_parser(
                 name,
                 prog=program if name == "run" else f"{program} {name}",
                 formatter_class=_Help,
                 allow_abbrev=False,
             )
         )
-    options = {name: tuple(_options(one)) for name, one in commands.choices.items()}
-    commands.choices["completion"].set_defaults(options=options)
+    options = {name: tuple(_options(one)) for name, one in parsers.choices.items()}
+    parsers.choices["completion"].set_defaults(options=options)
     return parser
 
 
@@ -252,9 +252,9 @@ def _quoted(text: str) -> str:
 _COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.set_up,
     "report": report.set_up,
-    "reproduce": reproduce.set_up,
+    "reproduce": commands.set_up_reproduce,
     "replay": replay.set_up,
-    "watch": watch.set_up,
-    "keys": keys.set_up,
+    "watch": commands.set_up_watch,
+    "keys": commands.set_up_keys,
     "completion": _set_up_completion,
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.cli.watch import add_address, check_port
+from leakmeter.fl_app.cli.commands import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, RayError
 from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml

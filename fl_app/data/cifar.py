@@ -22,7 +22,7 @@ from leakmeter.fl_app.data.dataset import (
     Floats,
     Request,
     check_size,
-    located_or_fetched,
+    locate,
     torchvision_datasets,
 )
 
@@ -70,9 +70,10 @@ def _whole(request: Request) -> Arrays:
     def reader(folder: Path, **how: bool) -> Any:
         return torchvision_datasets("cifar10", "cifar").CIFAR10(folder, **how)
 
-    paths = located_or_fetched(
-        "cifar10", request, [_LAYOUT], _FILES, lambda folder: reader(folder, download=True)
-    )
+    def fetch(folder: Path) -> None:
+        reader(folder, download=True)
+
+    paths = locate("cifar10", request, [_LAYOUT], _FILES, fetch=fetch)
     folder = paths[0].parents[1]
     try:
         train, test = (reader(folder, train=is_train) for is_train in (True, False))

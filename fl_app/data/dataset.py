@@ -109,11 +109,22 @@ class Request:
 
 
 def locate(
-    name: str, request: Request, layouts: Sequence[str], files: Sequence[str], how: str
+    name: str,
+    request: Request,
+    layouts: Sequence[str],
+    files: Sequence[str],
+    how: str = "Allow the download (--download), or put the files there.",
+    fetch: Callable[[Path], object] | None = None,
 ) -> list[Path]:
     """Return the path of each file, in the first folder and layout that has all of them.
 
-    A file may be there as it is or with ".gz"; `how` tells the user where to get the files.
+    Args:
+        name: The data set's name.
+        request: Says where to look, and whether a download is allowed.
+        layouts: Folders inside these.
+        files: Their names; each may be there as it is or with ".gz".
+        how: Tells the user where to get the files.
+        fetch: Downloads the files into a folder, in one of the layouts; called if none has them.
     """
     for place in (folder / layout for folder in request.folders for layout in layouts):
         pairs = [(place / file, place / f"{file}.gz") for file in files]
@@ -121,37 +132,19 @@ def locate(
         found = [next(filter(os.path.isfile, pair), None) for pair in pairs]
         if None not in found:
             return [path for path in found if path]
+    if fetch and request.task.download and request.folders:
+        folder = request.folders[0]
+        try:
+            fetch(folder)
+        except (OSError, RuntimeError) as error:
+            raise ConfigError(f"{name}: download into {folder} failed: {error}") from error
+        return locate(name, request, layouts, files, how)
     wanted = f"{' or '.join(f'{layout}/' for layout in layouts)} with {', '.join(files)}"
     tried = ", ".join(map(str, request.folders)) or "none, as no data folder was named"
     raise ConfigError(
         f"{name}: looked for {wanted} (plain or .gz); folders tried: {tried}. {how} Name the "
         f"folder with --data-dir or the environment variable {FOLDER_VARIABLE}."
     )
-
-
-def located_or_fetched(
-    name: str,
-    request: Request,
-    layouts: Sequence[str],
-    files: Sequence[str],
-    fetch: Callable[[Path], object],
-) -> list[Path]:
-    """Return the path of each file as `locate`, after a download if needed and allowed.
-
-    `fetch` must leave the files under the folder that it is given, in one of the layouts.
-    """
-    how = "Allow the download (--download), or put the files there."
-    try:
-        return locate(name, request, layouts, files, how)
-    except ConfigError:
-        if not (request.task.download and request.folders):
-            raise
-    folder = request.folders[0]
-    try:
-        fetch(folder)
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(f"{name}: download into {folder} failed: {error}") from error
-    return locate(name, request, layouts, files, how)
 
 
 def check_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> None:

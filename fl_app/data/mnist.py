@@ -24,7 +24,6 @@ from leakmeter.fl_app.data.dataset import (
     check_size,
     content,
     locate,
-    located_or_fetched,
     torchvision_datasets,
 )
 
@@ -71,7 +70,7 @@ def load(request: Request) -> Dataset:
         maker = published.layouts[0].partition("/")[0]  # torchvision's class
         getattr(torchvision_datasets(name, "mnist"), maker)(folder, *published.split, download=True)
 
-    paths = located_or_fetched(name, request, published.layouts, published.files, fetch)
+    paths = locate(name, request, published.layouts, published.files, fetch=fetch)
     train_x, train_y, test_x, test_y = (_read_idx(name, path) for path in paths)
     for path, x in ((paths[0], train_x), (paths[2], test_x)):
         if x.shape[1:] != (28, 28):
