@@ -23,9 +23,12 @@ from leakmeter.papers.plot import Gallery, Panel, drawn
 from leakmeter.papers.registry import duration
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from leakmeter.auditors import Auditor
     from leakmeter.fl_app.config.config import Config
     from leakmeter.fl_app.run.run import Outcome
+    from leakmeter.fl_app.task import Task
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -263,3 +266,10 @@ def within_a_run(work: Callable[[], T]) -> T:
 
     run_inline(server, ClientApp(), 1)
     return results[0]
+
+
+def accuracy(task: Task, net: nn.Module) -> float:
+    """Return the accuracy of a model on the task's test set."""
+    from flwr.app import ArrayRecord
+
+    return float(task.evaluate(ArrayRecord(net.state_dict()))["accuracy"])  # type: ignore[arg-type]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 _MOST_BITS, _MOST_SHOWN = 300, 200
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ConfigError(ValueError):
@@ -19,7 +16,7 @@ class RayError(RuntimeError):
 
 
 def unknown_name(
-    field: str, value: object, known: Iterable[str], short: Mapping[str, str] = _NONE
+    field: str, value: object, known: Iterable[str], short: Mapping[str, str] | None = None
 ) -> ConfigError:
     """Return the error for a name that is not one of the `known` ones, with the nearest one.
 
@@ -33,7 +30,7 @@ def unknown_name(
     --model must be one of linear, mlp, got 'mpl'; did you mean mlp?
     """
     names = tuple(known)
-    hint = nearest(short.get(value.lower(), value), names) if isinstance(value, str) else ""
+    hint = nearest((short or {}).get(value.lower(), value), names) if isinstance(value, str) else ""
     return ConfigError(f"{field} must be one of {', '.join(names)}, got {shown(value)}{hint}")
 
 

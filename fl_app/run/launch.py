@@ -80,7 +80,15 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
     log = logging.getLogger("flwr")
     log.addFilter(_concerns_users)
     try:
-        _join(config)
+        # Flower uses a Ray that is there already, in place of one of its own.
+        address = cluster.address_of(config.ray_address)
+        cluster.join(address)
+        if not cluster.is_local(address):
+            try:
+                check_nodes(config)
+            except BaseException:
+                cluster.leave()
+                raise
         run_simulation(
             server_app=server_app,
             client_app=client_app,  # type: ignore[arg-type]
@@ -89,19 +97,6 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
         )
     finally:
         log.removeFilter(_concerns_users)
-
-
-def _join(config: Config) -> None:
-    """Start Ray here or join a cluster; Flower then uses it in place of one of its own."""
-    address = cluster.address_of(config.ray_address)
-    cluster.join(address)
-    if cluster.is_local(address):
-        return
-    try:
-        check_nodes(config)
-    except BaseException:
-        cluster.leave()
-        raise
 
 
 def _concerns_users(record: logging.LogRecord) -> bool:
