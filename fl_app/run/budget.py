@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,11 +95,14 @@ class Account:
     def note(self, strategy: Strategy, rounds_done: int) -> None:
         """Raise the reservation if the rounds so far cost more than planned."""
         if (done := self._released(strategy)).releases:
-            self._keep(self._projected(done, rounds_done), only_if=_is_above)
+            projected = self._projected(done, rounds_done)
+            if _is_above(projected, self.entry):
+                self._record(projected)
 
     def settle(self, strategy: Strategy) -> None:
         """Replace the plan by what was released."""
-        self._keep(self._released(strategy), only_if=lambda new, old: new != old)
+        if (released := self._released(strategy)) != self.entry:
+            self._record(released)
 
     def close(self, strategy: Strategy) -> str:
         """Settle and describe the ledger; a ledger that cannot be written keeps the plan."""
@@ -112,11 +115,10 @@ class Account:
                 "counts there until the run is resumed"
             )
 
-    def _keep(self, entry: Entry, only_if: Callable[[Entry, Entry], bool]) -> None:
-        if only_if(entry, self.entry):
-            with _in_words(self.config):
-                Ledger(Path(self.config.ledger)).record(entry)
-            self.entry = entry
+    def _record(self, entry: Entry) -> None:
+        with _in_words(self.config):
+            Ledger(Path(self.config.ledger)).record(entry)
+        self.entry = entry
 
     def _released(self, strategy: Strategy) -> Entry:
         """Return the entry of what was released so far, possibly nothing."""
