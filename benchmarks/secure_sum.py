@@ -15,8 +15,8 @@ from flwr.app import Array, Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from benchmarks.measure import Timer
-from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.papers import base
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError
 
 Call = Callable[[Message, Context], Message]
@@ -111,7 +111,7 @@ def settle() -> None:
 def within_a_run(work: Callable[[], T]) -> T:
     """Do the work where Flower lets messages be made, and return what comes of it."""
     try:
-        return inline.within_a_run(work)
+        return base.within_a_run(work)
     finally:
         gc.unfreeze()
 

@@ -31,8 +31,9 @@ _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
 # One of these is loaded wherever clients are simulated: Flower's engine, in all of its workers as
 # well, or ours.
 _SIMULATORS = ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.engines.inline")
-# Variables of the machine; a SuperNode's --node-config has them as identity and trusted.
+# Variables of the machine, by their names in a SuperNode's --node-config, which come first.
 IDENTITY, TRUSTED = "LEAKMETER_IDENTITY", "LEAKMETER_TRUSTED"
+_KEYS = {"identity": IDENTITY, "trusted": TRUSTED}
 _MIN_THRESHOLD = "min-threshold"  # in --node-config
 
 
@@ -69,19 +70,19 @@ def check_deployed(config: Config) -> None:
         return
     if config.hides_records:
         allowed = "another in a deployment: this one is drawn from the run's seed"
-        raise out_of_range("--noise", allowed, config.noise)
+        raise config.refused("noise", allowed)
     if config.target_epsilon and config.noise_kind.needs_sums and config.participation == "poisson":
-        allowed = (
+        raise config.refused(
+            "target_epsilon",
             f"0 in a deployment with --noise {config.noise} and --participation poisson: the "
-            "number of clients that add noise is not known beforehand"
+            "number of clients that add noise is not known beforehand",
         )
-        raise out_of_range("--target-epsilon", allowed, config.target_epsilon)
     if config.download:
         allowed = "off in a deployment: whoever starts a run may not fill folders of the server"
-        raise out_of_range("--download", f"{allowed}; put the files there yourself", True)
+        raise config.refused("download", f"{allowed}; put the files there yourself")
     if config.dropout:
         allowed = "0 in a deployment, where real clients drop out on their own"
-        raise out_of_range("--dropout", allowed, config.dropout)
+        raise config.refused("dropout", allowed)
     check_auditors_deployed(config)
 
 
@@ -111,15 +112,16 @@ def client_keys(
             return None
         key = _simulated(config.seed, int(context.node_config["partition-id"]))
         return Identity(key), _all_simulated(config.seed, config.clients)
-    own, listed = (_path(context, name) for name in ("identity", "trusted"))
-    if own is None and listed is None and config.secagg != "active":
+    given = ((name, context.node_config.get(key)) for key, name in _KEYS.items())
+    own, listed = (str(value or os.environ.get(name, "")) for name, value in given)
+    if not own and not listed and config.secagg != "active":
         return None
-    if own is None or listed is None:
+    if not own or not listed:
         raise ConfigError(
             f"a client that signs needs {IDENTITY} and {TRUSTED}, or identity and trusted in its "
             "--node-config: make a key with leakmeter keys new DIR"
         )
-    return _loaded(own, listed)
+    return _loaded(Path(own), Path(listed))
 
 
 def own_threshold(context: Context, deployed: bool) -> int | None:
@@ -158,13 +160,6 @@ def server_keys(config: Config, deployed: bool) -> TrustedKeys | None:
         return TrustedKeys.of(path)
     except KeyFileError as error:
         raise ConfigError(f"{TRUSTED}: {error}") from None
-
-
-def _path(context: Context, name: str) -> Path | None:
-    """Return a file that the owner of this node has named."""
-    variable = {"identity": IDENTITY, "trusted": TRUSTED}[name]
-    value = context.node_config.get(name) or os.environ.get(variable)
-    return Path(str(value)) if value else None
 
 
 @lru_cache(maxsize=8)

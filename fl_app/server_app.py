@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.config.config import OUT, RESUME, Config, adaptation, from_context
-from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
+from leakmeter.fl_app.config.config import OUT, RESUME, adapted_context
+from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.deployment import check_deployed, is_deployed
 from leakmeter.fl_app.run.folder import RunFolder, default_path
@@ -30,10 +30,7 @@ def main(grid: Grid, context: Context) -> None:
             _allowed(folder.config.ledger, "ledger")
         preflight(folder.config, folder.path)
     else:
-        config = from_context(context)
-        # Flower fills in the default of every setting that was not given.
-        if config.target_epsilon and config.noise_multiplier != Config.noise_multiplier:
-            raise two_multipliers(config.noise_multiplier, config.target_epsilon)
+        config, words = adapted_context(context)
         if config.ledger:
             _allowed(config.ledger, "ledger")
         check_deployed(config)
@@ -42,7 +39,7 @@ def main(grid: Grid, context: Context) -> None:
         path = _allowed(out, OUT) if out else default_path(config, _home())
         folder = RunFolder.create(path, config)
     progress = Progress()
-    if not resume and (words := adaptation(context)):
+    if not resume and words:
         progress.say(words)
     progress.say(f"run folder: {folder.path}")
     outcome = run_on(grid, folder, progress)

@@ -75,12 +75,6 @@ class Task:
         """Return the initial parameters as Flower sends them."""
         return ArrayRecord(self.initial.state_dict())
 
-    def accuracy(self, net: nn.Module) -> float:
-        """Return the accuracy of a model on the test set."""
-        found = self.evaluate(ArrayRecord(net.state_dict()))["accuracy"]
-        assert isinstance(found, float)
-        return found
-
     def evaluate(self, arrays: ArrayRecord) -> MetricRecord:
         """Return accuracy and loss of a model on the test set."""
         net = self.new_model()

@@ -23,11 +23,15 @@ from leakmeter.papers.plot import Gallery, Panel, drawn
 from leakmeter.papers.registry import duration
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from leakmeter.auditors import Auditor
     from leakmeter.fl_app.config.config import Config
     from leakmeter.fl_app.run.run import Outcome
+    from leakmeter.fl_app.task import Task
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 Key = TypeVar("Key", bound=tuple[Any, ...])
 P = ParamSpec("P")
 CELLS = "cells.jsonl"  # what was computed, a cell per line
@@ -244,3 +248,28 @@ def median_range(values: Sequence[float], digits: str = ".2f") -> str:
 def table_line(values: Sequence[Any]) -> str:
     """Return a line of a table in Markdown."""
     return "| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |"
+
+
+def within_a_run(work: Callable[[], T]) -> T:
+    """Do the work where Flower lets messages be made, and return what comes of it."""
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+
+    from leakmeter.fl_app.engines.inline import run_inline
+
+    server = ServerApp()
+    results: list[T] = []
+
+    @server.main()
+    def main(_: object, __: object) -> None:
+        results.append(work())
+
+    run_inline(server, ClientApp(), 1)
+    return results[0]
+
+
+def accuracy(task: Task, net: nn.Module) -> float:
+    """Return the accuracy of a model on the task's test set."""
+    from flwr.app import ArrayRecord
+
+    return float(task.evaluate(ArrayRecord(net.state_dict()))["accuracy"])  # type: ignore[arg-type]

@@ -39,9 +39,8 @@ def distributed(sampler: CohortSampler) -> UpdateSampler:
     if (ray := _RAY.get()) is None:
         return sampler
     from leakmeter.fl_app.engines import cluster
-    from leakmeter.fl_app.engines.ray_executor import RayExecutor
 
     address, leaving = ray
     if cluster.join(cluster.address_of(address)):  # not where this process had joined before
         leaving.callback(cluster.leave)
-    return sampler.through(RayExecutor(sampler.data))
+    return sampler.through(cluster.RayExecutor(sampler.data))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -32,8 +32,8 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
-from leakmeter.fl_app.deployment import cohort_seed, is_deployed
-from leakmeter.fl_app.engines.ray_executor import RayExecutor
+from leakmeter.fl_app.deployment import cohort_seed
+from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
 
 
@@ -46,11 +46,6 @@ class AuditRun:
     """
 
     config: Config
-
-    @property
-    def is_deployed(self) -> bool:
-        """Whether clients are real machines."""
-        return is_deployed()
 
     @property
     def task(self) -> Task:
@@ -195,10 +190,8 @@ def sampler_for(
     rule: UpdateRule,
     game: Game,
     *,
-    clip_norm: float | None = None,
-    weighted: bool = True,
     threads: int = 1,
-    chunk: int | None = None,
+    **options: Any,
 ) -> CohortSampler:
     """Return the sampler that plays `game` on a run's own task.
 
@@ -207,20 +200,16 @@ def sampler_for(
         config: Says how records are partitioned.
         rule: What a client does with its data.
         game: What each draw resamples; see `UpdateSampler.game`.
-        clip_norm: Norm that clients clip an update to; None if they do not.
-        weighted: Whether clients weigh as many as their records, or all the same.
         threads: Threads that train.
-        chunk: Most updates held at once; None decides by the size of the model.
+        options: `clip_norm`, `weighted` and `chunk` of `CohortSampler`.
     """
     return CohortSampler(
         Cohort(task.new_model(), rule, threads=threads),
         _data(task),
         _source(task, config, game),
         seed=config.seed,
-        clip_norm=clip_norm,
-        chunk=chunk,
-        weighted=weighted,
         holdings=[part.numpy() for part in task.parts],
+        **options,
     )
 
 

@@ -1,13 +1,17 @@
-"""Builds the chain of strategies of a run from its configuration, and plans what it guarantees."""
+"""Builds the strategies of a run, plans what they guarantee, and calibrates their noise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
@@ -40,6 +44,8 @@ Link = TypeVar("Link", bound=Strategy)
 
 # keys, shares, train and unmask; where clients sign, draw and survivors too.
 _STAGES = {"on": 4, "active": 6}
+_DIGITS = 6  # of the multiplier, rounded up: what is printed is what is used
+_LEAST, _MOST = 1e-3, 1e6
 
 
 class CoarseNoiseError(ConfigError):
@@ -221,14 +227,18 @@ def link(strategy: Strategy, kind: type[Link]) -> Link | None:
 
 
 def planned(
-    config: Config, strategy: Strategy, cohorts: Iterable[Sequence[int]], *, rounds_off: bool
+    config: Config,
+    strategy: Strategy,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    *,
+    rounds_off: bool,
 ) -> Guarantees | None:
     """Return what rounds with these clients would guarantee if nobody drops out.
 
     Args:
         config: Of the run.
         strategy: Its chain, with noise.
-        cohorts: The clients of each round.
+        cohorts: The clients of each round; None for those that the strategy chooses.
         rounds_off: Whether to count the cost of rounding in a secure sum; integer noise has no
             price without its grid.
 
@@ -236,7 +246,10 @@ def planned(
         None if no round releases anything.
     """
     noised, masked = link(strategy, Noised), link(strategy, Masked)
+    chosen = link(strategy, Chosen)
     assert noised is not None
+    assert chosen is not None
+    cohorts = cohorts or [chosen.cohort(number) for number in range(1, config.rounds + 1)]
     bearable = masked.bearable if masked else lambda _: None
     if not rounds_off:
         return noised.planned(cohorts, bearable)
@@ -246,3 +259,91 @@ def planned(
     # Fewer than three clients give no sum, so they release nothing.
     sums = [cohort for cohort in cohorts if len(cohort) > 2]
     return noised.planned(sums, bearable, step=masked.step, dim=dim)
+
+
+def calibrated(config: Config) -> Config:
+    """Return the configuration with the multiplier that its `target_epsilon` asks for.
+
+    Without a target it is returned as it is.
+
+    Raises:
+        ConfigError: No multiplier reaches the target.
+    """
+    if not config.target_epsilon:
+        return config
+    usual = replace(config, noise_multiplier=Config.noise_multiplier)
+    return replace(config, noise_multiplier=_multiplier(usual, is_deployed()))
+
+
+def planned_guarantee(config: Config) -> Finding:
+    """Return what the run would guarantee if nobody drops out.
+
+    It is the guarantee that `headline` chooses, with the cost of rounding in a secure
+    sum.
+    """
+    strategy, cohorts = server_strategy(config), None
+    if is_deployed() and config.participation in ("fixed", "poisson"):
+        # They are drawn from a secret, so somebody may take part in every round.
+        cohorts = [range(config.cohort)] * config.rounds
+    guarantees = planned(config, strategy, cohorts, rounds_off=True)
+    if guarantees is None:
+        raise ConfigError(
+            "--target-epsilon needs at least one round that releases a model, but no cohort of "
+            "this plan has three clients; use a larger --sample or another --seed"
+        )
+    return guarantees.headline(config.delta)
+
+
+# Once per configuration; whether this is a deployment decides about the cohorts, so it is a key.
+@lru_cache(maxsize=4)
+def _multiplier(config: Config, _: bool) -> float:
+    """Return the smallest multiplier that reaches the target, up to its last digit."""
+    from scipy.optimize import brentq  # a fifth of a second, and few ask
+
+    target = config.target_epsilon
+    # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
+    most = _MOST if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
+
+    def excess(log_multiplier: float) -> float:
+        one = replace(config, noise_multiplier=math.exp(log_multiplier))
+        # In logs the curve is nearly straight. No guarantee at all is a large number, and so is 0.
+        epsilon = _planned_epsilon(one)
+        return math.log(min(max(epsilon, 1e-300), 1e300) / target)
+
+    low, high = math.log(_LEAST), math.log(most)
+    if excess(high) > 0:
+        raise ConfigError(
+            f"--target-epsilon must be one that noise of at most {most:.4g} times the clip norm "
+            f"reaches in {config.rounds} rounds, got {target:g}; use fewer rounds, more clients "
+            f"or a larger target{_or_bits(config)}"
+        )
+    if excess(low) <= 0:  # a plan in which nobody takes part
+        return _LEAST
+    root = brentq(excess, low, high, xtol=1e-9)
+    return _rounded_up(math.exp(root + 2e-9))
+
+
+def _or_bits(config: Config) -> str:
+    """Return what else helps where rounding in a small ring moves sums further than noise hides."""
+    if config.noise_distribution == "gaussian" or not config.has_sums:
+        return ""
+    return f", or more --secagg-bits than {config.secagg_bits}"
+
+
+def _planned_epsilon(config: Config) -> float:
+    """Return ε of the plan; infinite where its integer noise would be too small for its grid."""
+    try:
+        return planned_guarantee(config).value
+    except (CoarseNoiseError, CoarseError):
+        return math.inf
+
+
+def _rounded_up(value: float) -> float:
+    """Return the next number with few digits.
+
+    >>> _rounded_up(1.2345671), _rounded_up(34.567)
+    (1.23457, 34.567)
+    """
+    unit = _DIGITS - 1 - math.floor(math.log10(value))
+    # Decimal digits exactly as they are printed; the product may err in its last bit.
+    return float(f"{math.ceil(value * 10**unit * (1 - 1e-13)) / 10**unit:.{_DIGITS}g}")

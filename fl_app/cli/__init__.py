@@ -1,1 +1,1 @@
-"""The command line: `main.py` has the parser, each other module one command."""
+"""The command line: `main.py` has parser and completion, `commands.py` the small commands."""

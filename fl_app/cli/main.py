@@ -1,4 +1,8 @@
-"""The command line; imports nothing heavy before it knows what to do."""
+"""The command line; imports nothing heavy before it knows what to do.
+
+`leakmeter completion` prints a script that lets a shell complete commands, options and values. It
+is written from the parser itself, so it needs no package and has every option of this release.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,28 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import completion, keys, replay, report, reproduce, run, watch
-from leakmeter.fl_app.config.errors import ConfigError, nearest
-from leakmeter.fl_app.engines.cluster import RayError
+from leakmeter.fl_app.cli import commands, replay, report, run
+from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest, unknown_name
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 
-_COMMANDS = {
-    "run": run,
-    "report": report,
-    "reproduce": reproduce,
-    "replay": replay,
-    "watch": watch,
-    "keys": keys,
-    "completion": completion,
+_SHELLS = ("bash", "zsh", "fish")
+# What an argument takes, by what the help calls it, where that is not a list of values itself.
+_TAKES: dict[str, Callable[[], tuple[str, ...]]] = {
+    "NAME": commands.experiments,
+    "NAMES": lambda: AUDITOR_NAMES,
 }
+_COMPLETION = """\
+Prints a script that completes commands, options and values with the tab key:
+  bash   source <(leakmeter completion bash)    in ~/.bashrc
+  zsh    source <(leakmeter completion zsh)     in ~/.zshrc, after compinit
+  fish   leakmeter completion fish | source     in ~/.config/fish/config.fish
+"""
 # Packages that a checkout lacks until it is installed.
 _NEEDED = {"numpy", "scipy", "torch", "flwr", "ray", "sklearn", "rich", "dp_accounting", "jinja2"}
 _NEEDED |= {"cryptography", "threadpoolctl"}
@@ -96,17 +104,18 @@ def _parser() -> _Parser:
     # How this program was called, for examples that can be copied.
     program = "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else "python run_sim.py"
     parser = _Parser(prog=program, add_help=False)
-    commands = parser.add_subparsers(required=True)
-    for name, command in _COMMANDS.items():
-        command.set_up(
-            commands.add_parser(
+    parsers = parser.add_subparsers(required=True)
+    for name, set_up in _COMMANDS.items():
+        set_up(
+            parsers.add_parser(
                 name,
-                prog=program if command is run else f"{program} {name}",
+                prog=program if name == "run" else f"{program} {name}",
                 formatter_class=_Help,
                 allow_abbrev=False,
             )
         )
-    commands.choices["completion"].set_defaults(options=completion.options_of(commands.choices))
+    options = {name: tuple(_options(one)) for name, one in parsers.choices.items()}
+    parsers.choices["completion"].set_defaults(options=options)
     return parser
 
 
@@ -139,3 +148,113 @@ class _Parser(argparse.ArgumentParser):
         if not hint:
             self.error(f"unknown option {option}")
         raise ConfigError(f"unknown option {option}{hint}")
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One option: how it is written, what it does, and the values it takes, if these are names."""
+
+    name: str
+    help: str
+    values: tuple[str, ...] = ()
+
+
+_Options = Mapping[str, tuple[_Option, ...]]  # of each command
+
+
+def _set_up_completion(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.description = _COMPLETION
+    parser.set_defaults(call=_completion)
+    parser.add_argument("shell", metavar="|".join(_SHELLS), help="the shell to write it for")
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[_Option]:
+    """Yield the options of a command."""
+    for action in parser._actions:
+        if action.help == argparse.SUPPRESS:
+            continue
+        names = str(action.metavar or "")
+        listed = tuple(name.strip() for name in names.split("|")) if "|" in names else ()
+        values = _TAKES[names]() if names in _TAKES else listed
+        for written in action.option_strings or ([""] if values else []):
+            if written.startswith("--") or not written:
+                yield _Option(written, action.help or "", values)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    if arguments.shell not in _SHELLS:
+        raise unknown_name("shell", arguments.shell, _SHELLS)
+    writers = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+    print("\n".join(writers[arguments.shell](arguments.options)))
+    return 0
+
+
+def _bash(options: _Options) -> Iterator[str]:
+    yield "_leakmeter() {"
+    yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"'
+    yield '  local command="${COMP_WORDS[1]}" known=""'
+    yield from _choose(options)
+    yield '  [[ -n $known ]] && COMPREPLY=($(compgen -W "$known" -- "$word"))'
+    yield "}"
+    yield "complete -o default -o bashdefault -F _leakmeter leakmeter"
+
+
+def _zsh(options: _Options) -> Iterator[str]:
+    yield "_leakmeter() {"
+    yield '  local word="${words[CURRENT]}" before="${words[CURRENT-1]}"'
+    yield '  local command="${words[2]}" known=""'
+    yield from _choose(options, first="$CURRENT -eq 2")
+    yield "  if [[ -n $known ]]; then compadd -- ${=known}; else _files; fi"
+    yield "}"
+    yield "compdef _leakmeter leakmeter"
+
+
+def _choose(options: _Options, first: str = "$COMP_CWORD -eq 1") -> Iterator[str]:
+    """Yield the lines, the same in both shells, that set `known` to the words that fit."""
+    yield f'  case "$command" in {"|".join(options)}) ;; *) command=run ;; esac'
+    yield '  case "$command:$before" in'
+    for command, some in options.items():
+        for one in some:
+            if one.values:
+                # A first argument comes after the command itself.
+                after = one.name or command
+                yield f'    {command}:{after}) known="{" ".join(one.values)}" ;;'
+    yield "  esac"
+    yield '  if [[ -z $known && $word == -* ]]; then case "$command" in'
+    for command, some in options.items():
+        yield f'    {command}) known="{" ".join(one.name for one in some if one.name)}" ;;'
+    yield "  esac; fi"
+    yield f'  [[ -z $known && $word != -* && {first} ]] && known="{" ".join(options)}"'
+
+
+def _fish(options: _Options) -> Iterator[str]:
+    names = " ".join(options)
+    others = " ".join(name for name in options if name != "run")
+    yield "complete -c leakmeter -n __fish_use_subcommand -f -a " + _quoted(names)
+    for command, some in options.items():
+        seen = f"__fish_seen_subcommand_from {command}"
+        when = f"not __fish_seen_subcommand_from {others}" if command == "run" else seen
+        for one in some:
+            written = f" -l {one.name.removeprefix('--')}" if one.name else " -f"
+            values = f" -x -a {_quoted(' '.join(one.values))}" if one.values and one.name else ""
+            values = f" -a {_quoted(' '.join(one.values))}" if not one.name else values
+            about = f" -d {_quoted(one.help)}" if one.name else ""
+            yield f"complete -c leakmeter -n {_quoted(when)}{written}{values}{about}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+_COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "run": run.set_up,
+    "report": report.set_up,
+    "reproduce": commands.set_up_reproduce,
+    "replay": replay.set_up,
+    "watch": commands.set_up_watch,
+    "keys": commands.set_up_keys,
+    "completion": _set_up_completion,
+}

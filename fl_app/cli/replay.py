@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from leakmeter.fl_app.cli.run import add_setting
+from leakmeter.fl_app.cli.run import add_setting, given_settings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 
@@ -45,21 +45,18 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 def replay(arguments: argparse.Namespace) -> int:
     """Audit the recorded run and print where the results are."""
-    from leakmeter.fl_app.run.recorded import open_recorded
+    from leakmeter.fl_app.run.replay import audit_again, free_folder, open_recorded
 
     # A mistake here needs no torch, so that is imported after it.
-    known = {kebab(spec.name) for spec in fields(Config)}
-    given = {name: value for name, value in vars(arguments).items() if name in known}
     recorded = open_recorded(Path(arguments.run))
-    config = recorded.settings(given)
+    config = recorded.settings(given_settings(arguments))
     from leakmeter.fl_app.report.read import REPLAY_OF
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
-    from leakmeter.fl_app.run.replay import audit_again, new_folder
     from leakmeter.fl_app.run.run import end
 
     set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     progress = Progress()
-    out = new_folder(Path(arguments.out) if arguments.out else None, recorded.run)
+    out = free_folder(arguments.out, recorded.run)
     try:
         outcome = audit_again(recorded, config, out, progress)
     except KeyboardInterrupt:

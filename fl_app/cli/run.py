@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.cli.watch import add_address, check_port
+from leakmeter.fl_app.cli.commands import add_address, check_port
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
+from leakmeter.fl_app.config.errors import ConfigError, RayError
 from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
 from leakmeter.fl_app.live import HOST
 
@@ -123,10 +123,15 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
 
 
+def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that the user has typed, by kebab-case names."""
+    known = {kebab(spec.name) for spec in fields(Config)}
+    return {name: value for name, value in vars(arguments).items() if name in known}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run or resume, with progress, and print where the results are."""
-    known = {kebab(spec.name) for spec in fields(Config)}
-    given = {name: value for name, value in vars(arguments).items() if name in known}
+    given = given_settings(arguments)
     check_port(arguments.port)
     config = _config(arguments, given)
     folder = _resumed(arguments) if config is None else None
@@ -134,9 +139,17 @@ def run(arguments: argparse.Namespace) -> int:
     assert settings is not None
     # Importing torch and Flower takes seconds: what runs is on the screen before, and what can be
     # found wrong without them is.
-    print(_announcement(settings, folder), flush=True)
+    rounds, clients = counted(settings.rounds, "round"), counted(settings.clients, "client")
+    what = f"leakmeter {__version__}: {settings.dataset}, {settings.model}, {clients}, {rounds}"
+    doing = "starting" if folder is None else f"resuming {folder.path}"
+    print(f"{what}; {doing} …", flush=True)
     with _uncollected():
-        _check(settings, arguments.out if folder is None else None)
+        from leakmeter.fl_app.run.early import check_early
+        from leakmeter.fl_app.run.folder import check_free
+
+        if arguments.out and folder is None:
+            check_free(Path(arguments.out))
+        check_early(settings)
     with _port(arguments) as server:
         with _uncollected():
             prepared = _prepared(arguments, settings, folder)
@@ -188,22 +201,6 @@ def _resumed(arguments: argparse.Namespace) -> RunFolder:
     return folder
 
 
-def _announcement(config: Config, folder: RunFolder | None) -> str:
-    """Return in one line what is about to run."""
-    rounds, clients = counted(config.rounds, "round"), counted(config.clients, "client")
-    what = f"leakmeter {__version__}: {config.dataset}, {config.model}, {clients}, {rounds}"
-    return f"{what}; starting …" if folder is None else f"{what}; resuming {folder.path} …"
-
-
-def _check(config: Config, out: str | None) -> None:
-    from leakmeter.fl_app.run.early import check_early
-    from leakmeter.fl_app.run.folder import check_free
-
-    if out:
-        check_free(Path(out))
-    check_early(config)
-
-
 def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder | None) -> RunFolder:
     """Return the folder to run in, once everything has been checked."""
     # Loaded before anything is planned: it shows that clients are simulated, and so that the
@@ -234,12 +231,9 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
             )
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
-    wanted = {**settings, **given}
-    config, words = Config.adapted(wanted)
+    config, words = Config.adapted({**settings, **given})
     if words:
         print(words, flush=True)
-    if config.target_epsilon and "noise-multiplier" in wanted:
-        raise two_multipliers(config.noise_multiplier, config.target_epsilon)
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
     absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}
@@ -255,7 +249,6 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
 
 def _launch(folder: RunFolder, program: str) -> int:
     """Launch, and say how to resume a run that is cut short."""
-    from leakmeter.fl_app.engines.cluster import RayError
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
     from leakmeter.fl_app.run.run import end
@@ -273,15 +266,11 @@ def _launch(folder: RunFolder, program: str) -> int:
         progress.stop()
         folder.discard()  # nothing has run, so the same command may use it again
         raise
-    except OSError as error:
+    except BaseException as error:
         progress.stop()
-        if (words := folder.explained(error)) is None:
-            progress.say(f"the run failed; {_how_to_resume(folder, program)}")
-            raise
-        print(f"error: {words}; {_how_to_resume(folder, program)}", file=sys.stderr)
-        return 1
-    except BaseException:
-        progress.stop()
+        if isinstance(error, OSError) and (words := folder.explained(error)) is not None:
+            print(f"error: {words}; {_how_to_resume(folder, program)}", file=sys.stderr)
+            return 1
         progress.say(f"the run failed; {_how_to_resume(folder, program)}")
         raise
     has_page = end(folder.path, folder.config.to_mapping(), outcome, progress)

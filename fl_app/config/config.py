@@ -20,7 +20,7 @@ from leakmeter.fl_app.config.errors import (
     shown_name,
     unknown_name,
 )
-from leakmeter.fl_app.config.field import AuditorSettings, check, kebab, option, read_toml, typed
+from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
 from leakmeter.fl_app.config.tables import CLIENT_NOISES, RECORD_NOISES
 
@@ -43,9 +43,8 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            value = typed(spec, getattr(self, spec.name))
+            value = checked(spec, getattr(self, spec.name))
             object.__setattr__(self, spec.name, value)  # a whole number may become a float
-            check(spec, value)
         check_together(self)
 
     @classmethod
@@ -72,6 +71,12 @@ class Config(Settings):
         usual = {kebab(f.name): f.default for f in fields(cls)}
         words = [f"--{name} {new} (default {usual[name]})" for name, new in changed.items()]
         config = cls.from_mapping({**values, **changed})
+        if config.target_epsilon and "noise-multiplier" in values:
+            raise ConfigError(
+                "--noise-multiplier must be left out with --target-epsilon, which calibrates it, "
+                f"got --noise-multiplier {config.noise_multiplier:g} and --target-epsilon "
+                f"{config.target_epsilon:g}; leave one of them out"
+            )
         return config, f"adapted to your settings: {', '.join(words)}" if words else ""
 
     @classmethod
@@ -106,15 +111,11 @@ class Config(Settings):
 
 def from_context(context: Context) -> Config:
     """Return the configuration in `context.run_config`, with defaults for what it does not set."""
-    return _adapted(context)[0]
+    return adapted_context(context)[0]
 
 
-def adaptation(context: Context) -> str:
-    """Return a line about defaults that gave way to settings of the run configuration, or ""."""
-    return _adapted(context)[1]
-
-
-def _adapted(context: Context) -> tuple[Config, str]:
+def adapted_context(context: Context) -> tuple[Config, str]:
+    """Return the same, and a line about defaults that gave way to what is set, or ""."""
     # As text, because a cache does not distinguish the keys 1, 1.0 and true.
     return _parsed(json.dumps(dict(context.run_config)))
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 _MOST_BITS, _MOST_SHOWN = 300, 200
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ConfigError(ValueError):
     """A setting, a file or a folder is not as it must be. The text says which, and what to do."""
 
 
+class RayError(RuntimeError):
+    """Ray does not start, or a cluster cannot be joined. The text says why, and what to do."""
+
+
 def unknown_name(
-    field: str, value: object, known: Iterable[str], short: Mapping[str, str] = _NONE
+    field: str, value: object, known: Iterable[str], short: Mapping[str, str] | None = None
 ) -> ConfigError:
     """Return the error for a name that is not one of the `known` ones, with the nearest one.
 
@@ -29,7 +30,7 @@ def unknown_name(
     --model must be one of linear, mlp, got 'mpl'; did you mean mlp?
     """
     names = tuple(known)
-    hint = nearest(short.get(value.lower(), value), names) if isinstance(value, str) else ""
+    hint = nearest((short or {}).get(value.lower(), value), names) if isinstance(value, str) else ""
     return ConfigError(f"{field} must be one of {', '.join(names)}, got {shown(value)}{hint}")
 
 
@@ -68,14 +69,6 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):  # such a number, or deep nesting, inside of it
         return f"a {type(value).__name__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:20].rstrip()}…"
-
-
-def two_multipliers(multiplier: float, target: float) -> ConfigError:
-    """Return the error for a noise multiplier next to the target that calibrates it."""
-    return ConfigError(
-        f"--noise-multiplier must be left out with --target-epsilon, which calibrates it, got "
-        f"--noise-multiplier {multiplier:g} and --target-epsilon {target:g}; leave one of them out"
-    )
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -108,12 +108,12 @@ def option(name: str) -> str:
     return f"--{kebab(name)}"
 
 
-def typed(spec: Field[Any], value: Any) -> Any:
-    """Return `value` as the field's type, where that loses nothing."""
+def checked(spec: Field[Any], value: Any) -> Any:
+    """Return `value` as the field's type; raise if it is not, or not one of the allowed values."""
     wanted = type(spec.default)
     if wanted is float and type(value) is int:
         try:
-            return float(value)
+            value = float(value)
         except OverflowError:
             raise out_of_range(option(spec.name), "finite", value) from None
     if type(value) is not wanted:
@@ -123,16 +123,15 @@ def typed(spec: Field[Any], value: Any) -> Any:
         raise out_of_range(option(spec.name), "printable text", value)
     if isinstance(value, str) and len(value) > _MOST_TEXT:
         raise out_of_range(option(spec.name), f"at most {_MOST_TEXT} characters", value)
+    if spec.metadata["choices"] and value not in spec.metadata["choices"]:
+        raise unknown_name(option(spec.name), value, spec.metadata["choices"])
+    if not isinstance(value, str):
+        _check_limits(spec, value)
     return value
 
 
-def check(spec: Field[Any], value: Any) -> None:
-    """Raise if `value` is not among the field's choices or within its limits."""
+def _check_limits(spec: Field[Any], value: Any) -> None:
     rule = spec.metadata
-    if rule["choices"] and value not in rule["choices"]:
-        raise unknown_name(option(spec.name), value, rule["choices"])
-    if isinstance(value, str):
-        return
     inside = rule["low"] <= value <= rule["high"] and rule["above"] < value < rule["below"]
     if not inside:
         words = {"low": "at least", "high": "at most", "above": "above", "below": "below"}

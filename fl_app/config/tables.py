@@ -38,9 +38,9 @@ class Maker:
 DATASETS: Final[Mapping[str, str]] = {
     "digits": "leakmeter.fl_app.data.digits:load",
     "adult": "leakmeter.fl_app.data.adult:load",
-    "mnist": "leakmeter.fl_app.data.mnist:load_mnist",
-    "fashion-mnist": "leakmeter.fl_app.data.mnist:load_fashion_mnist",
-    "emnist-digits": "leakmeter.fl_app.data.mnist:load_emnist_digits",
+    "mnist": "leakmeter.fl_app.data.mnist:load",
+    "fashion-mnist": "leakmeter.fl_app.data.mnist:load",
+    "emnist-digits": "leakmeter.fl_app.data.mnist:load",
     "cifar10": "leakmeter.fl_app.data.cifar:load_cifar10",
     "synthetic": "leakmeter.fl_app.data.synthetic:load",
 }

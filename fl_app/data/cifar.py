@@ -21,8 +21,8 @@ from leakmeter.fl_app.data.dataset import (
     Dataset,
     Floats,
     Request,
-    located_or_fetched,
-    note_on_size,
+    check_size,
+    locate,
     torchvision_datasets,
 )
 
@@ -37,12 +37,12 @@ Arrays = tuple[NDArray[Any], ...]
 
 def load_cifar10(request: Request) -> Dataset:
     """Return CIFAR-10, pictures (3, 32, 32) scaled to [0, 1]; a part if there is no more."""
-    part = None if request.download else _part(request)
+    part = None if request.task.download else _part(request)
     train_x, train_y, test_x, test_y = _read_part(part) if part else _whole(request)
-    note = note_on_size("cifar10", (len(train_x), len(test_x)), _SIZES)
+    check_size("cifar10", (len(train_x), len(test_x)), _SIZES)
     labels = [y.astype(np.int64) for y in (train_y, test_y)]
     arrays = _scaled(train_x), labels[0], _scaled(test_x), labels[1]
-    return Dataset("cifar10", *arrays, num_classes=10, note=note)
+    return Dataset("cifar10", *arrays, num_classes=10)
 
 
 def _scaled(pictures: NDArray[np.uint8]) -> Floats:
@@ -70,9 +70,10 @@ def _whole(request: Request) -> Arrays:
     def reader(folder: Path, **how: bool) -> Any:
         return torchvision_datasets("cifar10", "cifar").CIFAR10(folder, **how)
 
-    paths = located_or_fetched(
-        "cifar10", request, [_LAYOUT], _FILES, lambda folder: reader(folder, download=True)
-    )
+    def fetch(folder: Path) -> None:
+        reader(folder, download=True)
+
+    paths = locate("cifar10", request, [_LAYOUT], _FILES, fetch=fetch)
     folder = paths[0].parents[1]
     try:
         train, test = (reader(folder, train=is_train) for is_train in (True, False))

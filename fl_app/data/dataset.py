@@ -45,7 +45,6 @@ class Dataset:
         num_classes: Number of classes.
         users: The person behind each training record, (n,), if the data set has it.
         users_lack: Why `users` is None and what to do about it, if anything.
-        note: What a reader of results must know, such as that the files contain only a part.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Dataset:
     num_classes: int
     users: NDArray[np.int64] | None = None
     users_lack: str = "it does not say who each record is from"
-    note: str = ""
 
     def __post_init__(self) -> None:
         for part, x, y in (
@@ -102,24 +100,31 @@ class Request:
 
     Attributes:
         folders: Where to look for files, in this order.
-        task: The settings; each loader reads those it needs.
+        task: The settings; each loader reads those it needs. With `download`, files may be
+            downloaded into the first folder if no folder has them.
     """
 
     folders: tuple[Path, ...]
     task: TaskConfig
 
-    @property
-    def download(self) -> bool:
-        """Whether files may be downloaded into the first folder if no folder has them."""
-        return self.task.download
-
 
 def locate(
-    name: str, request: Request, layouts: Sequence[str], files: Sequence[str], how: str
+    name: str,
+    request: Request,
+    layouts: Sequence[str],
+    files: Sequence[str],
+    how: str = "Allow the download (--download), or put the files there.",
+    fetch: Callable[[Path], object] | None = None,
 ) -> list[Path]:
     """Return the path of each file, in the first folder and layout that has all of them.
 
-    A file may be there as it is or with ".gz"; `how` tells the user where to get the files.
+    Args:
+        name: The data set's name.
+        request: Says where to look, and whether a download is allowed.
+        layouts: Folders inside these.
+        files: Their names; each may be there as it is or with ".gz".
+        how: Tells the user where to get the files.
+        fetch: Downloads the files into a folder, in one of the layouts; called if none has them.
     """
     for place in (folder / layout for folder in request.folders for layout in layouts):
         pairs = [(place / file, place / f"{file}.gz") for file in files]
@@ -127,6 +132,13 @@ def locate(
         found = [next(filter(os.path.isfile, pair), None) for pair in pairs]
         if None not in found:
             return [path for path in found if path]
+    if fetch and request.task.download and request.folders:
+        folder = request.folders[0]
+        try:
+            fetch(folder)
+        except (OSError, RuntimeError) as error:
+            raise ConfigError(f"{name}: download into {folder} failed: {error}") from error
+        return locate(name, request, layouts, files, how)
     wanted = f"{' or '.join(f'{layout}/' for layout in layouts)} with {', '.join(files)}"
     tried = ", ".join(map(str, request.folders)) or "none, as no data folder was named"
     raise ConfigError(
@@ -135,33 +147,8 @@ def locate(
     )
 
 
-def located_or_fetched(
-    name: str,
-    request: Request,
-    layouts: Sequence[str],
-    files: Sequence[str],
-    fetch: Callable[[Path], object],
-) -> list[Path]:
-    """Return the path of each file as `locate`, after a download if needed and allowed.
-
-    `fetch` must leave the files under the folder that it is given, in one of the layouts.
-    """
-    how = "Allow the download (--download), or put the files there."
-    try:
-        return locate(name, request, layouts, files, how)
-    except ConfigError:
-        if not (request.download and request.folders):
-            raise
-    folder = request.folders[0]
-    try:
-        fetch(folder)
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(f"{name}: download into {folder} failed: {error}") from error
-    return locate(name, request, layouts, files, how)
-
-
-def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> str:
-    """Return a note, also logged, if there are fewer records than published; else "".
+def check_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> None:
+    """Log if there are fewer records than published.
 
     Raises:
         ConfigError: There are more than published, so it is another data set.
@@ -169,11 +156,8 @@ def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) 
     words = f"{published[0]:,} training and {published[1]:,} test records"
     if any(size > most for size, most in zip(sizes, published, strict=True)):
         raise out_of_range(name, f"at most {words}", sizes)
-    if sizes == published:
-        return ""
-    note = f"a subset: {sizes[0]:,} and {sizes[1]:,} of the {words}"
-    _log.warning("%s: %s", name, note)
-    return note
+    if sizes != published:
+        _log.warning("%s: a subset: %s and %s of the %s", name, *map("{:,}".format, sizes), words)
 
 
 def torchvision_datasets(name: str, module: str) -> Any:

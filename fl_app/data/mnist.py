@@ -21,10 +21,9 @@ from leakmeter.fl_app.data.dataset import (
     Dataset,
     Labels,
     Request,
+    check_size,
     content,
     locate,
-    located_or_fetched,
-    note_on_size,
     torchvision_datasets,
 )
 
@@ -38,81 +37,57 @@ _KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
 class _Published:
     """A data set in MNIST's format: where its files are, and how much there is in them."""
 
-    name: str
     layouts: tuple[str, ...]
-    parts: tuple[str, str]
-    sizes: tuple[int, int]
+    parts: tuple[str, str] = ("train", "t10k")
+    sizes: tuple[int, int] = (60_000, 10_000)
     split: tuple[str, ...] = ()  # what torchvision's class asks for besides the folder
+    is_transposed: bool = False  # columns are stored as rows; torchvision leaves them so
 
     @property
     def files(self) -> list[str]:
         return [f"{part}-{kind}" for part in self.parts for kind in _KINDS]
 
-    @property
-    def torchvision_name(self) -> str:
-        return self.layouts[0].partition("/")[0]
+
+_PUBLISHED = {
+    "mnist": _Published(("MNIST/raw", "mnist")),
+    "fashion-mnist": _Published(("FashionMNIST/raw", "fashion-mnist")),
+    "emnist-digits": _Published(
+        ("EMNIST/raw", "emnist"),
+        ("emnist-digits-train", "emnist-digits-test"),
+        (240_000, 40_000),
+        ("digits",),
+        is_transposed=True,
+    ),
+}
 
 
-_MNIST = _Published("mnist", ("MNIST/raw", "mnist"), ("train", "t10k"), (60_000, 10_000))
-_FASHION = _Published(
-    "fashion-mnist",
-    ("FashionMNIST/raw", "fashion-mnist"),
-    ("train", "t10k"),
-    (60_000, 10_000),
-)
-_EMNIST = _Published(
-    "emnist-digits",
-    ("EMNIST/raw", "emnist"),
-    ("emnist-digits-train", "emnist-digits-test"),
-    (240_000, 40_000),
-    ("digits",),
-)
-
-
-def load_mnist(request: Request) -> Dataset:
-    """Return MNIST's 60,000 + 10,000 digits of 28×28, with their writers where known."""
-    digits = _load(_MNIST, request)
-    try:
-        found = locate("mnist", request, _WRITER_LAYOUTS, [_WRITERS], _WRITERS_HOW)
-    except ConfigError as error:
-        return replace(digits, users_lack=str(error).removeprefix("mnist: "))
-    return replace(digits, users=_read_writers(found[0], digits.train_y))
-
-
-def load_fashion_mnist(request: Request) -> Dataset:
-    """Return Fashion-MNIST's 60,000 + 10,000 grey pictures of clothes, 28×28."""
-    return _load(_FASHION, request)
-
-
-def load_emnist_digits(request: Request) -> Dataset:
-    """Return EMNIST's 240,000 + 40,000 digits of 28×28, upright.
-
-    The files store columns as rows; torchvision leaves the images transposed.
-    """
-    lying = _load(_EMNIST, request)
-    train_x, test_x = (
-        np.ascontiguousarray(x.swapaxes(1, 2)) for x in (lying.train_x, lying.test_x)
-    )
-    return replace(lying, train_x=train_x, test_x=test_x)
-
-
-def _load(published: _Published, request: Request) -> Dataset:
-    """Return the images as they are, scaled to [0, 1]."""
-    name = published.name
+def load(request: Request) -> Dataset:
+    """Return grey pictures of 28×28, upright, scaled to [0, 1]; MNIST's with writers if known."""
+    name = request.task.dataset
+    published = _PUBLISHED[name]
 
     def fetch(folder: Path) -> None:
-        maker = getattr(torchvision_datasets(name, "mnist"), published.torchvision_name)
-        maker(folder, *published.split, download=True)
+        maker = published.layouts[0].partition("/")[0]  # torchvision's class
+        getattr(torchvision_datasets(name, "mnist"), maker)(folder, *published.split, download=True)
 
-    paths = located_or_fetched(name, request, published.layouts, published.files, fetch)
+    paths = locate(name, request, published.layouts, published.files, fetch=fetch)
     train_x, train_y, test_x, test_y = (_read_idx(name, path) for path in paths)
     for path, x in ((paths[0], train_x), (paths[2], test_x)):
         if x.shape[1:] != (28, 28):
             raise out_of_range(f"{name}: {path}", "images of 28×28", x.shape)
-    note = note_on_size(name, (len(train_x), len(test_x)), published.sizes)
+    check_size(name, (len(train_x), len(test_x)), published.sizes)
     # One new array each: the first touch of its memory takes longer than the division.
     train_x, test_x = (np.divide(x, 255, dtype=np.float32) for x in (train_x, test_x))
-    return Dataset(name, train_x, train_y, test_x, test_y, num_classes=10, note=note)
+    if published.is_transposed:
+        train_x, test_x = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (train_x, test_x))
+    found = Dataset(name, train_x, train_y, test_x, test_y, num_classes=10)
+    if name != "mnist":
+        return found
+    try:
+        (writers,) = locate("mnist", request, _WRITER_LAYOUTS, [_WRITERS], _WRITERS_HOW)
+    except ConfigError as error:
+        return replace(found, users_lack=str(error).removeprefix("mnist: "))
+    return replace(found, users=_read_writers(writers, train_y))
 
 
 def _read_writers(path: Path, labels: Labels) -> NDArray[np.int64]:

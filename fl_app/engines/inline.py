@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -31,7 +31,6 @@ from leakmeter.strategies.grid import CLIENT_APP_RAISED, delivering
 
 _log = logging.getLogger("flwr")
 
-T = TypeVar("T")
 Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 Kept = TypeVar("Kept", RecordDict, Record)
 
@@ -187,16 +186,3 @@ def run_inline(server_app: ServerApp, client_app: ClientApp, num_clients: int) -
         ) from error
     with _identified(identity), both_sides_here():
         server_app(grid, context)
-
-
-def within_a_run(work: Callable[[], T]) -> T:
-    """Do the work where Flower lets messages be made, and return what comes of it."""
-    server = ServerApp()
-    results: list[T] = []
-
-    @server.main()
-    def main(_: Grid, __: Context) -> None:
-        results.append(work())
-
-    run_inline(server, ClientApp(), 1)
-    return results[0]

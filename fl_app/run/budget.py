@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +20,9 @@ from leakmeter.auditors.run_log import HeldError, write_atomically
 from leakmeter.clients.secure_sum.quantise import CoarseError
 from leakmeter.fl_app.build.strategy import link, planned
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint
-from leakmeter.strategies import Chosen, Noised
+from leakmeter.strategies import Noised
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
@@ -44,8 +44,7 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
     plan = _planned(config, strategy, run or "planned")
     with _in_words(config):
         Ledger(Path(config.ledger)).check_writable()
-    if words := _excess(config, _entries(config, run), plan):
-        _refuse(config, words)
+    _check_excess(config, _entries(config, run), plan)
 
 
 def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
@@ -61,7 +60,8 @@ def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
     if not config.ledger:
         return None
     run = run_name(folder)
-    place = place_of(folder)
+    # A mark that differs between copies of a folder and stays the same for each.
+    place = f"{(folder / _RUN).stat().st_ino}:{folder.resolve()}"
     planned = replace(_planned(config, strategy, run), is_planned=True, place=place)
 
     def plan(history: Sequence[Entry]) -> Entry:
@@ -69,8 +69,7 @@ def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
         check_place(own, folder, place)
         # An interrupted run may have spent more than it had planned.
         entry = replace(max([planned, *own[-1:]], key=_cost), is_planned=True, place=place)
-        if words := _excess(config, latest(history, config.dataset, but=run), entry):
-            _refuse(config, words)
+        if words := _check_excess(config, latest(history, config.dataset, but=run), entry):
             _log.warning(words)
         return entry
 
@@ -95,11 +94,14 @@ class Account:
     def note(self, strategy: Strategy, rounds_done: int) -> None:
         """Raise the reservation if the rounds so far cost more than planned."""
         if (done := self._released(strategy)).releases:
-            self._keep(self._projected(done, rounds_done), only_if=_is_above)
+            projected = self._projected(done, rounds_done)
+            if _is_above(projected, self.entry):
+                self._record(projected)
 
     def settle(self, strategy: Strategy) -> None:
         """Replace the plan by what was released."""
-        self._keep(self._released(strategy), only_if=lambda new, old: new != old)
+        if (released := self._released(strategy)) != self.entry:
+            self._record(released)
 
     def close(self, strategy: Strategy) -> str:
         """Settle and describe the ledger; a ledger that cannot be written keeps the plan."""
@@ -112,11 +114,10 @@ class Account:
                 "counts there until the run is resumed"
             )
 
-    def _keep(self, entry: Entry, only_if: Callable[[Entry, Entry], bool]) -> None:
-        if only_if(entry, self.entry):
-            with _in_words(self.config):
-                Ledger(Path(self.config.ledger)).record(entry)
-            self.entry = entry
+    def _record(self, entry: Entry) -> None:
+        with _in_words(self.config):
+            Ledger(Path(self.config.ledger)).record(entry)
+        self.entry = entry
 
     def _released(self, strategy: Strategy) -> Entry:
         """Return the entry of what was released so far, possibly nothing."""
@@ -170,19 +171,16 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
 
     Rounding is left out with Gaussian noise.
     """
-    chosen = link(strategy, Chosen)
-    assert chosen is not None
-    cohorts = [chosen.cohort(number) for number in range(1, config.rounds + 1)]
     is_integer = config.noise_distribution != "gaussian"
     try:
-        guarantees = planned(config, strategy, cohorts, rounds_off=is_integer)
+        guarantees = planned(config, strategy, rounds_off=is_integer)
     except CoarseError as error:
         fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
         allowed = f"more for --noise-distribution {config.noise_distribution}: {error}"
-        raise out_of_range("--secagg-bits", allowed, config.secagg_bits, fix=fix) from None
+        raise config.refused("secagg_bits", allowed, fix) from None
     if guarantees is None:
         allowed = "enough for a secure sum of three clients in one of the planned rounds"
-        raise out_of_range("--sample", allowed, config.sample)
+        raise config.refused("sample", allowed)
     return guarantees.entry(run=run, data=config.dataset, seed=config.seed)
 
 
@@ -197,36 +195,32 @@ def _is_above(new: Entry, old: Entry) -> bool:
     return costs_more or claims_less
 
 
-def _excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
+def _check_excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
     """Return in words why the planned run does not fit the budget; nothing if it does.
 
     Raises:
-        ConfigError: The seed is that of another run.
+        ConfigError: It does not, and such runs are refused; or the seed is that of another run.
     """
     if any(e.seed == config.seed and e.releases for e in before):
-        raise out_of_range(
-            "--seed", "one that no run in the ledger has used: it names the noise", config.seed
-        )
+        raise config.refused("seed", "one that no run in the ledger has used: it names the noise")
     after = spent([*before, planned], config.delta)
     if not config.budget or after.value <= config.budget:
         return ""
     so_far = _epsilon(spent(before, config.delta)) if before else "nothing"
-    return (
+    words = (
         f"--budget of ε = {config.budget:g} at δ = {config.delta:g} would be exceeded: {so_far} is "
         f"spent on {config.dataset}{_reserved(before)}, {_epsilon(after)} after this run; use "
         "more noise or fewer rounds"
     )
+    if config.over_budget == "refuse":
+        raise ConfigError(words)
+    return words
 
 
 def _reserved(entries: Sequence[Entry]) -> str:
     """Return in words how many entries are plans of runs that have not ended."""
     count = sum(e.is_planned for e in entries)
     return f" ({wording.counted(count, 'run')} not ended, counted as planned)" if count else ""
-
-
-def _refuse(config: Config, words: str) -> None:
-    if config.over_budget == "refuse":
-        raise ConfigError(words)
 
 
 def _entries(config: Config, but: str) -> list[Entry]:
@@ -276,11 +270,6 @@ def run_name(folder: Path) -> str:
     if not (name := known_name(folder)):
         write_atomically(folder / _RUN, name := uuid.uuid4().hex)
     return name
-
-
-def place_of(folder: Path) -> str:
-    """Return a mark that differs between copies of a folder and stays the same for each."""
-    return f"{(folder / _RUN).stat().st_ino}:{folder.resolve()}"
 
 
 def check_place(own: Sequence[Entry], folder: Path, place: str) -> None:

@@ -10,9 +10,9 @@ import math
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
+from typing import NamedTuple
 
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.audits.rounds import OneShotSettings
@@ -40,7 +40,7 @@ def check_early(config: Config) -> None:
     for name in config.auditor_names:
         if AUDITORS[name].needs_images and not is_image:
             allowed = f"an image data set for the auditor {name}"
-            raise out_of_range("--dataset", allowed, config.dataset, fix="Try --dataset digits")
+            raise config.refused("dataset", allowed, "Try --dataset digits")
 
 
 def _check_cluster(given: str) -> None:
@@ -81,15 +81,8 @@ _UNKNOWN = 64 * 2**30  # bytes, where the system does not say how many it has
 _MOST_STEPS = 10**9  # draws of the plans that are made before the first round
 
 
-@dataclass(frozen=True)
-class Need:
-    """Memory that one part of a run takes.
-
-    Attributes:
-        bytes: How many.
-        purpose: What for.
-        settings: What to lower.
-    """
+class Need(NamedTuple):
+    """Memory that one part of a run takes: how many bytes, what for, and what to lower."""
 
     bytes: int
     purpose: str
@@ -108,7 +101,7 @@ def check_size(config: Config) -> None:
     needs = list(estimate(config))
     total, room = sum(need.bytes for need in needs), memory()
     if total > room:
-        worst = max(needs, key=lambda need: need.bytes)
+        worst = max(needs)
         raise ConfigError(
             f"the run needs about {_gigabytes(total)} of memory, {_gigabytes(worst.bytes)} of it "
             f"for {worst.purpose}, but this machine has {_gigabytes(room)}; lower {worst.settings}"
@@ -132,7 +125,9 @@ def estimate(config: Config) -> Iterator[Need]:
         peers = config.secagg_neighbours or config.cohort - 1
         boxes = _BOX * config.cohort * peers
         yield Need(boxes, "the shares of a secure sum", "--sample or --secagg-neighbours")
-    yield from _of_auditors(config, features, dim)
+    for name in config.auditor_names:
+        size, settings = AUDITORS[name].memory(config, dim, features)
+        yield Need(size, name, settings)
 
 
 def _shape(config: Config) -> tuple[tuple[int, ...], int]:
@@ -143,13 +138,6 @@ def _shape(config: Config) -> tuple[tuple[int, ...], int]:
 
     dataset = dataset_of(config.task)
     return dataset.input_shape, dataset.num_classes
-
-
-def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
-    """Yield the memory of each auditor, in addition to the updates of a round."""
-    for name in config.auditor_names:
-        size, settings = AUDITORS[name].memory(config, dim, features)
-        yield Need(size, name, settings)
 
 
 def memory() -> int:

@@ -82,7 +82,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> Self:
         """Create the folder; raise if it exists and is not empty."""
-        from leakmeter.fl_app.build.calibrate import calibrated  # which needs torch
+        from leakmeter.fl_app.build.strategy import calibrated  # which needs torch
 
         path = expanded("--out", path)
         folder = cls(path, calibrated(config))
@@ -95,7 +95,11 @@ class RunFolder:
             with folder.locked():
                 if any(one.name != _LOCK for one in path.iterdir()):
                     raise _taken(path)
-                folder._write_config()
+                # Whole files only, so that an incomplete one is never read.
+                if folder.config.target_epsilon:
+                    found = f"noise-multiplier = {folder.config.noise_multiplier!r}\n"
+                    write_atomically(path / CALIBRATED, found)
+                write_atomically(path / "config.toml", folder.config.to_toml())
         except OSError as error:
             raise ConfigError(f"--out must be writable, got {path}: {error.strerror}") from None
         return folder
@@ -123,13 +127,6 @@ class RunFolder:
             found = read_toml(path / CALIBRATED)
             config = Config.from_mapping({**config.to_mapping(), **found})
         return cls(path, config)
-
-    def _write_config(self) -> None:
-        """Write all settings atomically, so that an incomplete file is never read."""
-        if self.config.target_epsilon:
-            found = f"noise-multiplier = {self.config.noise_multiplier!r}\n"
-            write_atomically(self.path / CALIBRATED, found)
-        write_atomically(self.path / "config.toml", self.config.to_toml())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -288,7 +285,11 @@ def _check_whole(path: Path) -> None:
 def default_path(config: Config, parent: Path) -> Path:
     """Return a free folder name that says what ran and when."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = parent / f"{stamp}-{config.dataset}-{config.model}"
+    return free_path(parent / f"{stamp}-{config.dataset}-{config.model}")
+
+
+def free_path(base: Path) -> Path:
+    """Return the first of the names base, base-2, base-3, ... that is free."""
     path, number = base, 2
     while path.exists():
         path, number = base.with_name(f"{base.name}-{number}"), number + 1

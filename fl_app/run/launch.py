@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Context
@@ -35,49 +34,30 @@ def launch(
     """
     config = folder.config
     outcomes: list[Outcome] = []
-    server = _Server()
+    stop, threads = threading.Event(), set[threading.Thread]()
     server_app = ServerApp()
 
     @server_app.main()
     def main(grid: Grid, _: Context) -> None:
-        own = grid if config.engine == "inline" else server.enter(grid)
+        threads.add(threading.current_thread())
+        own = grid if config.engine == "inline" else InterruptibleGrid(grid, stop)
         outcomes.append(run_on(own, folder, progress, auditors))
 
     client_app = client_app_of(config)
     if config.engine == "inline":
         run_inline(server_app, client_app, config.clients)
     else:
-        with server.stopped_at_last():
+        try:
             _run_ray(server_app, client_app, config)
+        finally:
+            # Flower leaves the server's thread waiting for replies when the main thread is
+            # interrupted. Once it has ended, nothing writes to the folder any more.
+            stop.set()
+            for thread in threads:
+                thread.join()
     if not outcomes:
         raise RuntimeError("the simulation ended before the run did")
     return outcomes[0]
-
-
-class _Server:
-    """The thread in which Flower's simulation runs the server's app.
-
-    Flower leaves it waiting for replies when the main thread is interrupted.
-    """
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def enter(self, grid: Grid) -> Grid:
-        """Remember the thread that calls, and return the grid that it is to use."""
-        self._thread = threading.current_thread()
-        return InterruptibleGrid(grid, self._stop)
-
-    @contextmanager
-    def stopped_at_last(self) -> Iterator[None]:
-        """End the thread when the block ends, so that nothing writes to the folder any more."""
-        try:
-            yield
-        finally:
-            self._stop.set()
-            if self._thread is not None:
-                self._thread.join()
 
 
 def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
@@ -100,7 +80,15 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
     log = logging.getLogger("flwr")
     log.addFilter(_concerns_users)
     try:
-        _join(config)
+        # Flower uses a Ray that is there already, in place of one of its own.
+        address = cluster.address_of(config.ray_address)
+        cluster.join(address)
+        if not cluster.is_local(address):
+            try:
+                check_nodes(config)
+            except BaseException:
+                cluster.leave()
+                raise
         run_simulation(
             server_app=server_app,
             client_app=client_app,  # type: ignore[arg-type]
@@ -109,19 +97,6 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
         )
     finally:
         log.removeFilter(_concerns_users)
-
-
-def _join(config: Config) -> None:
-    """Start Ray here or join a cluster; Flower then uses it in place of one of its own."""
-    address = cluster.address_of(config.ray_address)
-    cluster.join(address)
-    if cluster.is_local(address):
-        return
-    try:
-        check_nodes(config)
-    except BaseException:
-        cluster.leave()
-        raise
 
 
 def _concerns_users(record: logging.LogRecord) -> bool:
@@ -159,7 +134,7 @@ def _checker() -> Callable[[Mapping[str, Any]], str]:
         try:
             from leakmeter.fl_app import client_app  # noqa: F401
             from leakmeter.fl_app.config.config import Config
-            from leakmeter.fl_app.engines import ray_executor  # noqa: F401 - the auditors' workers
+            from leakmeter.fl_app.engines import cluster  # noqa: F401 - the auditors' workers
             from leakmeter.fl_app.task import load_task
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"

@@ -23,8 +23,7 @@ from leakmeter.auditors.judge.summary import Ending
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
-from leakmeter.fl_app.build.calibrate import calibrated
-from leakmeter.fl_app.build.strategy import link
+from leakmeter.fl_app.build.strategy import calibrated, link
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
@@ -106,12 +105,15 @@ def run_on(
 
     `auditors` replace those that the configuration names.
     """
-    torch.set_num_threads(1)
-    # Flower's launches import numpy before us. With one thread, sums have the same last bits in
-    # every launch.
-    threadpool_limits(limits=1)
+    use_one_thread()
     with folder.locked():
         return _run(grid, folder, progress, auditors)
+
+
+def use_one_thread() -> None:
+    """Compute on one thread, so that sums have the same last bits in every launch."""
+    torch.set_num_threads(1)
+    threadpool_limits(limits=1)  # Flower's launches import numpy before its variables are set
 
 
 def _run(

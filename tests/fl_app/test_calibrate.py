@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app import deployment
-from leakmeter.fl_app.build import calibrate
-from leakmeter.fl_app.build.calibrate import calibrated, planned_guarantee
+from leakmeter.fl_app.build import strategy as calibrate
+from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app import build
-from leakmeter.fl_app.build.calibrate import calibrated, planned_guarantee
-from leakmeter.fl_app.build.strategy import server_strategy
+from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee, server_strategy
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError

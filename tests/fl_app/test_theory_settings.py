@@ -14,7 +14,7 @@ from leakmeter.auditors import MutualInformation, RoundFacts, RoundView
 from leakmeter.auditors.information import IndependentWhitened, LogConcaveWhitened, round_bound
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.audits.information import GAUSSIAN_ENTROPY
+from leakmeter.fl_app.config.audits.sums import GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.reconstruction import psnr
-from leakmeter.fl_app.engines.inline import within_a_run
 from leakmeter.papers.active_server.attacks import (
     ATTACKS,
     NONE,
@@ -26,7 +25,7 @@ from leakmeter.papers.active_server.attacks import (
 )
 from leakmeter.papers.active_server.federation import Federation, Mode, Shape
 from leakmeter.papers.active_server.server import Attack, Opened, Server
-from leakmeter.papers.base import Cells, Table
+from leakmeter.papers.base import Cells, Table, within_a_run
 from leakmeter.papers.plot import Gallery, Strip
 
 MODES: tuple[Mode, ...] = get_args(Mode)

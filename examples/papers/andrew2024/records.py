@@ -27,7 +27,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.audit import Played, Runs, mean_std, one_shot
-from leakmeter.papers.base import Cells, Comparison, Table, median_range
+from leakmeter.papers.base import Cells, Comparison, Table, accuracy, median_range
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ def train(config: Config) -> dict[str, Played]:
             )
         model = model + config.server_lr * moved
         vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
-    accuracy = task.accuracy(net)
+    reached = accuracy(task, net)
     return {
-        view: Played(accuracy, model.size, one.report(), one.scores)
+        view: Played(reached, model.size, one.report(), one.scores)
         for view, one in auditors.items()
     }
 

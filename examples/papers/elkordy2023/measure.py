@@ -30,7 +30,7 @@ from leakmeter.fl_app.build.audit import sampler_for
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import Task, load_task, update_rule
 from leakmeter.papers import distribute
-from leakmeter.papers.base import Cells
+from leakmeter.papers.base import Cells, accuracy
 from leakmeter.papers.elkordy2023.mine_estimator import estimator
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
@@ -132,7 +132,7 @@ def accuracy_of(task: Task, model: Vector) -> float:
     """Return the accuracy of a model on the test records."""
     net = task.new_model()
     vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
-    return task.accuracy(net)
+    return accuracy(task, net)
 
 
 def noised_accuracies(

@@ -88,7 +88,7 @@ def run(scale: str, cells: Cells) -> Table:
 
 def _trained(config: Config) -> dict[str, Any]:
     """Return what one run guarantees and learns; only the reason if no noise reaches its target."""
-    from leakmeter.fl_app.build.calibrate import calibrated
+    from leakmeter.fl_app.build.strategy import calibrated
 
     try:
         multiplier = calibrated(config).noise_multiplier

@@ -38,7 +38,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data import dataset as data
 from leakmeter.fl_app.data.dataset import Dataset
 from leakmeter.fl_app.task import Task, build_model, record_rule
-from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.base import Cells, Comparison, Table, accuracy
 from leakmeter.papers.plot import Line, Panel
 from leakmeter.papers.zhang2024 import prices
 from leakmeter.papers.zhang2024.prices import calibrated_floor
@@ -145,7 +145,7 @@ def _train(size: Scale, name: str, floor: float, seed: int) -> dict[str, float]:
     algorithm = "gd" if noise == "record-gd" else "fedsgd"
     config = replace(size.config, noise=noise, algorithm=algorithm, wfna_floor=floor)
     net, spent = trained(task, record_rule(config), config.rounds, seed, ("train", name))
-    return {"accuracy": task.accuracy(net), "seconds": spent / config.rounds, "floor": floor}
+    return {"accuracy": accuracy(task, net), "seconds": spent / config.rounds, "floor": floor}
 
 
 def trained(
@@ -184,7 +184,7 @@ def _spectrum(size: Scale, floor: float) -> dict[str, Any]:
 def start_accuracy(size: Scale) -> float:
     """Return the accuracy of the first run's start on test data."""
     task = task_of(size, 0)
-    return task.accuracy(task.initial)
+    return accuracy(task, task.initial)
 
 
 @lru_cache(maxsize=2)

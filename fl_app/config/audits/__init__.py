@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from leakmeter.fl_app.config.audits.information import MineSettings, MutualInformationSettings
-from leakmeter.fl_app.config.audits.likelihood_ratio import (
-    LikelihoodRatioSettings,
-    TranscriptSettings,
-)
-from leakmeter.fl_app.config.audits.records import (
+from leakmeter.fl_app.config.audits.rounds import (
     InversionSettings,
     MembershipSettings,
+    OneShotSettings,
+    RecorderSettings,
     RecordLikelihoodRatioSettings,
+    SpanSettings,
 )
-from leakmeter.fl_app.config.audits.rounds import OneShotSettings, RecorderSettings, SpanSettings
+from leakmeter.fl_app.config.audits.sums import (
+    LikelihoodRatioSettings,
+    MineSettings,
+    MutualInformationSettings,
+    TranscriptSettings,
+)
 from leakmeter.fl_app.config.field import AuditorSettings
 
 

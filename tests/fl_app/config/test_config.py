@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from leakmeter.fl_app.cli import run
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.config import Config, adaptation, from_context
+from leakmeter.fl_app.config.config import Config, adapted_context, from_context
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab, setting
 from leakmeter.fl_app.config.models import MODELS
@@ -365,7 +365,7 @@ def test_under_flower_a_value_that_equals_its_default_counts_as_not_given() -> N
     del run_config["engine"]
     context = Context(1, 0, {}, RecordDict(), run_config)
     assert from_context(context).canary_seats == 5
-    assert adaptation(context) == "adapted to your settings: --canary-seats 5 (default 10)"
+    assert adapted_context(context)[1] == "adapted to your settings: --canary-seats 5 (default 10)"
 
 
 def test_an_earlier_name_is_taken_and_hidden() -> None:

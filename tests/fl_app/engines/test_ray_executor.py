@@ -20,7 +20,8 @@ from leakmeter.clients.sampler import CohortSampler, in_process
 from leakmeter.fl_app.build.audit import AuditRun, sampler_for
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.engines.ray_executor import RayExecutor
+from leakmeter.fl_app.engines import cluster
+from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import load_task, update_rule
 
 DIM = 210
@@ -186,33 +187,15 @@ def everything(of: Any, model: np.ndarray) -> Iterator[np.ndarray]:
 def test_work_that_was_sent_away_comes_back_bit_by_bit(game, chunk, tiny_config, stand_in) -> None:
     of = made(tiny_config, game, chunk=chunk)
     model = start(tiny_config)
-    with RayExecutor(of.data, workers=2) as ray:
-        spread = of.through(ray)
-        assert (spread.game, spread.scale) == (game, of.scale)
-        np.testing.assert_array_equal(spread.free, of.free)
-        assert spread.seconds(model, 0) is None  # other machines may be faster
-        pairs = zip(everything(of, model), everything(spread, model), strict=True)
-        for one, other in pairs:
-            np.testing.assert_array_equal(one, other)
-    assert stand_in.most <= 2
+    spread = of.through(RayExecutor(of.data))
+    assert (spread.game, spread.scale) == (game, of.scale)
+    np.testing.assert_array_equal(spread.free, of.free)
+    assert spread.seconds(model, 0) is None  # other machines may be faster
+    pairs = zip(everything(of, model), everything(spread, model), strict=True)
+    for one, other in pairs:
+        np.testing.assert_array_equal(one, other)
+    assert stand_in.most <= 3
     assert stand_in.under_way == 0
-
-
-def test_ray_is_started_and_stopped_only_where_it_was_not_running(tiny_config, stand_in) -> None:
-    of = made(tiny_config, "rerun")
-    with RayExecutor(of.data, workers=2) as ray:
-        assert stand_in.running
-        (options,) = stand_in.started
-        assert options["address"] == "local"
-        assert options["num_cpus"] == 2
-    assert not stand_in.running
-    ray.close()
-    assert stand_in.stopped == 1
-    stand_in.init()
-    with RayExecutor(of.data):
-        pass
-    assert stand_in.running
-    assert stand_in.stopped == 1
 
 
 def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_in) -> None:
@@ -229,7 +212,7 @@ def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_i
 def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in, death) -> None:
     stand_in.death = death
     of, model = made(tiny_config, "partition", chunk=8), start(tiny_config)
-    ray = RayExecutor(of.data, workers=2)
+    ray = RayExecutor(of.data)
     spread, before = of.through(ray), list(ray._workers)
     stand_in.deaths = 1
     for one, other in zip(everything(of, model), everything(spread, model), strict=True):
@@ -240,7 +223,7 @@ def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in, deat
 
 def test_a_piece_that_takes_every_worker_with_it_is_given_up(tiny_config, stand_in) -> None:
     of = made(tiny_config, "rerun")
-    spread = of.through(RayExecutor(of.data, workers=2))
+    spread = of.through(RayExecutor(of.data))
     stand_in.deaths = 4
     with pytest.raises(DiedError):
         list(spread.sample(start(tiny_config), [0], 1, ("a",)))
@@ -251,7 +234,7 @@ def test_ray_that_was_ended_is_an_interrupt_and_no_failure_of_an_auditor(
     tiny_config, stand_in
 ) -> None:
     of = made(tiny_config, "rerun")
-    spread = of.through(RayExecutor(of.data, workers=2))
+    spread = of.through(RayExecutor(of.data))
     stand_in.running, stand_in.deaths = False, 1
     with pytest.raises(SystemExit):
         list(spread.sample(start(tiny_config), [0], 1, ("a",)))
@@ -271,19 +254,16 @@ def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config,
     assert stand_in.put_away == put
 
 
-def test_workers_must_be_at_least_one(tiny_config: Config, stand_in: StandIn) -> None:
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        RayExecutor(made(tiny_config, "rerun").data, workers=0)
-    assert not stand_in.started
-
-
 @pytest.mark.launch
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rays_own_workers_give_the_same_numbers(workers: int, tiny_config: Config) -> None:
     torch.set_num_threads(1)
     model = start(tiny_config)
     of = made(tiny_config, "partition", chunk=12)
-    with RayExecutor(of.data, workers=workers) as ray:
-        spread = of.through(ray)
+    cluster.join("local", workers=workers)
+    try:
+        spread = of.through(cluster.RayExecutor(of.data))
         for one, other in zip(everything(of, model), everything(spread, model), strict=True):
             np.testing.assert_array_equal(one, other)
+    finally:
+        cluster.leave()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.fl_app.build import calibrate
+from leakmeter.fl_app.build import strategy as calibrate
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
