@@ -24,6 +24,7 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Masked, Noised
+from leakmeter.strategies.accounting.accountant import separation_of
 from leakmeter.strategies.accounting.assurance import Guarantees
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
@@ -205,7 +206,7 @@ def _planned_on_grid(
 
 
 def _cost(entry: Entry) -> float:
-    return entry.separation(_ANY)
+    return separation_of(entry.releases, entry.participations, _ANY)
 
 
 def _is_above(new: Entry, old: Entry) -> bool:
