@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from itertools import cycle
 from types import SimpleNamespace, UnionType
 from typing import (
     Annotated,
@@ -110,8 +111,6 @@ def codec(hint: Any) -> Codec:
         return _of_words(arguments)
     if origin in (Union, UnionType):
         return _of_union(arguments)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return _of_tuple(arguments)
     if origin is np.ndarray:
         return _of_array(arguments[1])
     if origin is Counter:
@@ -119,7 +118,7 @@ def codec(hint: Any) -> Codec:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _of_mapping(arguments[0], arguments[1], dict)
     if origin in (tuple, list, set, frozenset):
-        return _of_items(arguments[0], origin)
+        return _of_items([one for one in arguments if one is not Ellipsis], origin)
     raise TypeError(f"codec has no rule for {hint}")
 
 
@@ -209,36 +208,24 @@ def _of_tagged(members: Sequence[Codec]) -> Codec:
     return Codec("an object", {"anyOf": [one.schema for one in members]}, _is_object, build)
 
 
-def _of_tuple(hints: Sequence[Any]) -> Codec:
-    """Return the codec of a list of so many items."""
-    items = [codec(hint) for hint in hints]
-    described = (
-        {"items": items[0].schema}
-        if len(set(hints)) == 1
-        else {"prefixItems": [one.schema for one in items]}
-    )
+def _of_items(hints: Sequence[Any], kind: Callable[[Iterable[Any]], Any]) -> Codec:
+    """Return the codec of a list of any length, or for several types of as many items."""
+    items, count = [codec(hint) for hint in hints], len(hints)
+    described: dict[str, Any] = {"items": items[0].schema}
+    if len(set(hints)) > 1:
+        described = {"prefixItems": [one.schema for one in items]}
+    if count > 1:
+        described |= {"minItems": count, "maxItems": count}
 
-    def build(value: Any, where: str) -> tuple[Any, ...]:
-        pairs = enumerate(zip(items, value, strict=True))
-        return tuple(item.read(one, f"{where}[{i}]") for i, (item, one) in pairs)
-
-    return Codec(
-        f"a list of {len(items)}",
-        {"type": "array", **described, "minItems": len(items), "maxItems": len(items)},
-        lambda value: isinstance(value, list) and len(value) == len(items),
-        build,
-    )
-
-
-def _of_items(hint: Any, kind: Callable[[Iterable[Any]], Any]) -> Codec:
-    """Return the codec of a list whose items are all of one type."""
-    item = codec(hint)
+    def accepts(value: Any) -> bool:
+        return isinstance(value, list) and count in (1, len(value))
 
     def build(value: Any, where: str) -> Any:
-        return kind(item.read(one, f"{where}[{i}]") for i, one in enumerate(value))
+        places = enumerate(zip(cycle(items), value, strict=False))
+        return kind(item.read(one, f"{where}[{i}]") for i, (item, one) in places)
 
-    schema = {"type": "array", "items": item.schema}
-    return Codec("a list", schema, lambda value: isinstance(value, list), build)
+    allowed = f"a list of {count}" if count > 1 else "a list"
+    return Codec(allowed, {"type": "array", **described}, accepts, build)
 
 
 def _of_array(hint: Any) -> Codec:

@@ -171,9 +171,7 @@ class GaussianSampling:
     def __post_init__(self) -> None:
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
-        for name in ("lr", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be in (0, inf), got {getattr(self, name)}")
+        require("(0, inf)", lr=self.lr, clip_norm=self.clip_norm)
         least = 0 if self.sampling == "full" else 1
         if self.batch_size < least:
             raise ValueError(

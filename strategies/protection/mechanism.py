@@ -182,10 +182,17 @@ class Mechanism(ABC):
         is_masked = summed.step > 0
         return replace(self.cost(summed), clients=clients, is_masked=is_masked, **about)
 
-    def read_release(self, values: Mapping[str, Any]) -> Priced:
-        """Return the release of a charge that was kept as plain values."""
-        found: Priced = codec(self.release).read(values, "release")
-        return found
+    def charges_of(self, state: Mapping[str, Any]) -> list[Charge]:
+        """Return the charges in what `Spending.state` returned.
+
+        Raises:
+            CodecError: They are not such charges.
+        """
+        kept = codec(list[dict[str, Any]]).read(state.get("charges"), "charges")
+        release = codec(self.release)
+        read = [{**one, "release": release.read(one.get("release"), "release")} for one in kept]
+        charges: list[Charge] = codec(list[Charge]).read(read, "charges")
+        return charges
 
     @abstractmethod
     def guarantees(self, spending: Spending) -> Guarantees:
