@@ -30,7 +30,7 @@ from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 SCHEMA = "leakmeter-report/2"
 ROUNDS, REPORT = "rounds.jsonl", "report.json"
 _log = logging.getLogger("flwr")
-_BLOCK = 2**16  # characters of a file that is written in pieces
+_BLOCK = 2**16  # bytes of a file that are written at a time
 # Packages whose release a number may depend on.
 _PACKAGES = ("leakmeter", "flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 # What a file system without locks answers, such as NFS without a lock service.
@@ -258,11 +258,11 @@ def write_atomically(path: Path, data: str | bytes | Iterable[str]) -> None:
         data: All of it, or its pieces, of which a few are in memory at a time.
     """
     content = data.encode() if isinstance(data, str) else data  # may fail: before anything is there
+    pieces = (content,) if isinstance(content, bytes) else (piece.encode() for piece in content)
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
-            for block in (content,) if isinstance(content, bytes) else _blocks(content):
-                file.write(block)
+        with partial.open("wb", buffering=_BLOCK) as file:
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -271,18 +271,6 @@ def write_atomically(path: Path, data: str | bytes | Iterable[str]) -> None:
             partial.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
-
-
-def _blocks(pieces: Iterable[str]) -> Iterator[bytes]:
-    """Yield many small pieces as few blocks: each write may fail, and costs a call."""
-    held, size = list[str](), 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= _BLOCK:
-            yield "".join(held).encode()
-            held, size = [], 0
-    yield "".join(held).encode()
 
 
 def _sync_folder(folder: Path) -> None:
