@@ -316,8 +316,7 @@ class RunWarning:
 
     def __post_init__(self) -> None:
         require("at least 1", total=self.total)
-        if not 0 <= self.count <= self.total:
-            raise ValueError(f"count must be in [0, {self.total}], got {self.count}")
+        require(f"[0, {self.total}]", count=self.count)
         if not math.isclose(self.value, self.count / self.total, rel_tol=1e-9):
             share = f"{self.count}/{self.total}"
             raise ValueError(f"value must be count / total = {share}, got {self.value}")

@@ -74,8 +74,8 @@ class Release:
         require("[0, inf)", noise_std=self.noise_std)
         require("(0, inf)", sensitivity=self.sensitivity)
         require("(0, 1]", rate=self.rate)
-        if self.sampling == "fixed" and not 0 < self.cohort <= self.population:
-            raise ValueError(f"cohort must be in [1, {self.population}], got {self.cohort}")
+        if self.sampling == "fixed":
+            require(f"[1, {self.population}]", cohort=self.cohort)
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
         require("(0, inf)", bit_std=self.bit_std)
@@ -149,8 +149,7 @@ def unamplified(
     differ, the most costly ones are taken.
     """
     _check(releases, delta, adjacency)
-    if not 0 <= participations <= len(releases):
-        raise ValueError(f"participations must be in [0, {len(releases)}], got {participations}")
+    require(f"[0, {len(releases)}]", participations=participations)
     is_mixed = any(r.grid is not None for r in releases)
     names = sorted({r.distribution for r in releases})
     rule = f"Rényi DP of {' and '.join(names)} noise," if is_mixed else "Gaussian mechanism"

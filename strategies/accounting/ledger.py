@@ -75,10 +75,7 @@ class Entry:
     place: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.participations <= len(self.releases):
-            raise ValueError(
-                f"participations must be in [0, {len(self.releases)}], got {self.participations}"
-            )
+        require(f"[0, {len(self.releases)}]", participations=self.participations)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:

@@ -33,8 +33,7 @@ class FixedClip:
     norm: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.norm < math.inf:
-            raise ValueError(f"clip norm must be in (0, inf), got {self.norm}")
+        require("(0, inf)", **{"clip norm": self.norm})
 
     @property
     def initial(self) -> float:
@@ -69,8 +68,7 @@ class AdaptiveClip:
     bit_std: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.initial < math.inf:
-            raise ValueError(f"initial clip norm must be in (0, inf), got {self.initial}")
+        require("(0, inf)", **{"initial clip norm": self.initial})
         require("(0, 1)", quantile=self.quantile)
         require("(0, inf)", rate=self.rate, bit_std=self.bit_std)
 
