@@ -156,7 +156,6 @@ class Stack:
         return inputs, signal.log_softmax(dim=2)
 
 
-@torch.no_grad()
 def descend(
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
@@ -164,7 +163,10 @@ def descend(
     mu: float = 0.0,
     start: Sequence[Tensor] | None = None,
 ) -> None:
-    """Take one step in place; with a start, also the proximal term's gradient, mu (w - w_start)."""
+    """Take one step in place, without a graph around it.
+
+    With a start, the proximal term's gradient mu (w - w_start) is added.
+    """
     for at, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
         if start is not None:
             gradient = gradient + mu * (parameter - start[at])

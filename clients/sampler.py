@@ -122,7 +122,7 @@ class CohortSampler(UpdateSampler):
         weighted: bool = True,
         holdings: Sequence[Indices] | None = None,
     ) -> None:
-        require("at least 1", chunk=chunk)
+        require("at least 1", is_optional=True, chunk=chunk)
         if clip_norm is not None:
             within("clip_norm", clip_norm, above=0.0)
         x, y = data

@@ -167,7 +167,8 @@ class LocalSteps:
                 for batch in torch.split(order, self.batch_size or len(y)):
                     loss = cross_entropy(forward(x[batch]), y[batch])
                     slopes = torch.autograd.grad(loss, parameters)
-                    descend(parameters, slopes, self.lr, self.mu, start)
+                    with torch.no_grad():
+                        descend(parameters, slopes, self.lr, self.mu, start)
                     losses.append(loss.item())
         return Trained(self.weight(len(y)), float(np.mean(losses)))
 

@@ -83,7 +83,7 @@ class ReplaySampler(UpdateSampler):
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0, got {timeout}")
-        require("at least 1", chunk=chunk)
+        require("at least 1", is_optional=True, chunk=chunk)
         self._seed, self._timeout, self._simulated = seed, timeout, simulated
         self._chunk = chunk
         self._sends: Sends = "models"

@@ -78,7 +78,7 @@ class Release:
             require(f"[1, {self.population}]", cohort=self.cohort)
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
-        require("(0, inf)", bit_std=self.bit_std)
+        require("(0, inf)", is_optional=True, bit_std=self.bit_std)
         if distribution(self.distribution).is_gaussian != (self.grid is None):
             raise ValueError(
                 f"grid must be None with Gaussian noise alone, got {self.grid} with noise of the "

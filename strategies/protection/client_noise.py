@@ -207,7 +207,7 @@ class Distributed(ClientNoise):
     def __post_init__(self) -> None:
         self._check()
         require("at least 1", min_honest=self.min_honest)
-        require("at least 0", colluders=self.colluders)
+        require("at least 0", is_optional=True, colluders=self.colluders)
 
     def share_std(self, clip: Clip) -> float:
         return self.noise_multiplier * clip.norm / math.sqrt(self.min_honest)

@@ -33,7 +33,8 @@ class FixedClip:
     norm: float
 
     def __post_init__(self) -> None:
-        require("(0, inf)", **{"clip norm": self.norm})
+        if not 0 < self.norm < math.inf:
+            raise ValueError(f"clip norm must be in (0, inf), got {self.norm}")
 
     @property
     def initial(self) -> float:
@@ -68,9 +69,11 @@ class AdaptiveClip:
     bit_std: float | None = None
 
     def __post_init__(self) -> None:
-        require("(0, inf)", **{"initial clip norm": self.initial})
+        if not 0 < self.initial < math.inf:
+            raise ValueError(f"initial clip norm must be in (0, inf), got {self.initial}")
         require("(0, 1)", quantile=self.quantile)
-        require("(0, inf)", rate=self.rate, bit_std=self.bit_std)
+        require("(0, inf)", rate=self.rate)
+        require("(0, inf)", is_optional=True, bit_std=self.bit_std)
 
     def bit_noise(self, expected: float | None) -> float | None:
         """Return the noise on the sum of bits, given the public number of clients."""

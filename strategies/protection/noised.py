@@ -97,7 +97,7 @@ class Noised(Wrapper):
             )
         if clip_mean is not None and not 0 < clip_mean < math.inf:
             raise ValueError(f"clip_mean must be None or in (0, inf), got {clip_mean}")
-        require("(0, inf)", expected_clients=expected_clients)
+        require("(0, inf)", is_optional=True, expected_clients=expected_clients)
         require("(0, 1)", delta=delta)
         _check_clipping(noise, clipping, clip_mean)
         check_is_inside(self)
