@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,21 +44,31 @@ def within(
     return array
 
 
-def require(allowed: str, **named: float | None) -> None:
-    """Raise unless each value is in a range: "(0, 1]", or "at least 1". None is no value.
+def require(allowed: str, *, is_optional: bool = False, **named: float | None) -> None:
+    """Raise unless each value is in a range: "(0, 1]", or "at least 1".
+
+    Args:
+        allowed: The range, as the error says it.
+        is_optional: Whether None stands for no value.
+        named: Values by name.
 
     >>> require("(0, 1]", rate=1.0, share=0.0)
     Traceback (most recent call last):
     ValueError: share must be in (0, 1], got 0.0
     """
-    is_open = allowed.startswith("("), allowed.endswith(")")
-    words = allowed if allowed.startswith("at least") else f"in {allowed}"
+    least, most, left_out = _range(allowed)
+    for name, value in named.items():
+        if value is None and is_optional:
+            continue
+        # NaN is not between any two numbers.
+        if value is None or not least <= value <= most or value in left_out:
+            words = f"in {allowed}" if allowed[0] in "[(" else allowed
+            raise ValueError(f"{name} must be {words}, got {value}")
+
+
+@lru_cache(maxsize=256)  # most ranges are checked again and again, some for every update
+def _range(allowed: str) -> tuple[float, float, list[float]]:
+    """Return both ends of a range, and those of them that are not in it."""
     low, _, high = allowed.removeprefix("at least ").strip("[]()").partition(", ")
     least, most = float(low), float(high or "inf")
-    for name, value in named.items():
-        if value is None:
-            continue
-        is_above = value > least if is_open[0] else value >= least
-        is_below = value < most if is_open[1] else value <= most
-        if not (is_above and is_below):  # NaN fails every comparison
-            raise ValueError(f"{name} must be {words}, got {value}")
+    return least, most, [least] * (allowed[0] == "(") + [most] * (allowed[-1] == ")")

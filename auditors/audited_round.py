@@ -49,6 +49,8 @@ from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler, sam
 SumObserver = Literal["server", "outsider"]
 # What each of them sees, as findings say it.
 SEES: Final[Mapping[SumObserver, Sees]] = {"server": "round sum", "outsider": "noised sum"}
+# Fields of a finding that all of one audit share; the others are those of its bound.
+_SHARED: Final = ("auditor", "threat_model", "adjacency", "unit", "server_round", "seed")
 
 
 def unwatched(stage: str, share: float) -> None:
@@ -242,13 +244,8 @@ class Trials:
 
     def curve(self, confidence: float, server_round: int | None = None) -> ErrorCurve:
         """Return the limits of both error rates for a figure."""
-        return drawn(
-            self.first,
-            self.second,
-            confidence=confidence,
-            server_round=server_round,
-            rule=self.rule,
-        )
+        scores, rule = (self.first, self.second), self.rule
+        return drawn(*scores, confidence=confidence, server_round=server_round, rule=rule)
 
 
 @dataclass(frozen=True)
@@ -285,18 +282,8 @@ class Claims:
         quantity: Quantity = "epsilon",
     ) -> Finding:
         """Return a number as a finding about this attacker."""
-        return Finding.of(
-            bound,
-            auditor=self.auditor,
-            quantity=quantity,
-            threat_model=self.threat_model,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            server_round=self.server_round,
-            seed=self.seed,
-            facts=facts or {},
-            details=details,
-        )
+        shared = {name: getattr(self, name) for name in _SHARED}
+        return Finding.of(bound, **shared, quantity=quantity, facts=facts or {}, details=details)
 
     def diagnostic(
         self, quantity: Quantity, value: float, rule: str, facts: Mapping[str, Any]

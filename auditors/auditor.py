@@ -127,7 +127,7 @@ class Canary:
         require("at least 0", id=self.id)
         if not 0 <= self.seed < 2**SEED_BITS:
             raise ValueError(f"seed must be in [0, 2^{SEED_BITS}), got {self.seed}")
-        require("[0, inf)", norm=self.norm)
+        require("[0, inf)", is_optional=True, norm=self.norm)
 
 
 @dataclass(frozen=True)

@@ -130,20 +130,20 @@ class RunProgress:
 
     def seconds_left(self, now: float) -> float | None:
         """Return about how long the run will take; None before its first round has ended."""
-        played = self.rounds_done - self.rounds_before
-        if played < 1:
+        if (each := self._seconds_each()) is None:
             return None
-        left = self.num_rounds - self.rounds_done
-        planned = (self.updated - self.started) / played * left
+        planned = each * (self.num_rounds - self.rounds_done)
         return max(planned - max(now - self.updated, 0.0), 0.0)
 
     def is_overdue(self, now: float) -> bool:
         """Whether the next round has taken so long that the process has probably ended."""
-        played = self.rounds_done - self.rounds_before
-        if played < 1 or self.rounds_done >= self.num_rounds:
+        if (usual := self._seconds_each()) is None or self.rounds_done >= self.num_rounds:
             return False  # nothing is known of the first round, nor of the report
-        usual = (self.updated - self.started) / played
         return now - self.updated > 60 + 5 * usual
+
+    def _seconds_each(self) -> float | None:
+        played = self.rounds_done - self.rounds_before
+        return (self.updated - self.started) / played if played > 0 else None
 
 
 class ProgressFile(Callback):

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from itertools import cycle
 from types import SimpleNamespace, UnionType
 from typing import (
     Annotated,
@@ -34,6 +35,7 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -109,8 +111,6 @@ def codec(hint: Any) -> Codec:
         return _of_words(arguments)
     if origin in (Union, UnionType):
         return _of_union(arguments)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return _of_tuple(arguments)
     if origin is np.ndarray:
         return _of_array(arguments[1])
     if origin is Counter:
@@ -118,7 +118,7 @@ def codec(hint: Any) -> Codec:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _of_mapping(arguments[0], arguments[1], dict)
     if origin in (tuple, list, set, frozenset):
-        return _of_items(arguments[0], origin)
+        return _of_items([one for one in arguments if one is not Ellipsis], origin)
     raise TypeError(f"codec has no rule for {hint}")
 
 
@@ -208,36 +208,24 @@ def _of_tagged(members: Sequence[Codec]) -> Codec:
     return Codec("an object", {"anyOf": [one.schema for one in members]}, _is_object, build)
 
 
-def _of_tuple(hints: Sequence[Any]) -> Codec:
-    """Return the codec of a list of so many items."""
-    items = [codec(hint) for hint in hints]
-    described = (
-        {"items": items[0].schema}
-        if len(set(hints)) == 1
-        else {"prefixItems": [one.schema for one in items]}
-    )
+def _of_items(hints: Sequence[Any], kind: Callable[[Iterable[Any]], Any]) -> Codec:
+    """Return the codec of a list of any length, or for several types of as many items."""
+    items, count = [codec(hint) for hint in hints], len(hints)
+    described: dict[str, Any] = {"items": items[0].schema}
+    if len(set(hints)) > 1:
+        described = {"prefixItems": [one.schema for one in items]}
+    if count > 1:
+        described |= {"minItems": count, "maxItems": count}
 
-    def build(value: Any, where: str) -> tuple[Any, ...]:
-        pairs = enumerate(zip(items, value, strict=True))
-        return tuple(item.read(one, f"{where}[{i}]") for i, (item, one) in pairs)
-
-    return Codec(
-        f"a list of {len(items)}",
-        {"type": "array", **described, "minItems": len(items), "maxItems": len(items)},
-        lambda value: isinstance(value, list) and len(value) == len(items),
-        build,
-    )
-
-
-def _of_items(hint: Any, kind: Callable[[Iterable[Any]], Any]) -> Codec:
-    """Return the codec of a list whose items are all of one type."""
-    item = codec(hint)
+    def accepts(value: Any) -> bool:
+        return isinstance(value, list) and count in (1, len(value))
 
     def build(value: Any, where: str) -> Any:
-        return kind(item.read(one, f"{where}[{i}]") for i, one in enumerate(value))
+        places = enumerate(zip(cycle(items), value, strict=False))
+        return kind(item.read(one, f"{where}[{i}]") for i, (item, one) in places)
 
-    schema = {"type": "array", "items": item.schema}
-    return Codec("a list", schema, lambda value: isinstance(value, list), build)
+    allowed = f"a list of {count}" if count > 1 else "a list"
+    return Codec(allowed, {"type": "array", **described}, accepts, build)
 
 
 def _of_array(hint: Any) -> Codec:
@@ -257,28 +245,23 @@ def _of_array(hint: Any) -> Codec:
 
 def _of_mapping(key: Any, hint: Any, kind: Callable[[Any], Any]) -> Codec:
     """Return the codec of an object whose values are all of one type; keys are texts in JSON."""
-    item, name_of = codec(hint), _of_key(key)
+    item = codec(hint)
 
     def build(value: Any, where: str) -> Any:
-        return kind(
-            {name_of(k, where): item.read(one, _inside(where, k)) for k, one in value.items()}
-        )
+        items = value.items()
+        return kind({_key(key, k, where): item.read(v, _inside(where, k)) for k, v in items})
 
     schema = {"type": "object", "additionalProperties": item.schema}
     return Codec("an object", schema, _is_object, build)
 
 
-def _of_key(hint: Any) -> Callable[[str, str], Any]:
-    """Return what reads the text of a key."""
-    if hint is int:
-        return _whole_key
-    names = codec(hint)
-    return lambda text, where: names.read(text, f"a name in {where or 'the content'}")
-
-
-def _whole_key(text: str, where: str) -> int:
+def _key(hint: Any, text: str, where: str) -> Any:
+    """Return a name of an object as ours."""
+    place = f"a name in {where or 'the content'}"
+    if hint is not int:
+        return codec(hint).read(text, place)
     if not re.fullmatch(r"-?\d{1,38}", text, re.ASCII):
-        raise CodecError(f"a name in {where} must be a whole number, got {short(text)}")
+        raise CodecError(f"{place} must be a whole number, got {short(text)}")
     return int(text)
 
 
@@ -348,9 +331,11 @@ def plain(value: Any, array: Callable[[NDArray[Any]], Any] | None = None) -> Any
     """
     if isinstance(value, Mapping):
         return {str(k): plain(v, array) for k, v in value.items()}
-    if isinstance(value, np.ndarray):
-        return _listed(value) if array is None else array(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, np.ndarray) and array is not None:
+        return array(value)
+    if isinstance(value, np.ndarray) and value.dtype == np.float64 and np.isfinite(value).all():
+        return value.tolist()  # as below, in a hundredth of the time
+    if isinstance(value, list | tuple | np.ndarray):
         return [plain(v, array) for v in value]
     if isinstance(value, AbstractSet):
         return [plain(v, array) for v in sorted(value)]
@@ -365,12 +350,6 @@ def plain(value: Any, array: Callable[[NDArray[Any]], Any] | None = None) -> Any
     return value
 
 
-def _listed(array: NDArray[Any]) -> Any:
-    if array.dtype == np.float64 and np.isfinite(array).all():
-        return array.tolist()
-    return [plain(v) for v in array]
-
-
 class Resumable:
     """Survives an interruption with the attributes that are annotated with `Kept`.
 
@@ -380,7 +359,13 @@ class Resumable:
 
     def state(self) -> dict[str, Any]:
         """Return everything needed to resume: JSON types with text keys, and numpy arrays."""
-        return {key: _state_of(getattr(self, name)) for key, (name, _) in _kept(self).items()}
+        kept = {
+            key: getattr(self, name) for key, (name, _) in _kept_by(cast(Any, type(self))).items()
+        }
+        return {
+            key: one.state() if isinstance(one, Resumable) else plain(one, np.copy)
+            for key, one in kept.items()
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned.
@@ -389,13 +374,16 @@ class Resumable:
             CodecError: The state is not of this class. An array must have the shape of the array
                 that is there now, unless that is empty.
         """
-        declared = _kept(self)
+        declared = _kept_by(cast(Any, type(self)))
         _check_object(state, declared, "the state")
         found = {}
         for key, (name, hint) in declared.items():
             now = getattr(self, name)
             if isinstance(now, Resumable):
-                _restore_part(now, state[key], key)
+                try:
+                    now.restore(state[key])
+                except CodecError as error:
+                    raise CodecError(f"{key}: {error}") from None
                 continue
             found[name] = codec(hint).read(state[key], key)
             if isinstance(now, np.ndarray) and now.size and now.shape != found[name].shape:
@@ -406,29 +394,17 @@ class Resumable:
             setattr(self, name, value)
 
 
-def _restore_part(part: Resumable, state: Any, key: str) -> None:
-    try:
-        part.restore(state)
-    except CodecError as error:
-        raise CodecError(f"{key}: {error}") from None
-
-
-def _state_of(value: Any) -> Any:
-    return value.state() if isinstance(value, Resumable) else plain(value, np.copy)
-
-
-def _kept(one: Resumable) -> Mapping[str, tuple[str, Any]]:
-    kind: Any = type(one)
-    return _kept_by(kind)
-
-
 @cache
 def _kept_by(cls: Any) -> Mapping[str, tuple[str, Any]]:
     """Return what a class and its bases keep: name in a state to attribute and type."""
     found = {}
     for base in reversed(cls.__mro__):
         # Others may name what is imported for a type checker alone.
-        texts = {n: h for n, h in _annotations(base).items() if _may_be_kept(h)}
+        texts = {
+            name: hint
+            for name, hint in _annotations(base).items()
+            if (_IS_KEPT.match(hint) if isinstance(hint, str) else get_origin(hint) is Annotated)
+        }
         hints = get_type_hints(
             SimpleNamespace(__annotations__=texts),
             vars(sys.modules.get(base.__module__, sys)),
@@ -455,10 +431,6 @@ def _annotations(cls: type) -> Mapping[str, Any]:
     return inspect.get_annotations(cls)
 
 
-def _may_be_kept(hint: Any) -> bool:
-    return bool(_IS_KEPT.match(hint)) if isinstance(hint, str) else get_origin(hint) is Annotated
-
-
 def pack(state: Any) -> bytes:
     """Return a state (dictionaries, lists, scalars, arrays) as the content of one file."""
     text, arrays = _split(state)
@@ -481,7 +453,9 @@ def unpack(content: bytes) -> Any:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         text, digest = str(arrays.pop(_TEXT)), str(arrays.pop(_DIGEST))
-        state = json.loads(text, object_hook=lambda value: _filled(value, arrays))
+        state = json.loads(
+            text, object_hook=lambda one: arrays[one[_ARRAY]] if set(one) == {_ARRAY} else one
+        )
     except Exception as error:  # a damaged archive can make numpy and zipfile raise anything
         raise CodecError(str(error) or type(error).__name__) from None
     if _digest(text, arrays.values()) != digest:
@@ -504,10 +478,6 @@ def _split(state: Any) -> tuple[str, list[NDArray[Any]]]:
         return {_ARRAY: f"a{len(arrays) - 1}"}
 
     return json.dumps(state, default=replaced), arrays
-
-
-def _filled(value: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
-    return arrays[value[_ARRAY]] if set(value) == {_ARRAY} else value
 
 
 def _check_names(value: Any) -> None:

@@ -258,7 +258,8 @@ class ThreatModel:
             value, is_needed = getattr(self, name), name in ("observer", "conduct")
             if value not in get_args(allowed) and (value is not None or is_needed):
                 raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
-        require("at least 0", participations=self.participations, colluders=self.colluders)
+        require("at least 0", is_optional=True, participations=self.participations)
+        require("at least 0", colluders=self.colluders)
 
     def sentence(self) -> str:
         """Return who attacks, with what, in one sentence."""
@@ -316,8 +317,7 @@ class RunWarning:
 
     def __post_init__(self) -> None:
         require("at least 1", total=self.total)
-        if not 0 <= self.count <= self.total:
-            raise ValueError(f"count must be in [0, {self.total}], got {self.count}")
+        require(f"[0, {self.total}]", count=self.count)
         if not math.isclose(self.value, self.count / self.total, rel_tol=1e-9):
             share = f"{self.count}/{self.total}"
             raise ValueError(f"value must be count / total = {share}, got {self.value}")
@@ -361,8 +361,8 @@ class Bound:
             raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         if self.kind == "lower_bound" and self.confidence is None:
             raise ValueError("a lower_bound must state its confidence, got None")
-        require("[0, 1)", delta=self.delta)
-        require("(0, 1)", confidence=self.confidence)
+        require("[0, 1)", is_optional=True, delta=self.delta)
+        require("(0, 1)", is_optional=True, confidence=self.confidence)
 
     @property
     def is_conditional(self) -> bool:
@@ -412,7 +412,7 @@ class Finding(Bound):
             raise ValueError(f"adjacency must be one of {allowed}, got {self.adjacency!r}")
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit must be one of {get_args(Unit)}, got {self.unit!r}")
-        require("at least 1", server_round=self.server_round)
+        require("at least 1", is_optional=True, server_round=self.server_round)
 
     @property
     def observer(self) -> Observer:

@@ -30,7 +30,7 @@ from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 SCHEMA = "leakmeter-report/2"
 ROUNDS, REPORT = "rounds.jsonl", "report.json"
 _log = logging.getLogger("flwr")
-_BLOCK = 2**16  # characters of a file that is written in pieces
+_BLOCK = 2**16  # bytes of a file that are written at a time
 # Packages whose release a number may depend on.
 _PACKAGES = ("leakmeter", "flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 # What a file system without locks answers, such as NFS without a lock service.
@@ -73,7 +73,12 @@ class RunLog:
         keep: Rounds of an interrupted run to keep; lines after them are dropped. With 0 nothing is
             overwritten: if a log is already there, the next free folder name is taken.
         name: What the report calls the run; None leaves it to the folder.
+
+    Attributes:
+        folder: Where the log is.
     """
+
+    folder: Path
 
     def __init__(
         self, folder: Path, config: Mapping[str, Any], keep: int = 0, *, name: str | None = None
@@ -84,23 +89,17 @@ class RunLog:
         if not keep:
             self.start_again()
         else:
-            self._set_folder(folder)
+            self.folder = folder
+            path = folder / ROUNDS
             lines = [line for line in read_rounds(folder) if line["server_round"] <= keep]
             if (other := other_schema(lines)) is not None:
                 raise ValueError(
-                    f"{self._rounds} must contain rounds of {SCHEMA}, got {other}: a run cannot be "
+                    f"{path} must contain rounds of {SCHEMA}, got {other}: a run cannot be "
                     "resumed across schemas"
                 )
             if [line["server_round"] for line in lines] != list(range(1, keep + 1)):
-                raise ValueError(
-                    f"{self._rounds} must contain rounds 1 to {keep}, got {len(lines)}"
-                )
-            write_atomically(self._rounds, "".join(_line(x) for x in lines))
-
-    @property
-    def folder(self) -> Path:
-        """Where the log is."""
-        return self._rounds.parent
+                raise ValueError(f"{path} must contain rounds 1 to {keep}, got {len(lines)}")
+            write_atomically(path, "".join(_line(x) for x in lines))
 
     def start_again(self) -> None:
         """Begin an empty log, in the first folder without one."""
@@ -109,14 +108,11 @@ class RunLog:
             folder, number = self._wanted.with_name(f"{self._wanted.name}-{number}"), number + 1
         if folder != self._wanted:
             _log.warning("%s already contains a run; this one goes to %s", self._wanted, folder)
-        self._set_folder(folder)
-
-    def _set_folder(self, folder: Path) -> None:
-        self._rounds, self._report = folder / ROUNDS, folder / REPORT
+        self.folder = folder
 
     def add(self, line: RoundLine) -> None:
         """Append a round and make sure that it is on disk."""
-        append_line(self._rounds, _line(line.to_json()))
+        append_line(self.folder / ROUNDS, _line(line.to_json()))
 
     def finish(
         self,
@@ -136,7 +132,7 @@ class RunLog:
             warnings: Reasons to doubt the run itself.
             schedules: Which rounds auditors looked at, of those that may skip some.
         """
-        rounds = read_rounds(self._rounds.parent)
+        rounds, path = read_rounds(self.folder), self.folder / REPORT
         listed = [finding for line in rounds for finding in line.pop("findings")]
         listed += [f.to_json() for f in findings]
         report = {
@@ -154,8 +150,8 @@ class RunLog:
         }
         # Piece by piece: the text of a long run takes several times the memory of its findings.
         encoder = json.JSONEncoder(indent=1, allow_nan=False)
-        write_atomically(self._report, chain(encoder.iterencode(report), "\n"))
-        return self._report
+        write_atomically(path, chain(encoder.iterencode(report), "\n"))
+        return path
 
 
 def _claimed(folder: Path) -> bool:
@@ -262,11 +258,11 @@ def write_atomically(path: Path, data: str | bytes | Iterable[str]) -> None:
         data: All of it, or its pieces, of which a few are in memory at a time.
     """
     content = data.encode() if isinstance(data, str) else data  # may fail: before anything is there
+    pieces = (content,) if isinstance(content, bytes) else (piece.encode() for piece in content)
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
-            for block in (content,) if isinstance(content, bytes) else _blocks(content):
-                file.write(block)
+        with partial.open("wb", buffering=_BLOCK) as file:
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -275,18 +271,6 @@ def write_atomically(path: Path, data: str | bytes | Iterable[str]) -> None:
             partial.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
-
-
-def _blocks(pieces: Iterable[str]) -> Iterator[bytes]:
-    """Yield many small pieces as few blocks: each write may fail, and costs a call."""
-    held, size = list[str](), 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= _BLOCK:
-            yield "".join(held).encode()
-            held, size = [], 0
-    yield "".join(held).encode()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -322,25 +306,23 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
         HeldError: Another process has it all the time.
         NoLockFileError: The file cannot be opened, for example because a folder has its name.
     """
-    with _opened(path) as file:
+    try:
+        # Not truncated yet: the text is that of the process that has the lock.
+        opened = path.open("a+b", buffering=0)
+    except OSError as error:
+        # Of its own type: whoever holds the lock may raise an OSError too.
+        raise NoLockFileError(error.errno, error.strerror, str(path)) from None
+    with opened as file:
         until = time.monotonic() + wait
         while _is_taken(file, path):
             if time.monotonic() >= until:
-                raise HeldError(_holder(file))
+                file.seek(0)
+                raise HeldError(file.read(200).decode(errors="replace") or "another process")
             time.sleep(_PAUSE)
         with suppress(OSError):  # a name for others to read; the lock holds without it
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}".encode())
         yield
-
-
-def _opened(path: Path) -> FileIO:
-    try:
-        # Not truncated yet: the text is that of the process that has the lock.
-        return path.open("a+b", buffering=0)
-    except OSError as error:
-        # Of its own type: whoever holds the lock may raise an OSError too.
-        raise NoLockFileError(error.errno, error.strerror, str(path)) from None
 
 
 def _is_taken(file: FileIO, path: Path) -> bool:
@@ -366,8 +348,3 @@ def _warn(path: Path, reason: str) -> None:
         "%s cannot be locked (%s): make sure yourself that no second process writes there",
         *(path, reason),
     )
-
-
-def _holder(file: FileIO) -> str:
-    file.seek(0)
-    return file.read(200).decode(errors="replace") or "another process"

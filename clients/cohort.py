@@ -257,7 +257,7 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Engine):
     """The engine of networks that `layers_of` knows."""
 
     layers: tuple[Layer, ...]
@@ -281,7 +281,6 @@ class Dense:
         return self.itemsize * numbers + 8 * (2 * size + 4 * most)
 
     def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
-        """Write trained minus start into `out`, (models, clients, dim)."""
         work = _Work(self.layers, self.rule, start, chunk)
         x = x.flatten(1)
         for step in steps(self.rule, chunk):

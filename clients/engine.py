@@ -120,7 +120,7 @@ def steps(rule: LocalSteps, chunk: Chunk) -> Iterator[Step]:
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Engine):
     """The rule itself, client by client and model by model."""
 
     module: nn.Module
@@ -137,7 +137,6 @@ class Plain:
         return copies + size * (self.example_bytes + 16)
 
     def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
-        """Write trained minus start into `out`, (models, clients, dim)."""
         for place, (records, rng) in enumerate(zip(chunk.records, chunk.rngs, strict=True)):
             own = torch.tensor(records, device=x.device)
             inputs, labels = x[own], y[own]
@@ -151,7 +150,7 @@ class Plain:
                 torch.sub(parameters_to_vector(net.parameters()).detach(), model, out=update)
 
 
-class Functional:
+class Functional(Engine):
     """Steps of all clients of a chunk by `vmap` over `grad`; nothing is padded."""
 
     def __init__(self, module: nn.Module, rule: LocalSteps, example: Tensor) -> None:
@@ -173,7 +172,6 @@ class Functional:
         return batch + 8 * models * self._model_bytes + 16 * size
 
     def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
-        """Write trained minus start into `out`, (models, clients, dim)."""
         if len(start) * len(chunk) < _FEW // 4:
             plain = Plain(self._module, self._rule, self._example_bytes)
             return plain.train(start, x, y, chunk, out)

@@ -140,7 +140,9 @@ class Stack:
                 slope = _products(slope, self.parameters[place])
             if depth and self._layers[depth - 1].relu:
                 torch.ops.aten.threshold_backward.grad_input(slope, below, 0, grad_input=slope)
-            self._descend(place, gradients, lr, mu)
+            there = slice(place, place + len(gradients))
+            start = self._start[there] if mu else None
+            descend(self.parameters[there], gradients, lr, mu, start)
         return [nll_loss(own, labels).item() for own, labels in zip(logs, y, strict=True)]
 
     def _forward(self, signal: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -153,11 +155,22 @@ class Stack:
             signal = signal.relu() if layer.relu else signal
         return inputs, signal.log_softmax(dim=2)
 
-    def _descend(self, place: int, gradients: Sequence[Tensor], lr: float, mu: float) -> None:
-        for at, gradient in enumerate(gradients, start=place):
-            if mu:  # the proximal term's gradient, mu (w - w_global)
-                gradient = gradient + mu * (self.parameters[at] - self._start[at])
-            self.parameters[at].sub_(gradient, alpha=lr)
+
+def descend(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    lr: float,
+    mu: float = 0.0,
+    start: Sequence[Tensor] | None = None,
+) -> None:
+    """Take one step in place, without a graph around it.
+
+    With a start, the proximal term's gradient mu (w - w_start) is added.
+    """
+    for at, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        if start is not None:
+            gradient = gradient + mu * (parameter - start[at])
+        parameter.sub_(gradient, alpha=lr)
 
 
 def _products(

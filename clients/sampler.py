@@ -23,7 +23,14 @@ from torch import Tensor
 from leakmeter.auditors._types import Indices, require, within
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.sampling.moments import sum_moments
-from leakmeter.auditors.sampling.sampler import HOLDING_OUT, Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampling.sampler import (
+    HOLDING_OUT,
+    Along,
+    Clients,
+    Moments,
+    Stream,
+    UpdateSampler,
+)
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.clipping import clip
@@ -115,7 +122,7 @@ class CohortSampler(UpdateSampler):
         weighted: bool = True,
         holdings: Sequence[Indices] | None = None,
     ) -> None:
-        require("at least 1", chunk=chunk)
+        require("at least 1", is_optional=True, chunk=chunk)
         if clip_norm is not None:
             within("clip_norm", clip_norm, above=0.0)
         x, y = data
@@ -149,7 +156,7 @@ class CohortSampler(UpdateSampler):
     def sample(
         self,
         model: Array,
-        clients: Sequence[int],
+        clients: Clients,
         draws: int,
         stream: Stream,
         *,
@@ -165,38 +172,23 @@ class CohortSampler(UpdateSampler):
         job = Job(model, tuple(stream), project)
         return self._executor(self, job, self._pieces(tuple(clients), draws, first))
 
-    def one(self, model: Array, clients: Sequence[int], draw: int, stream: Stream) -> Array:
+    def one(self, model: Array, clients: Clients, draw: int, stream: Stream) -> Array:
         """Return one draw of `sample`, (clients, dim), trained here: sending it would cost more."""
         self._source.check(clients)
         return np.asarray(self.rows(Job(model, tuple(stream)), Piece(tuple(clients), draw, 1))[0])
 
     def sums(
-        self,
-        model: Array,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: Array | None = None,
+        self, model: Array, clients: Clients, draws: int, stream: Stream, *, project: Along = None
     ) -> Iterator[Array]:
-        """Yield chunks (draws, dim or k) of the same draws, summed over the clients."""
         self._source.check(clients)
         job = Job(model, tuple(stream), project, is_summed=True)
         return self._executor(self, job, self._pieces(tuple(clients), draws))
 
-    def moments(self, model: Array, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
-        """Return the moments of the sum over `clients`, fitted for the game that is played.
-
-        Args:
-            model: The global model.
-            clients: Whose updates are summed.
-            draws: In the game "rerun" redraws of each client, else single updates in all.
-            stream: Names the randomness; no other call may use it.
-        """
+    def moments(self, model: Array, clients: Clients, draws: int, stream: Stream) -> Moments:
         return self._moments(np.asarray(model)[None], clients, draws, stream)[0]
 
     def moments_each(
-        self, models: Array, clients: Sequence[int], draws: int, stream: Stream
+        self, models: Array, clients: Clients, draws: int, stream: Stream
     ) -> Iterable[Moments]:
         """Return the moments at each of several models, (models, dim), which share the batches."""
         if models.shape[-1] >= RUNNING_FROM:  # one matrix at a time, for their memory
@@ -204,7 +196,7 @@ class CohortSampler(UpdateSampler):
         return self._moments(models, clients, draws, stream)
 
     def _moments(
-        self, models: Array, clients: Sequence[int], draws: int, stream: Stream
+        self, models: Array, clients: Clients, draws: int, stream: Stream
     ) -> list[Moments]:
         self._source.check(clients)
         if not (n := len(clients)):
@@ -263,7 +255,7 @@ class CohortSampler(UpdateSampler):
         # Nobody else is asked for.
         return self._with(_kept=None, _source=Kept((records,) * (client + 1)))
 
-    def shares(self, clients: Sequence[int], draw: int, stream: Stream) -> NDArray[np.float64]:
+    def shares(self, clients: Clients, draw: int, stream: Stream) -> NDArray[np.float64]:
         """Return the clients' weights over `scale` in one draw, (clients,)."""
         records, _ = self._hand(tuple(clients), draw, tuple(stream))
         return self._factors(records)
@@ -275,11 +267,6 @@ class CohortSampler(UpdateSampler):
         return self._cohort.weights(records) / self._scale
 
     def excluding_drawn(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
-        """Return the sampler of the other clients, given the records of `client` in these draws.
-
-        The others never hold these records, except in the game "independent", which draws from all
-        records. In the game "rerun" they never hold them anyway.
-        """
         return self._with(_source=self._source.without(client, self.held(client, stream, draws)))
 
     def held(self, client: int, stream: Stream, draws: Sequence[int]) -> Indices:
@@ -289,10 +276,6 @@ class CohortSampler(UpdateSampler):
         return np.unique(np.concatenate(hands)) if hands else np.zeros(0, np.int64)
 
     def excluding_real(self, client: int) -> CohortSampler | None:
-        """Return the sampler of the other clients, given the real records of `client`.
-
-        None if the game depends on these records and they are not known.
-        """
         if self.game not in HOLDING_OUT:
             return self
         if self._holdings is None:

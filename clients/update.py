@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors._types import require
-from leakmeter.clients.layers import Layer, Stack, dense_layers, fast_forward
+from leakmeter.clients.layers import Layer, Stack, dense_layers, descend, fast_forward
 
 
 @dataclass(frozen=True)
@@ -166,22 +166,11 @@ class LocalSteps:
                 order = torch.from_numpy(self.order(len(y), rng))
                 for batch in torch.split(order, self.batch_size or len(y)):
                     loss = cross_entropy(forward(x[batch]), y[batch])
-                    self._descend(parameters, torch.autograd.grad(loss, parameters), start)
+                    slopes = torch.autograd.grad(loss, parameters)
+                    with torch.no_grad():
+                        descend(parameters, slopes, self.lr, self.mu, start)
                     losses.append(loss.item())
         return Trained(self.weight(len(y)), float(np.mean(losses)))
-
-    @torch.no_grad()
-    def _descend(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        start: Sequence[Tensor] | None,
-    ) -> None:
-        """Take one step in place."""
-        for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-            if start is not None:  # the proximal term's gradient, mu (w - w_start)
-                gradient = gradient + self.mu * (parameter - start[i])
-            parameter.sub_(gradient, alpha=self.lr)
 
 
 def fedavg(epochs: int, batch_size: int, lr: float) -> LocalSteps:

@@ -110,7 +110,7 @@ class ShuffledEpochs(_Sized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("at least 1", epochs=self.epochs)
+        require("at least 1", is_optional=True, epochs=self.epochs)
 
     def max_rounds(self, num_clients: int) -> int | None:
         """Return how many rounds there can be; None if there is no end."""

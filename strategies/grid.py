@@ -169,7 +169,9 @@ class PatientGrid(GridWrapper):
         def asked(reply: Message) -> int:
             return by_id.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
-        lost = [r for r in replies if r.has_error() and not _is_own(r)]
+        # An error that is the client's own answer would not change with a second message.
+        errors = [r for r in replies if r.has_error()]
+        lost = [r for r in errors if not (_app_raised(r) or wire.says_dropped(r))]
         failed = {asked(r) for r in lost} & set(contents)
         if not failed:
             return replies
@@ -213,11 +215,6 @@ def _is_unusable(reply: Message) -> bool:
 
 def _reason(reply: Message) -> str:
     return reply.error.reason or "no reason given"
-
-
-def _is_own(reply: Message) -> bool:
-    """Whether an error is the client's own answer, which a second message would not change."""
-    return _app_raised(reply) or wire.says_dropped(reply)
 
 
 def _app_raised(reply: Message) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,7 @@ from leakmeter.auditors.hook.remarks import noise_around
 from leakmeter.auditors.hook.seat import Sends
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.moments import Reruns
-from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampling.sampler import Along, Clients, Moments, Stream, UpdateSampler
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.
@@ -83,7 +83,7 @@ class ReplaySampler(UpdateSampler):
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0, got {timeout}")
-        require("at least 1", chunk=chunk)
+        require("at least 1", is_optional=True, chunk=chunk)
         self._seed, self._timeout, self._simulated = seed, timeout, simulated
         self._chunk = chunk
         self._sends: Sends = "models"
@@ -142,36 +142,29 @@ class ReplaySampler(UpdateSampler):
         return self
 
     def sample(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-        first: int = 0,
+        self, model: Vector, clients: Clients, draws: int, stream: Stream, *, project: Along = None
     ) -> Iterator[NDArray[np.float64]]:
         """Yield chunks (draws, clients, dim or k): each client's update times its weight.
 
         Raises:
             ReplayError: A client failed, or has given the same update twice.
         """
-        step = self._step(model.size, len(clients))
-        for at in range(first, first + draws, step):
+        step = max(1, (self._chunk or _MOST_BYTES // (8 * model.size)) // max(len(clients), 1))
+        for at in range(0, draws, step):
             rows = []
-            for draw in range(at, min(at + step, first + draws)):
+            for draw in range(at, min(at + step, draws)):
                 updates = self._draw(model, clients, (*stream, draw))
                 rows.append(np.stack([u if project is None else u @ project for u in updates]))
             yield np.stack(rows)
 
     def updates(
-        self, model: Vector, clients: Sequence[int], draws: int, stream: Stream
+        self, model: Vector, clients: Clients, draws: int, stream: Stream
     ) -> Iterator[NDArray[np.float64]]:
         """Yield the same updates one by one; no more than a few replies are held at once."""
         for draw in range(draws):
             yield from self._draw(model, clients, (*stream, draw))
 
-    def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
+    def moments(self, model: Vector, clients: Clients, draws: int, stream: Stream) -> Moments:
         """Return the moments of the sum from `draws` replays of each client."""
         total = Reruns(model.size, draws)
         for rows in self.sample(model, clients, draws, stream):
@@ -186,13 +179,7 @@ class ReplaySampler(UpdateSampler):
                 "leakmeter.clients.CohortSampler"
             )
 
-    def _step(self, dim: int, clients: int) -> int:
-        most = self._chunk or _MOST_BYTES // (8 * dim)
-        return max(1, most // max(clients, 1))
-
-    def _draw(
-        self, model: Vector, clients: Sequence[int], path: Stream
-    ) -> Iterator[NDArray[np.float64]]:
+    def _draw(self, model: Vector, clients: Clients, path: Stream) -> Iterator[NDArray[np.float64]]:
         """Let all clients train once more and yield their weighted updates."""
         bound = self._round
         if bound is None:
@@ -226,7 +213,7 @@ class ReplaySampler(UpdateSampler):
             )
 
     def _replies(
-        self, bound: RoundMessages, clients: Sequence[int], model: Vector, number: int
+        self, bound: RoundMessages, clients: Clients, model: Vector, number: int
     ) -> dict[int, RecordDict]:
         """Return what some clients answer to a replay."""
         asked = {bound.by_client[client].metadata.dst_node_id: client for client in clients}
@@ -239,7 +226,10 @@ class ReplaySampler(UpdateSampler):
                 contents[client] = reply.content
             elif client is not None:
                 reasons[client] = reply.error.reason or f"error code {reply.error.code}"
-        _check_complete(clients, contents, reasons)
+        if missing := [client for client in clients if client not in contents]:
+            why = reasons.get(missing[0], "no reply came in time")
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise ReplayError(f"client {missing[0]}{more} gave no update to a replay: {why}")
         self._say_progress(len(clients))
         return contents
 
@@ -296,13 +286,3 @@ def _trained(client: int, content: RecordDict, layout: Layout) -> Vector:
         return layout.flatten(wire.arrays(content))
     except ValueError as error:
         raise ReplayError(f"client {client} answered a replay without a model: {error}") from None
-
-
-def _check_complete(
-    clients: Sequence[int], contents: Mapping[int, RecordDict], reasons: Mapping[int, str]
-) -> None:
-    missing = [client for client in clients if client not in contents]
-    if missing:
-        why = reasons.get(missing[0], "no reply came in time")
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ReplayError(f"client {missing[0]}{more} gave no update to a replay: {why}")

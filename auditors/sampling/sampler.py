@@ -65,6 +65,8 @@ class Moments:
 
 
 Stream = Sequence[str | int]
+Clients = Sequence[int]
+Along = NDArray[np.float64] | None  # a projection of updates, (dim, k); None keeps all coordinates
 
 # Updates may be in single precision: equal numbers may differ by this relative amount, but no more.
 ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
@@ -150,14 +152,8 @@ class UpdateSampler(ABC):
 
     @abstractmethod
     def sample(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-    ) -> Iterator[NDArray[np.floating]]:
+        self, model: Vector, clients: Clients, draws: int, stream: Stream, *, project: Along = None
+    ) -> Iterator[AnyFloats]:
         """Yield chunks (draws, clients, dim or k); one row is one joint redraw of all clients.
 
         Args:
@@ -169,35 +165,35 @@ class UpdateSampler(ABC):
         """
 
     def updates(
-        self, model: Vector, clients: Sequence[int], draws: int, stream: Stream
-    ) -> Iterator[NDArray[np.floating]]:
+        self, model: Vector, clients: Clients, draws: int, stream: Stream
+    ) -> Iterator[AnyFloats]:
         """Yield the same updates one by one, (dim,): all clients of a draw, then the next draw."""
         for chunk in self.sample(model, clients, draws, stream):
             for rows in chunk:
                 yield from rows
 
     def sums(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-    ) -> Iterator[NDArray[np.floating]]:
+        self, model: Vector, clients: Clients, draws: int, stream: Stream, *, project: Along = None
+    ) -> Iterator[AnyFloats]:
         """Yield chunks (draws, dim or k) of the same draws, summed over the clients."""
         for rows in self.sample(model, clients, draws, stream, project=project):
             yield rows.sum(axis=1)
 
     @abstractmethod
-    def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
+    def moments(self, model: Vector, clients: Clients, draws: int, stream: Stream) -> Moments:
         """Return the moments of the sum over `clients`, fitted for the game that is played.
 
         A sampler may leave out coordinates that `free` calls redundant; see `Moments.columns`.
+
+        Args:
+            model: The global model.
+            clients: Whose updates are summed.
+            draws: In the game "rerun" redraws of each client, else single updates in all.
+            stream: Names the randomness; no other call may use it.
         """
 
     def moments_each(
-        self, models: NDArray[np.floating], clients: Sequence[int], draws: int, stream: Stream
+        self, models: AnyFloats, clients: Clients, draws: int, stream: Stream
     ) -> Iterable[Moments]:
         """Return the same at each of several models, (models, dim), which share the draws."""
         return (self.moments(model, clients, draws, stream) for model in models)
@@ -221,14 +217,12 @@ class UpdateSampler(ABC):
         """
         return None
 
-    def one(
-        self, model: Vector, clients: Sequence[int], draw: int, stream: Stream
-    ) -> NDArray[np.floating]:
+    def one(self, model: Vector, clients: Clients, draw: int, stream: Stream) -> AnyFloats:
         """Return one draw of `sample`, (clients, dim). Slow here; samplers may do it directly."""
         chunks = self.sample(model, clients, draw + 1, stream)
         return np.asarray(np.concatenate(list(chunks))[draw])
 
-    def shares(self, clients: Sequence[int], draw: int, stream: Stream) -> Vector:
+    def shares(self, clients: Clients, draw: int, stream: Stream) -> Vector:
         """Return the clients' weights over `scale` in one draw, (clients,); equal by default."""
         return np.ones(len(clients))
 
@@ -236,7 +230,8 @@ class UpdateSampler(ABC):
         """Return the sampler of the other clients, given the records of `client` in these draws.
 
         They never hold these records, unless the game is "independent": there the data of the
-        others do not depend on the pair, and this is the same sampler.
+        others do not depend on the pair, and this is the same sampler. In the game "rerun" they
+        never hold them anyway.
         """
         return self._unchanged("excluding_drawn")
 

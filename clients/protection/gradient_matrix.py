@@ -22,7 +22,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -81,12 +81,11 @@ class Part(Gradients):
         """Return the part with every row times its factor."""
 
 
-@dataclass(frozen=True, eq=False)
-class Layer(Part):
-    """One linear layer's part of G: example j has δ_j a_jᵀ, and δ_j if there is a bias."""
+class _Factors(Part):
+    """One layer's part of G as inputs and slopes of each example, the bias last."""
 
-    inputs: Floats  # a, (count, fan_in)
-    slopes: Floats  # δ, (count, fan_out)
+    inputs: Any  # (count, fan_in, ...)
+    slopes: Any  # (count, fan_out, ...)
     has_bias: bool
 
     @property
@@ -101,6 +100,15 @@ class Layer(Part):
     @property
     def dim(self) -> int:
         return self.num_weights + int(self.has_bias * self.slopes.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Layer(_Factors):
+    """One linear layer's part of G: example j has δ_j a_jᵀ, and δ_j if there is a bias."""
+
+    inputs: Floats  # a, (count, fan_in)
+    slopes: Floats  # δ, (count, fan_out)
+    has_bias: bool
 
     def squares(self) -> Floats:
         # ‖δ aᵀ‖² + ‖δ‖² = (‖a‖² + 1) ‖δ‖²
@@ -173,7 +181,7 @@ class Rows(Part):
 
 
 @dataclass(frozen=True, eq=False)
-class Convolution(Part):
+class Convolution(_Factors):
     """One convolution's part of G, as factors."""
 
     inputs: Tensor  # (count, channels, height, width)
@@ -199,17 +207,8 @@ class Convolution(Part):
         )
 
     @property
-    def count(self) -> int:
-        return len(self.inputs)
-
-    @property
     def num_weights(self) -> int:
-        """Parameters without the bias."""
-        return int(self.slopes.shape[1] * self.inputs.shape[1] * self.kernel[0] * self.kernel[1])
-
-    @property
-    def dim(self) -> int:
-        return self.num_weights + int(self.has_bias * self.slopes.shape[1])
+        return super().num_weights * self.kernel[0] * self.kernel[1]
 
     def squares(self) -> Floats:
         norms = [torch.linalg.vector_norm(rows, dim=1) for rows in self._rows()]

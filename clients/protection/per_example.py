@@ -98,18 +98,17 @@ def _by_factors(
     losses = cross_entropy(x, y, reduction="none")  # (count,)
     # Examples do not mix, so row i of the gradient of the summed loss is that of example i alone.
     slopes = torch.autograd.grad(losses.sum(), [after for _, _, after in seen])
-    parts = [_part(layer, a, s) for (layer, a, _), s in zip(seen, slopes, strict=True)]
+    parts: list[Part] = [
+        convolution_part(layer, a, slope)
+        if isinstance(layer, nn.Conv2d)
+        else Layer(_double(a), _double(slope), layer.bias is not None)
+        for (layer, a, _), slope in zip(seen, slopes, strict=True)
+    ]
     # The joint norm over all layers, (count,): clipping layer by layer would need another C.
     norms = np.sqrt(np.sum([part.squares() for part in parts], axis=0))
     scale = _shrink(norms, clip_norm)
     made = tuple(part.scaled(scale) for part in parts)
     return FactoredGradients(made, float(losses.detach().mean()))
-
-
-def _part(layer: nn.Linear | nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Part:
-    if isinstance(layer, nn.Conv2d):
-        return convolution_part(layer, inputs, slopes)
-    return Layer(_double(inputs), _double(slopes), layer.bias is not None)
 
 
 def _by_vmap(

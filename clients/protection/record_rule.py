@@ -82,8 +82,7 @@ class WaterFilling:
         if self.blocks == 1:
             yield gradients
             return
-        if self.blocks > gradients.dim:
-            raise ValueError(f"blocks must be in [1, {gradients.dim}], got {self.blocks}")
+        require(f"[1, {gradients.dim}]", blocks=self.blocks)
         cuts = np.linspace(0, gradients.dim, self.blocks + 1).astype(int)
         for start, stop in pairwise(cuts):
             yield DenseGradients(gradients.columns(int(start), int(stop)))
@@ -171,9 +170,7 @@ class GaussianSampling:
     def __post_init__(self) -> None:
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
-        for name in ("lr", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be in (0, inf), got {getattr(self, name)}")
+        require("(0, inf)", lr=self.lr, clip_norm=self.clip_norm)
         least = 0 if self.sampling == "full" else 1
         if self.batch_size < least:
             raise ValueError(
@@ -250,8 +247,7 @@ class GaussianSampling:
 
     def _batch(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return B examples drawn without replacement."""
-        if self.batch_size > len(y):
-            raise ValueError(f"batch_size must be in [1, {len(y)}], got {self.batch_size}")
+        require(f"[1, {len(y)}]", batch_size=self.batch_size)
         if self.simulated:
             chosen = torch.from_numpy(rng.permutation(len(y))[: self.batch_size])
         else:  # the guarantee relies on a batch that nobody can guess

@@ -23,6 +23,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.strategies import Noised
+from leakmeter.strategies.accounting.accountant import separation_of
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
@@ -185,7 +186,7 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
 
 
 def _cost(entry: Entry) -> float:
-    return entry.separation(_ANY)
+    return separation_of(entry.releases, entry.participations, _ANY)
 
 
 def _is_above(new: Entry, old: Entry) -> bool:

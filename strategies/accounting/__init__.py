@@ -1,4 +1,4 @@
-"""What noise guarantees a client: `accountant` prices releases, `spending` lists a run's.
+"""What noise guarantees: `accountant` prices releases to clients, `rdp` those to single records.
 
-Then `assurance` (one guarantee per observer) and `ledger` (several runs on the same data).
+Then `assurance` (a run's charges, one guarantee per observer) and `ledger` (several runs).
 """

@@ -74,11 +74,11 @@ class Release:
         require("[0, inf)", noise_std=self.noise_std)
         require("(0, inf)", sensitivity=self.sensitivity)
         require("(0, 1]", rate=self.rate)
-        if self.sampling == "fixed" and not 0 < self.cohort <= self.population:
-            raise ValueError(f"cohort must be in [1, {self.population}], got {self.cohort}")
+        if self.sampling == "fixed":
+            require(f"[1, {self.population}]", cohort=self.cohort)
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
-        require("(0, inf)", bit_std=self.bit_std)
+        require("(0, inf)", is_optional=True, bit_std=self.bit_std)
         if distribution(self.distribution).is_gaussian != (self.grid is None):
             raise ValueError(
                 f"grid must be None with Gaussian noise alone, got {self.grid} with noise of the "
@@ -149,36 +149,40 @@ def unamplified(
     differ, the most costly ones are taken.
     """
     _check(releases, delta, adjacency)
-    if not 0 <= participations <= len(releases):
-        raise ValueError(f"participations must be in [0, {len(releases)}], got {participations}")
-    if any(r.grid is not None for r in releases):
-        return _by_divergences(releases, delta, participations, adjacency)
-    worst = sorted((r.separation(adjacency) for r in releases), reverse=True)[:participations]
-    total = math.hypot(*worst)
-    return Bound(
-        value=math.inf if math.isinf(total) else float(epsilon_gaussian(delta, total)),
-        kind="guarantee",
-        delta=delta,
-        rule=f"Gaussian mechanism composed over {counted(participations, 'participation')}, no "
-        "amplification",
-        sample_sizes={"releases": len(releases), "participations": participations},
-    )
-
-
-def _by_divergences(
-    releases: Sequence[Release], delta: float, participations: int, adjacency: Adjacency
-) -> Bound:
-    total, distance = composed(releases, participations, adjacency)
+    require(f"[0, {len(releases)}]", participations=participations)
+    is_mixed = any(r.grid is not None for r in releases)
     names = sorted({r.distribution for r in releases})
+    rule = f"Rényi DP of {' and '.join(names)} noise," if is_mixed else "Gaussian mechanism"
+    rounds = counted(participations, "participation")
     return Bound(
-        value=epsilon_of(total, delta, distance),
+        value=epsilon_together([(releases, participations)], delta, adjacency),
         kind="guarantee",
         delta=delta,
-        rule=f"Rényi DP of {' and '.join(names)} noise, composed over "
-        f"{counted(participations, 'participation')}, no amplification",
+        rule=f"{rule} composed over {rounds}, no amplification",
         sample_sizes={"releases": len(releases), "participations": participations},
-        assumptions=(Assumption.UNIFORM_BITS,),
+        assumptions=(Assumption.UNIFORM_BITS,) if is_mixed else (),
     )
+
+
+def epsilon_together(
+    runs: Sequence[tuple[Sequence[Release], int]], delta: float, adjacency: Adjacency
+) -> float:
+    """Return ε of runs together, each with its releases and how many of them a client was in."""
+    if any(r.grid is not None for releases, _ in runs for r in releases):
+        costs = [composed(releases, times, adjacency) for releases, times in runs]
+        total = np.sum([divergences for divergences, _ in costs], axis=0)
+        return epsilon_of(total, delta, math.fsum(far for _, far in costs))
+    separation = math.hypot(*(separation_of(*run, adjacency) for run in runs))
+    return math.inf if math.isinf(separation) else float(epsilon_gaussian(delta, separation))
+
+
+def separation_of(releases: Sequence[Release], participations: int, adjacency: Adjacency) -> float:
+    """Return μ of the one Gaussian mechanism that the most costly of the releases compose to.
+
+    With other noise it compares costs only; see `Release.separation`.
+    """
+    each = sorted((r.separation(adjacency) for r in releases), reverse=True)
+    return math.hypot(*each[:participations])
 
 
 def composed(
@@ -238,24 +242,20 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
     if any(r.noise_std == 0 for r in releases):
         return Bound(math.inf, "guarantee", "no noise", delta)
     if kinds == {"poisson"}:
-        return Bound(
-            value=_poisson_epsilon(releases, delta, adjacency),
-            kind="guarantee",
-            delta=delta,
-            rule=f"privacy loss distribution, Poisson sampling, {len(releases)} releases",
-            sample_sizes={"releases": len(releases)},
+        rule, value = "privacy loss distribution, Poisson sampling", _poisson_epsilon
+    elif kinds == {"fixed"} and adjacency == "replace":
+        rule, value = "Rényi DP, sampling without replacement", _fixed_size_epsilon
+    else:
+        raise ValueError(
+            "amplification must be Poisson sampling, or sampling of a fixed size under replace, "
+            f"got {sorted(kinds)} under {adjacency}"
         )
-    if kinds == {"fixed"} and adjacency == "replace":
-        return Bound(
-            value=_fixed_size_epsilon(tuple(releases), delta),
-            kind="guarantee",
-            delta=delta,
-            rule=f"Rényi DP, sampling without replacement, {len(releases)} releases",
-            sample_sizes={"releases": len(releases)},
-        )
-    raise ValueError(
-        "amplification must be Poisson sampling, or sampling of a fixed size under replace, "
-        f"got {sorted(kinds)} under {adjacency}"
+    return Bound(
+        value=value(tuple(releases), delta, adjacency),
+        kind="guarantee",
+        delta=delta,
+        rule=f"{rule}, {len(releases)} releases",
+        sample_sizes={"releases": len(releases)},
     )
 
 
@@ -295,14 +295,14 @@ def _poisson_epsilon(releases: Sequence[Release], delta: float, adjacency: Adjac
 
 
 @lru_cache(maxsize=64)  # seconds each
-def _fixed_size_epsilon(releases: tuple[Release, ...], delta: float) -> float:
+def _fixed_size_epsilon(releases: tuple[Release, ...], delta: float, adjacency: Adjacency) -> float:
     import dp_accounting
     from dp_accounting import rdp
 
     accountant = rdp.RdpAccountant(
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
-    for (release, multiplier), count in _grouped(releases, "replace").items():
+    for (release, multiplier), count in _grouped(releases, adjacency).items():
         # RDP: the event's multiplier must already include the factor two of replacing.
         event = dp_accounting.SampledWithoutReplacementDpEvent(
             release.population, release.cohort, dp_accounting.GaussianDpEvent(multiplier)

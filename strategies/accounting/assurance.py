@@ -6,15 +6,16 @@ There is one guarantee for each observer, whether protected against or not.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.codec import codec, plain
+from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 from leakmeter.strategies.accounting.ledger import Entry
@@ -31,24 +32,24 @@ class Priced(Protocol):
         ...
 
 
-class Guarantees(Protocol):
+class Guarantees(ABC):
     """What the charges of a run guarantee."""
 
+    @abstractmethod
     def findings(self, delta: float) -> Sequence[Finding]:
         """Return a guarantee for each observer."""
-        ...
 
+    @abstractmethod
     def headline(self, delta: float) -> Finding:
-        """Return the guarantee against the observer whom the noise is meant for."""
-        ...
+        """Return the guarantee that a target is about: against whom the noise is meant for."""
 
+    @abstractmethod
     def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
         """Return the line of a ledger.
 
         Raises:
             ValueError: The guarantee is not about whole clients.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -158,22 +159,6 @@ class Spending:
         return {"charges": plain(self.charges, np.copy)}
 
 
-def charges_of(state: Mapping[str, Any], release_of: Callable[[Any], Priced]) -> list[Charge]:
-    """Return the charges in what `Spending.state` returned.
-
-    Args:
-        state: Plain values.
-        release_of: Makes a release from its plain values.
-
-    Raises:
-        CodecError: They are not such charges.
-    """
-    kept = codec(list[dict[str, Any]]).read(state.get("charges"), "charges")
-    read = [{**one, "release": release_of(one.get("release"))} for one in kept]
-    charges: list[Charge] = codec(list[Charge]).read(read, "charges")
-    return charges
-
-
 @dataclass(frozen=True)
 class Exposure:
     """What one observer sees.
@@ -190,7 +175,7 @@ class Exposure:
 
 
 @dataclass(frozen=True)
-class Assurance:
+class Assurance(Guarantees):
     """What a run's releases guarantee.
 
     Attributes:
@@ -231,12 +216,10 @@ class Assurance:
         return self.noise.noise_distribution.is_gaussian and not self.noise.by_clients
 
     def headline(self, delta: float) -> Finding:
-        """Return the guarantee that a target is about: against whom the noise is meant for."""
         found = self._priced(self.participations, self.adjacency, delta)
         return next(one for one in found if one.observer == self.noise.protects)
 
     def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
-        """Return the line of a ledger."""
         is_poisson = all(r.sampling == "poisson" for r in self.releases)
         amplifies = is_poisson and self.amplifies
         return Entry(
@@ -280,12 +263,7 @@ class Assurance:
         if exposure.noise == "none":
             return Bound(math.inf, "guarantee", "the server sees the mean before noise", delta)
         priced = self.single if exposure.noise == "own" else self.releases
-        return self._plain(priced, rounds, adjacency, delta)
-
-    def _plain(
-        self, releases: Sequence[Release], rounds: int, adjacency: Adjacency, delta: float
-    ) -> Bound:
-        bound = unamplified(releases, delta, participations=rounds, adjacency=adjacency)
+        bound = unamplified(priced, delta, participations=rounds, adjacency=adjacency)
         if rounds == self.participations:
             return bound
         rule = f"{bound.rule}; canaries play that often, clients at most {self.participations}"
@@ -302,17 +280,17 @@ class Assurance:
             left -= self.dropout_delta()
         if left <= 0 or any(r.noise_std == 0 for r in self.releases):
             return
+        outside = Exposure("outsider", "noised sum")
         for kind in self.adjacencies:
             try:
                 better = amplified(self.releases, left, adjacency=kind)
             except ValueError:
                 continue  # no accountant covers this combination
             # The accountant of sampling may be looser than exact composition, which is also valid.
-            plain = self._plain(self.releases, self.participations, kind, delta)
+            plain = self._bound(outside, self.participations, kind, delta)
             if better.value < plain.value:
                 better, rounds = replace(better, delta=delta), len(self.releases)
                 hidden = (Assumption.MODELS_ONLY, Assumption.INDEPENDENT_DROPOUTS)
-                outside = Exposure("outsider", "noised sum")
                 yield self._finding(better, rounds, outside, kind, hidden, knows_cohort=False)
 
     def dropout_delta(self) -> float:

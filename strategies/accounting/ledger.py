@@ -26,16 +26,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-import numpy as np
-
 from leakmeter.auditors._types import require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.finding import Adjacency, Bound
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import append_line, locked, write_atomically
 from leakmeter.auditors.wording import counted
-from leakmeter.strategies.accounting.accountant import Release, amplified, composed, epsilon_of
+from leakmeter.strategies.accounting.accountant import Release, amplified, epsilon_together
 
 _PREVIOUS: Final = "previous"
 _MAX_RELEASES: Final = 10_000_000  # a number in a file must not fill the memory
@@ -78,10 +75,7 @@ class Entry:
     place: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.participations <= len(self.releases):
-            raise ValueError(
-                f"participations must be in [0, {len(self.releases)}], got {self.participations}"
-            )
+        require(f"[0, {len(self.releases)}]", participations=self.participations)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -111,14 +105,6 @@ class Entry:
         """Return plain values; equal releases are listed once, with their count."""
         groups = [{**plain(r), "count": n} for r, n in Counter(self.releases).items()]
         return {**asdict(self), "releases": groups}
-
-    def separation(self, adjacency: Adjacency) -> float:
-        """Return μ of the one Gaussian mechanism that all releases of the run compose to.
-
-        With other noise it compares costs only; see `Release.separation`.
-        """
-        each = sorted((r.separation(adjacency) for r in self.releases), reverse=True)
-        return math.hypot(*each[: self.participations])
 
 
 @dataclass(frozen=True)
@@ -329,12 +315,12 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
     """Return ε of all entries together against all who see models, without amplification."""
     require("(0, 1)", delta=delta)
     is_mixed = any(r.grid is not None for e in entries for r in e.releases)
-    value = _by_divergences(entries, delta) if is_mixed else _by_separation(entries, delta)
+    runs = [(entry.releases, entry.participations) for entry in entries]
     rule = "Rényi DP of all noise" if is_mixed else "Gaussian mechanisms"
     # A client that is removed takes its own share of noise away: each run keeps its adjacency.
     kinds = " and ".join(sorted({e.adjacency for e in entries})) or "zero-out"
     return Bound(
-        value=value,
+        value=epsilon_together(runs, delta, _adjacency(entries)),
         kind="approximation" if any(e.is_coarse for e in entries) else "guarantee",
         delta=delta,
         rule=f"{rule} composed over {counted(len(entries), 'run')}, {kinds}",
@@ -343,19 +329,6 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
             "participations": sum(entry.participations for entry in entries),
         },
         assumptions=(Assumption.FRESH_RUNS, Assumption.SAME_CLIENT_EVERYWHERE),
-    )
-
-
-def _by_separation(entries: Sequence[Entry], delta: float) -> float:
-    total = math.hypot(*(entry.separation(_adjacency(entries)) for entry in entries))
-    return math.inf if math.isinf(total) else float(epsilon_gaussian(delta, total))
-
-
-def _by_divergences(entries: Sequence[Entry], delta: float) -> float:
-    adjacency = _adjacency(entries)
-    costs = [composed(e.releases, e.participations, adjacency) for e in entries]
-    return epsilon_of(
-        np.sum([total for total, _ in costs], axis=0), delta, math.fsum(far for _, far in costs)
     )
 
 

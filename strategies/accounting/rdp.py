@@ -95,12 +95,8 @@ class Contribution:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("floor", "clip", "weight"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be in (0, inf), got {getattr(self, name)}")
-        for name in ("batch", "examples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        require("(0, inf)", floor=self.floor, clip=self.clip, weight=self.weight)
+        require("at least 1", batch=self.batch, examples=self.examples)
 
     @property
     def shift(self) -> float:
@@ -272,7 +268,9 @@ def best_guarantee(rounds: Sequence[Round], delta: float) -> Bound:
     if len(kinds) != 1:
         raise ValueError(f"rounds must have one mechanism, got {sorted(kinds)}")
     if kinds <= {"full", "minibatch"}:
-        separation = math.hypot(*(_separation(one) for one in rounds))
+        # The most standard deviations by which a record of any member moves each sum.
+        moves = (max(map(one.shift, one.members)) / math.sqrt(one.floor) for one in rounds)
+        separation = math.hypot(*moves)
         known = float(epsilon_gaussian(delta, separation))
         rule = f"Gaussian mechanism composed over {counted(len(rounds), 'round')}, exact"
         if kinds == {"full"}:
@@ -281,11 +279,6 @@ def best_guarantee(rounds: Sequence[Round], delta: float) -> Bound:
         rule = min(found, key=lambda name: found[name])
         return _worded(rounds, delta, found[rule], rule)
     return guarantee(rounds, delta)
-
-
-def _separation(one: Round) -> float:
-    """Return the most standard deviations by which a record of any member moves a sum."""
-    return max(one.shift(member) for member in one.members) / math.sqrt(one.floor)
 
 
 def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) -> dict[str, float]:

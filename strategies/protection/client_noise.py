@@ -54,7 +54,6 @@ class ClientNoise(Mechanism):
 
     @property
     def noise_distribution(self) -> Distribution:
-        """The distribution of the noise."""
         return distribution(self.distribution)
 
     def order(self, clip: Clip) -> Order:
@@ -84,7 +83,6 @@ class ClientNoise(Mechanism):
         return bearable or 0
 
     def guarantees(self, spending: Spending) -> Assurance:
-        """Return what the charges of a run guarantee."""
         single = spending.releases
         colluders = self.discounted(spending.bearable)
         return Assurance(
@@ -152,7 +150,6 @@ class Central(ClientNoise):
         self._check(0.0)
 
     def server_std(self, clip: Clip) -> float:
-        """Return the noise that the server adds to the sum."""
         return vector_std(self.noise_multiplier, clip)
 
     def discounted(self, bearable: int | None) -> int:
@@ -210,10 +207,9 @@ class Distributed(ClientNoise):
     def __post_init__(self) -> None:
         self._check()
         require("at least 1", min_honest=self.min_honest)
-        require("at least 0", colluders=self.colluders)
+        require("at least 0", is_optional=True, colluders=self.colluders)
 
     def share_std(self, clip: Clip) -> float:
-        """Return the noise that each client adds to its clipped update."""
         return self.noise_multiplier * clip.norm / math.sqrt(self.min_honest)
 
     def discounted(self, bearable: int | None) -> int:
@@ -255,7 +251,6 @@ class Local(ClientNoise):
             )
 
     def share_std(self, clip: Clip) -> float:
-        """Return the noise that each client adds to its clipped update."""
         return self.noise_multiplier * clip.norm
 
     def cost(self, summed: Summed) -> Charge:

@@ -83,12 +83,9 @@ class Clipped(Wrapper):
             mean = total / (sum(weights) or 1.0)
             if self._norm < np.linalg.norm(mean) < math.inf:  # never where it is not finite
                 arrays = self._layout.restore(start + clip(mean, self._norm), self._sent)
-                replies = [_swapped(m, arrays) for m in good]
+                # Copies, in which weight and metrics stay: what came is never changed.
+                replies = [copy.copy(m) for m in good]
+                for other in replies:
+                    key = wire.arrays_key(other.content)
+                    other.content = RecordDict({**other.content, key: arrays})
         return self._inner_aggregate_train(server_round, replies)
-
-
-def _swapped(message: Message, arrays: ArrayRecord) -> Message:
-    """Return a copy of a reply with other arrays; weight and metrics stay."""
-    other = copy.copy(message)
-    other.content = RecordDict({**message.content, wire.arrays_key(message.content): arrays})
-    return other

@@ -72,7 +72,8 @@ class AdaptiveClip:
         if not 0 < self.initial < math.inf:
             raise ValueError(f"initial clip norm must be in (0, inf), got {self.initial}")
         require("(0, 1)", quantile=self.quantile)
-        require("(0, inf)", rate=self.rate, bit_std=self.bit_std)
+        require("(0, inf)", rate=self.rate)
+        require("(0, inf)", is_optional=True, bit_std=self.bit_std)
 
     def bit_noise(self, expected: float | None) -> float | None:
         """Return the noise on the sum of bits, given the public number of clients."""
@@ -182,10 +183,17 @@ class Mechanism(ABC):
         is_masked = summed.step > 0
         return replace(self.cost(summed), clients=clients, is_masked=is_masked, **about)
 
-    def read_release(self, values: Mapping[str, Any]) -> Priced:
-        """Return the release of a charge that was kept as plain values."""
-        found: Priced = codec(self.release).read(values, "release")
-        return found
+    def charges_of(self, state: Mapping[str, Any]) -> list[Charge]:
+        """Return the charges in what `Spending.state` returned.
+
+        Raises:
+            CodecError: They are not such charges.
+        """
+        kept = codec(list[dict[str, Any]]).read(state.get("charges"), "charges")
+        release = codec(self.release)
+        read = [{**one, "release": release.read(one.get("release"), "release")} for one in kept]
+        charges: list[Charge] = codec(list[Charge]).read(read, "charges")
+        return charges
 
     @abstractmethod
     def guarantees(self, spending: Spending) -> Guarantees:

@@ -30,7 +30,7 @@ from leakmeter.auditors.hook.wrapper import Opening, Wrapper
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
-from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending, charges_of
+from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending
 from leakmeter.strategies.flower import left_out
 from leakmeter.strategies.protection.mechanism import (
     Clip,
@@ -97,7 +97,7 @@ class Noised(Wrapper):
             )
         if clip_mean is not None and not 0 < clip_mean < math.inf:
             raise ValueError(f"clip_mean must be None or in (0, inf), got {clip_mean}")
-        require("(0, inf)", expected_clients=expected_clients)
+        require("(0, inf)", is_optional=True, expected_clients=expected_clients)
         require("(0, 1)", delta=delta)
         _check_clipping(noise, clipping, clip_mean)
         check_is_inside(self)
@@ -151,7 +151,7 @@ class Noised(Wrapper):
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
         """Restore charges that `charges` returned; a round that is open keeps its own."""
-        self.spending.rebase(charges_of(charges, self.mechanism.read_release))
+        self.spending.rebase(self.mechanism.charges_of(charges))
 
     def opens(self, opening: Opening) -> None:
         """Charge everybody who was asked for a secure sum that is about to be opened."""
@@ -207,7 +207,9 @@ class Noised(Wrapper):
         self._sent, self._messages = arrays, messages
         self._start = self._layout.flatten(arrays)
         if self._expected is None:
-            self._expected = self._first_size(len(messages))
+            if self.mechanism.clips_updates and self._pattern.get("sampling") == "poisson":
+                raise ValueError("expected_clients must be given with Poisson sampling, got None")
+            self._expected = float(len(messages)) or None
         order = self.mechanism.order(self._clip)
         order |= {"round": server_round, "weight-key": self._weight_key}
         for message in messages:
@@ -245,7 +247,9 @@ class Noised(Wrapper):
             return self._inner_aggregate_train(server_round, replies)
         parts = self._parts(come)
         self.unused = left_out(come, (message for message, _, _ in parts))
-        outcomes = _outcomes(come) if self.gets_sums else []
+        # What a secure sum has noted with its mean; a client's own note would be forged.
+        noted = (wire.sum_outcome(m.content) for m in come) if self.gets_sums else ()
+        outcomes = [outcome for outcome in noted if outcome is not None]
         self.spending.undo()
         # A client that has answered has shown its reply, even if it could not be read.
         nodes = [m.metadata.src_node_id for m in come]
@@ -301,12 +305,6 @@ class Noised(Wrapper):
         """The clip norm of this round, and the noise on the sum of bits."""
         bit_std = self._clipping.bit_noise(self._expected) if self._clipping else None
         return Clip(self._clip_norm, bit_std)
-
-    def _first_size(self, size: int) -> float | None:
-        """Return the public number of clients, from the first round."""
-        if self.mechanism.clips_updates and self._pattern.get("sampling") == "poisson":
-            raise ValueError("expected_clients must be given with Poisson sampling, got None")
-        return float(size) or None
 
     def _rng(self, purpose: str, server_round: int) -> np.random.Generator | None:
         return None if self._seed is None else stream(self._seed, purpose, server_round)
@@ -425,11 +423,6 @@ def _check_clipping(noise: Mechanism, clipping: Clipping | None, clip_mean: floa
             f"together with the noise on clip bits, got {noise.noise_distribution.name}; take "
             "FixedClip"
         )
-
-
-def _outcomes(replies: Sequence[Message]) -> list[wire.SumOutcome]:
-    """Return what a secure sum has noted with its mean."""
-    return [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
 
 
 def _warn(layout: Layout, delta: float, population: int) -> None:

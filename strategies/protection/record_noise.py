@@ -21,7 +21,7 @@ from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
-from leakmeter.strategies.accounting.assurance import Charge, Priced, Spending
+from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Priced, Spending
 from leakmeter.strategies.accounting.ledger import Entry
 from leakmeter.strategies.accounting.rdp import (
     NOISED,
@@ -146,12 +146,11 @@ class RecordNoise(Mechanism):
         return Charge(release, max(summed.contributors - summed.seats, 0))
 
     def guarantees(self, spending: Spending) -> RecordAssurance:
-        """Return what the charges of a run guarantee."""
         return RecordAssurance(self, tuple(spending.charges))
 
 
 @dataclass(frozen=True)
-class RecordAssurance:
+class RecordAssurance(Guarantees):
     """What a run's sums guarantee to a record of the client that took part most.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import tracemalloc
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Assumption, Limitation, RunWarning, run_log
+from leakmeter.auditors import Assumption, Limitation, RunWarning
 from leakmeter.auditors.run_log import (
     SCHEMA,
     RoundLine,
@@ -243,8 +244,17 @@ def test_the_text_of_a_report_is_never_in_memory_as_a_whole(tmp_path: Path) -> N
 
 def test_pieces_are_written_as_few_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[int]()
-    real = run_log._blocks
-    monkeypatch.setattr(run_log, "_blocks", lambda p: (made.append(len(b)) or b for b in real(p)))
-    write_atomically(tmp_path / "page", ("ε" for _ in range(2**17 + 5)))
+
+    class Counting(io.FileIO):
+        def write(self, data: Any) -> int:
+            made.append(len(data))
+            return super().write(data)
+
+    def opened(path: Path, mode: str, buffering: int) -> io.BufferedWriter:
+        return io.BufferedWriter(Counting(path, mode), buffering)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", opened)
+        write_atomically(tmp_path / "page", ("ε" for _ in range(2**17 + 5)))
     assert (tmp_path / "page").read_text() == "ε" * (2**17 + 5)
-    assert made == [2**17, 2**17, 10]
+    assert made == [*[2**16] * 4, 10]

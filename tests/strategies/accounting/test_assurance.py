@@ -13,7 +13,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release
-from leakmeter.strategies.accounting.assurance import Assurance, Spending, charges_of
+from leakmeter.strategies.accounting.assurance import Assurance, Spending
 from leakmeter.strategies.protection.client_noise import Central, ClientNoise, Distributed, Local
 from leakmeter.strategies.protection.mechanism import Clip, Summed
 
@@ -323,7 +323,7 @@ def test_charges_come_back_from_their_state() -> None:
     spending = Book(noise)
     spending.charge([3, 4], step=0.2, canaries=("5/1",), bearable=2)
     kept = json.loads(json.dumps(spending.state()))
-    assert charges_of(kept, noise.read_release) == spending.charges
+    assert noise.charges_of(kept) == spending.charges
 
 
 def test_the_charge_of_an_open_round_is_replaced_or_stays() -> None:
