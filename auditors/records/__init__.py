@@ -13,8 +13,7 @@ from leakmeter.auditors.records.membership import (
     membership_bound,
     separation,
 )
-from leakmeter.auditors.records.pair import GradientRows
-from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.auditors.records.pair import GradientRows, Spectrum
 
 __all__ = [
     "GradientRows",
