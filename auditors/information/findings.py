@@ -9,7 +9,7 @@ from typing import Any
 
 from leakmeter.auditors import claims
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import SEES, SumObserver
+from leakmeter.auditors.audited_round import SEES, AuditedRound, SumObserver
 from leakmeter.auditors.finding import Finding, Game, PerClient, Quantity, ThreatModel
 from leakmeter.auditors.information.draws import Measured
 from leakmeter.auditors.information.over_rounds import OverRounds
@@ -70,25 +70,29 @@ class Account:
 
     def audited(
         self,
-        server_round: int,
+        audited: AuditedRound,
+        protected: Sequence[int],
         each: Mapping[int, tuple[float, float]],
         *,
         error: float,
         alike: float | None,
-        game: Game,
     ) -> None:
         """Add an audited round.
 
         Args:
-            server_round: Which.
+            audited: Which.
+            protected: Clients that the server may not know. Those that were drawn as colluders get
+                the mean of the others.
             each: Nats and standard error by client.
             error: Standard error of the mean of these nats.
             alike: What the round would reveal if all coordinates varied and clients were alike;
                 None where that is not known.
-            game: What was random.
         """
-        self.rounds.append(server_round)
-        self.game = game
+        if len(protected) > len(each) == len(audited.hidden):
+            mean = [math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)]
+            each = {c: each.get(c, (mean[0], mean[1])) for c in protected}
+        self.rounds.append(audited.server_round)
+        self.game = audited.game
         # Of the sum over clients: `error` is that of their mean. Rounds have draws of their own, so
         # their variances add.
         self.variance += (len(each) * error) ** 2

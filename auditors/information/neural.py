@@ -26,7 +26,7 @@ from leakmeter.auditors.audited_round import AuditedRound, SumObserver
 from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game
-from leakmeter.auditors.information.base import InformationAuditor
+from leakmeter.auditors.information.auditor import InformationAuditor
 from leakmeter.auditors.information.critics import PARTS, GuidedCritic, Pairing, train
 from leakmeter.auditors.information.draws import Draws, Look
 from leakmeter.auditors.information.findings import NEURAL, Claims
@@ -215,14 +215,9 @@ class NeuralInformation(InformationAuditor):
         observer: SumObserver = "server",
         seed: int = 0,
     ) -> None:
+        theory = Theory(limit=limit)
         super().__init__(
-            sampler,
-            every=every,
-            look=look,
-            theory=Theory(limit=limit),
-            colluding=colluding,
-            observer=observer,
-            seed=seed,
+            sampler, look, theory, colluding, every=every, observer=observer, seed=seed
         )
         if look.rank is None:
             raise ValueError(
