@@ -366,11 +366,11 @@ class MutualInformation(InformationAuditor):
 
     def _together(self, claims: Claims) -> list[Finding]:
         """Return what all audited rounds reveal about the data of the client with most of them."""
-        client = client_of_most_rounds(self._paired) if self.target is None else self.target
-        found = None if client is None else over_rounds(self._paired, client, self.seed)
-        if client is None or found is None:
+        if not self._paired:
             return []
-        return [claims.over_rounds(found, client, self._directions)]
+        client = client_of_most_rounds(self._paired) if self.target is None else self.target
+        found = over_rounds(self._paired, client, self.seed)
+        return [] if found is None else [claims.over_rounds(found, client, self._directions)]
 
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""

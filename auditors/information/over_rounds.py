@@ -153,11 +153,11 @@ def paired_draws(
     return [] if halves is None else [PairedDraws(server_round, hidden, noise_std, halves)]
 
 
-def client_of_most_rounds(drawn: Sequence[PairedDraws]) -> int | None:
-    """Return the client that took part in most of the rounds; None without any."""
+def client_of_most_rounds(drawn: Sequence[PairedDraws]) -> int:
+    """Return the client that took part in most of the rounds."""
     counts = Counter(client for one in drawn for client in one.hidden)
     # Of equally many rounds the first client: clients are alike, so this is no selection.
-    return min(counts, key=lambda c: (-counts[c], c), default=None)
+    return min(counts, key=lambda c: (-counts[c], c))
 
 
 def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRounds | None:
