@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from benchmarks.measure import Row, Scale, Timer, interleave, timer
-from leakmeter.auditors.bounds import band
+from leakmeter.auditors.bounds import rules
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
@@ -85,8 +85,8 @@ def first(call: Call) -> Call:
     """Return `call` as the first of a process: nothing has been computed before."""
 
     def forgetful() -> float:
-        band.band_level.cache_clear()
-        band.limit_table.cache_clear()
+        rules.band_level.cache_clear()
+        rules.limit_table.cache_clear()
         return call()
 
     return forgetful

@@ -121,10 +121,10 @@ class InformationAuditor(ResamplingAuditor):
     def round_of(self, view: RoundView) -> AuditedRound:
         """Return the round without the clients that collude."""
         found = super().round_of(view)
-        colluding = self._colluding(found.honest, view.server_round)
+        colluding = self.colluding_in(found.honest, view.server_round)
         return replace(found, colluding=colluding)
 
-    def _colluding(self, honest: Sequence[int], server_round: int) -> frozenset[int]:
+    def colluding_in(self, honest: Sequence[int], server_round: int) -> frozenset[int]:
         """Return who shows the server its update in a round; a target does not.
 
         Where any clients may collude, audits of the same seed draw the same in their place.
