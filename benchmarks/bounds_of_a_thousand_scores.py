@@ -97,7 +97,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     count, repetitions = (100, 2) if scale == "quick" else (1000, REPETITIONS)
     rng = stream(0, "benchmark")
     scores = Scores(rng.normal(2, 1, count), rng.normal(0, 1, count))
-    level, calls = band.band_level(count, 0.025), scores.calls()
+    level, calls = rules.band_level(count, 0.025), scores.calls()
     assert math.isclose(calls["band"](), scores.plain(level), rel_tol=1e-9)
     # First calls forget, so the others go before them, and once more before they are timed.
     warm = {name: warmed(call) for name, call in calls.items() if "first" not in name}
