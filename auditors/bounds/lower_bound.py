@@ -91,7 +91,12 @@ def epsilon_lower_bound(
     >>> round(bound.value, 3), bound.saturated
     (2.651, True)
     """
-    _check(delta=delta, confidence=confidence, limit=limit, family=family)
+    within("delta", delta, lowest=0.0, below=1.0)
+    within("confidence", confidence, above=0.0, below=1.0)
+    if limit not in (allowed := get_args(Limit)):
+        raise ValueError(f"limit must be one of {allowed}, got {limit!r}")
+    if family not in (allowed := get_args(Family)):
+        raise ValueError(f"family must be one of {allowed}, got {family!r}")
     scores = Scores.of(scores_in, scores_out, null_logsf)
     proof = _separations if family == "gaussian" else partial(proven_epsilons, delta=delta)
     pilot, sizes = None, {}
@@ -186,18 +191,6 @@ def _assumptions(
         *([Assumption.KNOWN_NULL] * null_is_known),
         *([Assumption.GAUSSIAN_MECHANISM] * (family == "gaussian")),
     )
-
-
-def _check(*, delta: float, confidence: float, limit: Limit, family: Family) -> None:
-    """Raise if an argument is out of range."""
-    within("delta", delta, lowest=0.0, below=1.0)
-    within("confidence", confidence, above=0.0, below=1.0)
-    for name, value, allowed in (
-        ("limit", limit, get_args(Limit)),
-        ("family", family, get_args(Family)),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
 
 
 CurveRule = SimultaneousBand | Bonferroni | BandAndFixed

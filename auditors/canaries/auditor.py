@@ -29,12 +29,7 @@ from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.canaries.changes import check_room, file_size
-from leakmeter.auditors.canaries.plan import (
-    affordable,
-    canary_limitations,
-    check_settings,
-    schedule,
-)
+from leakmeter.auditors.canaries.plan import affordable, canary_limitations, schedule
 from leakmeter.auditors.canaries.scores import (
     LEAST_FITTED,
     CanaryScores,
@@ -115,7 +110,15 @@ class OneShotCanaries(Auditor):
         excluded: Literal["zero", "honest"] = "zero",
         seed: int = 0,
     ) -> None:
-        check_settings(seats, canaries, repetitions, include, excluded)
+        for name, number in (("seats", seats), ("repetitions", repetitions)):
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+        if canaries is not None and canaries < 2:
+            raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
+        if include not in ("coin", "all"):
+            raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
+        if excluded not in ("zero", "honest"):
+            raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
         within("delta", delta, above=0.0, below=1.0)
         self._is_anytime = isinstance(confidence, Anytime)
         if self._is_anytime and include != "coin":

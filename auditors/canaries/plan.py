@@ -14,25 +14,6 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
 
 
-def check_settings(
-    seats: int,
-    canaries: int | None,
-    repetitions: int,
-    include: str,
-    excluded: str,
-) -> None:
-    """Raise for a setting of `OneShotCanaries` that no project can have."""
-    for name, number in (("seats", seats), ("repetitions", repetitions)):
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
-    if canaries is not None and canaries < 2:
-        raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
-    if include not in ("coin", "all"):
-        raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
-    if excluded not in ("zero", "honest"):
-        raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
-
-
 def affordable(
     canaries: int | None, repetitions: int, seats: int, rounds: int, *, is_late: bool
 ) -> int:

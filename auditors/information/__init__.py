@@ -7,39 +7,25 @@ run in `auditor`, that of critics in `neural`, which needs torch.
 
 from __future__ import annotations
 
-from leakmeter.auditors.information.directions import Subspace, principal_subspace
-from leakmeter.auditors.information.draws import Look
-from leakmeter.auditors.information.logdet import (
-    EachInformation,
-    each_information,
-    joint_information,
-    logdet_information,
-)
-from leakmeter.auditors.information.theory import (
-    IndependentWhitened,
-    Information,
-    LogConcaveWhitened,
-    Theory,
-    UpdateEntropy,
-    gaussian_information,
-    round_bound,
-    update_entropy,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "EachInformation",
-    "IndependentWhitened",
-    "Information",
-    "LogConcaveWhitened",
-    "Look",
-    "Subspace",
-    "Theory",
-    "UpdateEntropy",
-    "each_information",
-    "gaussian_information",
-    "joint_information",
-    "logdet_information",
-    "principal_subspace",
-    "round_bound",
-    "update_entropy",
-]
+from leakmeter._rooms import front_page
+
+if TYPE_CHECKING:
+    from leakmeter.auditors.information.directions import Subspace as Subspace
+    from leakmeter.auditors.information.directions import principal_subspace as principal_subspace
+    from leakmeter.auditors.information.draws import Look as Look
+    from leakmeter.auditors.information.logdet import EachInformation as EachInformation
+    from leakmeter.auditors.information.logdet import each_information as each_information
+    from leakmeter.auditors.information.logdet import joint_information as joint_information
+    from leakmeter.auditors.information.logdet import logdet_information as logdet_information
+    from leakmeter.auditors.information.theory import IndependentWhitened as IndependentWhitened
+    from leakmeter.auditors.information.theory import Information as Information
+    from leakmeter.auditors.information.theory import LogConcaveWhitened as LogConcaveWhitened
+    from leakmeter.auditors.information.theory import Theory as Theory
+    from leakmeter.auditors.information.theory import UpdateEntropy as UpdateEntropy
+    from leakmeter.auditors.information.theory import gaussian_information as gaussian_information
+    from leakmeter.auditors.information.theory import round_bound as round_bound
+    from leakmeter.auditors.information.theory import update_entropy as update_entropy
+else:
+    __all__, __getattr__ = front_page(__spec__)

@@ -18,23 +18,25 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
+from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import AuditedRound, SumObserver
-from leakmeter.auditors.auditor import Due, Project, RoundView
+from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor, SumObserver
+from leakmeter.auditors.auditor import Due, Project, RoundView, few_clients
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.base import InformationAuditor
-from leakmeter.auditors.information.draws import Draws, Look, check_whole, measure
+from leakmeter.auditors.finding import Finding, Quantity
+from leakmeter.auditors.information.directions import ConstantUpdatesError
+from leakmeter.auditors.information.draws import Drawing, Draws, Look, check_whole, measure
 from leakmeter.auditors.information.findings import (
     QUANTITY,
     WHOLE,
     Account,
     Claims,
-    Entry,
     alike_gaussians,
 )
 from leakmeter.auditors.information.logdet import most_directions
@@ -48,14 +50,136 @@ from leakmeter.auditors.information.over_rounds import (
 )
 from leakmeter.auditors.information.theory import Information, Theory, round_bound
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler
+from leakmeter.auditors.sampling.row_store import check_room, file_bytes
+from leakmeter.auditors.sampling.sampler import RoundSampler, Stream
 
 _log = logging.getLogger("flwr")
 _KEEPING: Final = "independent"  # the game in which a client's data can be kept over rounds
-_NOT_OVER_ROUNDS: Final = (
-    f"the information over all rounds is measured in the game {_KEEPING} only: elsewhere the data "
-    "are known, or clients share them"
-)
+
+
+class InformationAuditor(ResamplingAuditor):
+    """Measures what the sum of a round reveals about an update; a subclass writes `measured`.
+
+    Arguments are those of `MutualInformation`.
+
+    Attributes:
+        quantity: What is measured.
+        drawing: Draws of the last round. An auditor that shares it draws nothing twice.
+    """
+
+    quantity: Quantity
+    reads = frozenset({"sent", "replies", "facts"})
+
+    def __init__(
+        self,
+        sampler: RoundSampler,
+        look: Look,
+        theory: Theory,
+        colluding: Collection[int] | int,
+        *,
+        every: int,
+        observer: SumObserver,
+        seed: int,
+        target: int | None = None,
+    ) -> None:
+        super().__init__(sampler, every=every, observer=observer)
+        self.look, self.theory, self.seed, self.target = look, theory, seed, target
+        self.drawing, self._any_of, self._named = Drawing(), 0, frozenset[int]()
+        if isinstance(colluding, int):
+            self._any_of = int(within("colluding", colluding, lowest=0))
+        else:
+            self._named = frozenset(colluding)
+        self._claims = Claims(
+            self.name,
+            observer,
+            seed,
+            entropy_bits=theory.entropy_bits,
+            limit=None if theory.limit is None else cache(theory.limit),
+            colluders=self._any_of or len(self._named),
+            directions=look.rank,
+        )
+
+    def updates_drawn(self, honest: int, dim: int) -> int:
+        """Return how many updates an audited round draws."""
+        fit = self.look.fit_draws(self.look.rank, honest) if self.look.rank else 0
+        return (fit + self.look.draws) * honest
+
+    def too_few(self, project: Project, fit: int) -> list[str]:
+        """Return that too few clients hide one another; raise without room for these draws."""
+        few = few_clients(project, 2, "its update is the sum; nothing hides it")
+        if few or project.honest is None:
+            return few
+        if project.honest - self._any_of < 2:
+            return [
+                f"{self._any_of} of {project.honest} honest clients of round 1 may collude with "
+                "the server: fewer than 2 are left, so nothing hides a client; assume fewer "
+                "colluders or ask more clients"
+            ]
+        check_room(file_bytes(fit * project.honest, project.dim))
+        return []
+
+    def round_of(self, view: RoundView) -> AuditedRound:
+        """Return the round without the clients that collude."""
+        found = super().round_of(view)
+        colluding = self.colluding_in(found.honest, view.server_round)
+        return replace(found, colluding=colluding)
+
+    def colluding_in(self, honest: Sequence[int], server_round: int) -> frozenset[int]:
+        """Return who shows the server its update in a round; a target does not.
+
+        Where any clients may collude, audits of the same seed draw the same in their place.
+        """
+        if not self._any_of:
+            return self._named & set(honest)
+        if self._any_of >= len(honest):
+            return frozenset(honest)
+        others = [c for c in honest if c != self.target]
+        rng = stream(self.seed, "mutual-information", "colluders", server_round)
+        return frozenset(rng.choice(others, self._any_of, replace=False).tolist())
+
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
+        """Measure what the sum reveals, unless that is known without a draw."""
+        hidden = audited.hidden
+        if not hidden:
+            return ()
+        claims = self.claims_of(audited)
+        if len(hidden) == 1 and audited.noise_std == 0:
+            self.keep_known(audited, math.inf)
+            alone = "the sum without noise is this update: it reveals all that is random in it"
+            limit = claims.limit_of({hidden[0]: 1}, 1)
+            told = Information(math.inf, "diagnostic", alone).limited(limit)
+            return [claims.note(told, self.quantity)]
+        try:
+            return self.measured(audited, claims)
+        except ConstantUpdatesError as error:
+            self.keep_known(audited, 0.0)
+            constant = f"{error}: nothing is random, so nothing can be learnt"
+            return [claims.note(Information(0.0, "diagnostic", constant), self.quantity)]
+
+    @abstractmethod
+    def measured(self, audited: AuditedRound, claims: Claims) -> Sequence[Finding]:
+        """Return what draws of the round show.
+
+        Raises:
+            ConstantUpdatesError: No update varies.
+        """
+
+    def keep_known(self, audited: AuditedRound, nats: float) -> None:
+        """Keep account of a round that needs no estimate."""
+
+    def claims_of(self, audited: AuditedRound) -> Claims:
+        """Return what findings about this round have in common."""
+        return replace(
+            self._claims,
+            server_round=audited.server_round,
+            game=audited.game,
+            hidden=len(audited.hidden),
+            colluding=len(audited.honest) - len(audited.hidden),
+        )
+
+    def stream_of(self, audited: AuditedRound) -> Stream:
+        """Name the draws of a round; both audits of one seed look along the same directions."""
+        return ("mutual-information", self.seed, audited.server_round)
 
 
 class MutualInformation(InformationAuditor):
@@ -103,10 +227,10 @@ class MutualInformation(InformationAuditor):
     ) -> None:
         super().__init__(
             sampler,
+            look,
+            theory,
+            colluding,
             every=every,
-            look=look,
-            theory=theory,
-            colluding=colluding,
             observer=observer,
             seed=seed,
             target=target,
@@ -133,8 +257,11 @@ class MutualInformation(InformationAuditor):
         if self.settled is None:
             return said
         if self.look.pairs and self.settled.game != _KEEPING:
-            said.append(_NOT_OVER_ROUNDS)
-        if self.theory.cases and not _is_covered(self.settled):
+            said.append(
+                f"the information over all rounds is measured in the game {_KEEPING} only: "
+                "elsewhere the data are known, or clients share them"
+            )
+        if self.theory.cases and not self.theory.covers(self.settled):
             said.append(
                 "Theorem 1 is about FedSGD with independent clients, so its bound is not printed"
             )
@@ -168,8 +295,7 @@ class MutualInformation(InformationAuditor):
             return ()
         bound = self._bound(audited)
         unbounded = math.inf if self.theory.cases else 0.0
-        # Any client may be the colluder that was drawn, so all of them count as protected.
-        protected = audited.honest if self._any_of else audited.hidden
+        protected = self._protected(audited)
         self._account.took_part(protected, unbounded if bound is None else bound.nats)
         found = self.audit_if_due(audited)
         if bound is None or not found:
@@ -204,7 +330,8 @@ class MutualInformation(InformationAuditor):
         if who is None or not math.isfinite((entry := account.entries[who]).bound):
             return found
         claims = replace(claims, participations=entry.rounds)
-        return [*found, claims.finding(self._over_rounds(entry), {"target": who}, WHOLE)]
+        bound = self.theory.over_rounds(self._dim, entry.rounds, entry.bound)
+        return [*found, claims.finding(bound, {"target": who}, WHOLE)]
 
     def measured(self, audited: AuditedRound, claims: Claims) -> list[Finding]:
         """Measure the round, keep account of it and say what was found."""
@@ -221,43 +348,29 @@ class MutualInformation(InformationAuditor):
         every = Assumption.ALL_COORDINATES_VARY
         whole = alike_gaussians(dim, len(hidden), sampler.game, noise_std, every)
         std_error = found.figure.std_error
-        self._keep(
-            audited,
-            found.each,
-            error=math.inf if std_error is None else std_error,
-            alike=None if whole is None else whole.nats,
+        error = math.inf if std_error is None else std_error
+        alike = None if whole is None else whole.nats
+        self._account.audited(
+            audited, self._protected(audited), found.each, error=error, alike=alike
         )
         return claims.round(found, whole, noise_std)
 
     def keep_known(self, audited: AuditedRound, nats: float) -> None:
         """Keep account of a round that needs no estimate."""
-        self._keep(audited, dict.fromkeys(audited.hidden, (nats, 0.0)), error=0.0, alike=nats)
+        each = dict.fromkeys(audited.hidden, (nats, 0.0))
+        self._account.audited(audited, self._protected(audited), each, error=0.0, alike=nats)
+
+    def _protected(self, audited: AuditedRound) -> list[int]:
+        # Any client may be the colluder that was drawn, so all of them count.
+        return audited.honest if self._any_of else audited.hidden
 
     def _together(self, claims: Claims) -> list[Finding]:
         """Return what all audited rounds reveal about the data of the client with most of them."""
-        client = client_of_most_rounds(self._paired) if self.target is None else self.target
-        found = None if client is None else over_rounds(self._paired, client, self.seed)
-        if client is None or found is None:
+        if not self._paired:
             return []
-        return [claims.over_rounds(found, client, self._directions)]
-
-    def _keep(
-        self,
-        audited: AuditedRound,
-        each: Mapping[int, tuple[float, float]],
-        *,
-        error: float,
-        alike: float | None,
-    ) -> None:
-        """Keep account of a round; a client drawn as a colluder gets the mean of the others."""
-        if self._any_of and set(each) == set(audited.hidden):
-            nats, own = (
-                math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)
-            )
-            each = {c: each.get(c, (nats, own)) for c in audited.honest}
-        self._account.audited(
-            audited.server_round, each, error=error, alike=alike, game=audited.game
-        )
+        client = client_of_most_rounds(self._paired) if self.target is None else self.target
+        found = over_rounds(self._paired, client, self.seed)
+        return [] if found is None else [claims.over_rounds(found, client, self._directions)]
 
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""
@@ -293,19 +406,7 @@ class MutualInformation(InformationAuditor):
         if view.facts.num_clients:  # a reply that was not used hides nobody
             survivors = min(survivors, view.facts.num_clients - len(view.instructed))
         unknown = survivors - (honest - len(audited.hidden))
-        if not self.theory.cases or unknown < 2 or not _is_covered(audited.sampler):
+        theory = self.theory
+        if not theory.cases or unknown < 2 or not theory.covers(audited.sampler):
             return None
-        size, cases = view.sent.size, self.theory.cases
-        return round_bound(size, unknown, self.theory.batch_size, cases=cases)
-
-    def _over_rounds(self, entry: Entry) -> Information:
-        """Return Corollary 1: the sum of the bounds of a client's rounds."""
-        # Which case is the smallest depends on the rank alone; so do assumptions and constants.
-        one = round_bound(self._dim, 2, self.theory.batch_size, cases=self.theory.cases)
-        rule = f"Corollary 1 over {entry.rounds} rounds, each with its own bound; {one.rule}"
-        return replace(one, nats=entry.bound, rule=rule)
-
-
-def _is_covered(sampler: UpdateSampler) -> bool:
-    """Whether Theorem 1 may be about these clients: it asks for FedSGD and independent updates."""
-    return sampler.sends_gradient is not False and sampler.game != "partition"
+        return round_bound(view.sent.size, unknown, theory.batch_size, cases=theory.cases)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def leading_directions(rows: RowStore, draws: int, rank: int) -> Subspace:
         ConstantUpdatesError: No update varies.
     """
     if len(rows) < rows.shape[1]:
-        return _from_products(_Deviations(rows, draws), rank)
+        return _from_products(rows, draws, rank)
     whole = np.concatenate([block for _, block in rows.blocks()], axis=1)
     return _from_rows(whole.reshape(draws, -1, rows.shape[1]), rank)
 
@@ -84,20 +83,20 @@ def _leading(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
     return found.directions[:, :rank], found.variance_kept
 
 
-def _from_products(samples: _Deviations, rank: int) -> Subspace:
+def _from_products(samples: RowStore, draws: int, rank: int) -> Subspace:
     """Return the directions from fewer samples than coordinates."""
     # Gram matrix X Xᵀ, (samples, samples), summed over blocks of columns: X itself may be in a
     # file.
-    products = np.zeros((samples.count, samples.count))
-    for _, rows in samples.blocks():
+    products = np.zeros((len(samples), len(samples)))
+    for _, rows in _deviations(samples, draws):
         products += rows @ rows.T
     if not np.trace(products) > 0:
         raise _nothing_varies()
     mix, kept = _mixed(products, rank)
-    share = _share_held_out(products, samples.clients, rank)
+    share = _share_held_out(products, len(samples) // draws, rank)
     # Xᵀ u / √λ for each eigenvector u of the Gram matrix: orthonormal columns, (dim, rank).
-    directions = np.empty((samples.dim, mix.shape[1]))
-    for at, rows in samples.blocks():
+    directions = np.empty((samples.shape[1], mix.shape[1]))
+    for at, rows in _deviations(samples, draws):
         directions[at] = rows.T @ mix
     return Subspace(directions, kept if share is None else share)
 
@@ -140,34 +139,10 @@ def _recentred(products: Floats, clients: int) -> Floats:
     return np.asarray(found.reshape(products.shape))
 
 
-class _Deviations:
-    """Draws, each client's around its own mean, in double precision.
-
-    Args:
-        rows: As `leading_directions` takes them.
-        draws: How many.
-    """
-
-    def __init__(self, rows: RowStore, draws: int) -> None:
-        self._rows, self._draws = rows, draws
-        self.clients, (self.count, self.dim) = len(rows) // draws, rows.shape
-
-    def blocks(self) -> Iterator[tuple[slice, Floats]]:
-        """Yield blocks of columns, (draws · clients, columns), and which columns they are."""
-        if self._rows.is_in_memory:
-            yield slice(0, self.dim), self._whole
-            return
-        for at, block in self._rows.blocks():
-            yield at, self._of(block)
-
-    @cached_property
-    def _whole(self) -> Floats:
-        """All columns, centred once for all who ask; only of rows in memory."""
-        return self._of(self._rows.columns(slice(0, self.dim)))
-
-    def _of(self, block: AnyFloats) -> Floats:
-        drawn = block.reshape(self._draws, self.clients, block.shape[1])
-        return _centred(drawn).astype(np.float64)
+def _deviations(rows: RowStore, draws: int) -> Iterator[tuple[slice, Floats]]:
+    """Yield blocks of columns in double precision, each client's draws around its own mean."""
+    for at, block in rows.blocks():
+        yield at, _centred(block.reshape(draws, -1, block.shape[1])).astype(np.float64)
 
 
 def _centred(drawn: AnyFloats) -> AnyFloats:

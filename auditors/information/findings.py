@@ -9,7 +9,7 @@ from typing import Any
 
 from leakmeter.auditors import audited_round
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.audited_round import SEES, SumObserver
+from leakmeter.auditors.audited_round import SEES, AuditedRound, SumObserver
 from leakmeter.auditors.finding import Finding, Game, PerClient, Quantity, ThreatModel
 from leakmeter.auditors.information.draws import Measured
 from leakmeter.auditors.information.over_rounds import OverRounds
@@ -70,25 +70,29 @@ class Account:
 
     def audited(
         self,
-        server_round: int,
+        audited: AuditedRound,
+        protected: Sequence[int],
         each: Mapping[int, tuple[float, float]],
         *,
         error: float,
         alike: float | None,
-        game: Game,
     ) -> None:
         """Add an audited round.
 
         Args:
-            server_round: Which.
+            audited: Which.
+            protected: Clients that the server may not know. Those that were drawn as colluders get
+                the mean of the others.
             each: Nats and standard error by client.
             error: Standard error of the mean of these nats.
             alike: What the round would reveal if all coordinates varied and clients were alike;
                 None where that is not known.
-            game: What was random.
         """
-        self.rounds.append(server_round)
-        self.game = game
+        if len(protected) > len(each) == len(audited.hidden):
+            mean = [math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)]
+            each = {c: each.get(c, (mean[0], mean[1])) for c in protected}
+        self.rounds.append(audited.server_round)
+        self.game = audited.game
         # Of the sum over clients: `error` is that of their mean. Rounds have draws of their own, so
         # their variances add.
         self.variance += (len(each) * error) ** 2
@@ -207,14 +211,35 @@ class Claims:
         those = replace(self, participations=entry.audited)
         limit = self.limit_of({c: e.audited for c, e in seen.items()}, entry.audited)
         facts = {"target": self.target, "clients": len(seen)}
-        spread = self.spread(account.entries)
-        looked = self.directions
+        looked, rounds = self.directions, entry.audited
         along = "all coordinates" if looked is None else f"at most {looked} directions"
-        total = summed(entry, how, along).limited(limit)
-        found = [those.finding(total, facts, drawn=(spread,))]
+        # The chain rule bounds what a run reveals by what each round reveals given the earlier
+        # ones. The sum over single rounds is that bound if no round repeats what earlier rounds
+        # have revealed.
+        total = Information(
+            nats=entry.nats,
+            kind="approximation",
+            rule=f"{how} rounds audited of one client ({rounds}), along {along}",
+            std_error=math.sqrt(entry.variance) if math.isfinite(entry.variance) else None,
+            sample_sizes={"audited rounds": rounds},
+            assumptions=(Assumption.FRESH_EVERY_ROUND, Assumption.GAUSSIAN_UPDATES),
+        )
+        found = [those.finding(total.limited(limit), facts, drawn=(self.spread(account.entries),))]
         # Without a limit, rounds would count again and again what an update can reveal only once.
         if account.has_alike and limit is not None:
-            found.append(those.finding(alike(entry).limited(limit), facts, WHOLE))
+            # The same for all coordinates, if clients were alike and Gaussian.
+            alike = Information(
+                nats=entry.alike,
+                kind="approximation",
+                rule=f"(d*/2) log₂(N / (N − 1)) per round, over {rounds} audited rounds",
+                sample_sizes={"audited rounds": rounds},
+                assumptions=(
+                    Assumption.FRESH_EVERY_ROUND,
+                    Assumption.ALIKE_GAUSSIAN_UPDATES,
+                    Assumption.ALL_COORDINATES_VARY,
+                ),
+            )
+            found.append(those.finding(alike.limited(limit), facts, WHOLE))
         return found
 
     def over_rounds(self, found: OverRounds, client: int, directions: int) -> Finding:
@@ -332,37 +357,6 @@ def alike_gaussians(
         return None
     figure = gaussian_information(rank, hidden)
     return replace(figure, assumptions=(*figure.assumptions, *more))
-
-
-def summed(entry: Entry, how: str, directions: str) -> Information:
-    """Return the sum over audited rounds, labelled as what it is.
-
-    The chain rule bounds what a run reveals by what each round reveals given the earlier ones. The
-    sum over single rounds is that bound if no round repeats what earlier rounds have revealed.
-    """
-    return Information(
-        nats=entry.nats,
-        kind="approximation",
-        rule=f"{how} rounds audited of one client ({entry.audited}), along {directions}",
-        std_error=math.sqrt(entry.variance) if math.isfinite(entry.variance) else None,
-        sample_sizes={"audited rounds": entry.audited},
-        assumptions=(Assumption.FRESH_EVERY_ROUND, Assumption.GAUSSIAN_UPDATES),
-    )
-
-
-def alike(entry: Entry) -> Information:
-    """Return the same for all coordinates, if clients were alike and Gaussian."""
-    return Information(
-        nats=entry.alike,
-        kind="approximation",
-        rule=f"(d*/2) log₂(N / (N − 1)) per round, over {entry.audited} audited rounds",
-        sample_sizes={"audited rounds": entry.audited},
-        assumptions=(
-            Assumption.FRESH_EVERY_ROUND,
-            Assumption.ALIKE_GAUSSIAN_UPDATES,
-            Assumption.ALL_COORDINATES_VARY,
-        ),
-    )
 
 
 def _share(nats: float, whole: float) -> float:

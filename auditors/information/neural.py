@@ -25,7 +25,7 @@ from leakmeter.auditors.audited_round import AuditedRound, SumObserver
 from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game
-from leakmeter.auditors.information.base import InformationAuditor
+from leakmeter.auditors.information.auditor import InformationAuditor
 from leakmeter.auditors.information.critics import PARTS, GuidedCritic, Pairing, train
 from leakmeter.auditors.information.draws import Draws, Look
 from leakmeter.auditors.information.findings import NEURAL, Claims
@@ -214,14 +214,9 @@ class NeuralInformation(InformationAuditor):
         observer: SumObserver = "server",
         seed: int = 0,
     ) -> None:
+        theory = Theory(limit=limit)
         super().__init__(
-            sampler,
-            every=every,
-            look=look,
-            theory=Theory(limit=limit),
-            colluding=colluding,
-            observer=observer,
-            seed=seed,
+            sampler, look, theory, colluding, every=every, observer=observer, seed=seed
         )
         if look.rank is None:
             raise ValueError(
@@ -276,10 +271,17 @@ class NeuralInformation(InformationAuditor):
             game=game,
         )
         self._rounds.add(audited.server_round, found, game)
-        figure = replace(
-            _figure(found, self.critics, len(hidden), game),
+        count = self.critics.count
+        figure = Information(
+            nats=found.mean,
+            kind="estimate",
+            rule=f"held-out NWJ, mean of {count} critics, pairs of all clients pooled",
+            std_error=found.std_error,
             rank=drawn.subspace.rank,
             variance_kept=drawn.subspace.variance_kept,
+            sample_sizes={"pairs": found.pairs, "clients": len(hidden), "critics": count},
+            cap=found.cap,
+            assumptions=_assumed(game),
         )
         known = claims.known(drawn.subspace.rank, noise_std)
         limit = claims.limit_of(dict.fromkeys(hidden, 1), 1)
@@ -294,19 +296,6 @@ class NeuralInformation(InformationAuditor):
         claims = replace(self._claims, game=kept.game)
         facts = {"audited rounds": len(kept.rounds)}
         return [claims.finding(kept.figure(), facts, NEURAL, null_band=kept.band())]
-
-
-def _figure(found: HeldOut, critics: Critics, clients: int, game: Game) -> Information:
-    """Return the figure of one round."""
-    return Information(
-        nats=found.mean,
-        kind="estimate",
-        rule=f"held-out NWJ, mean of {critics.count} critics, pairs of all clients pooled",
-        std_error=found.std_error,
-        sample_sizes={"pairs": found.pairs, "clients": clients, "critics": critics.count},
-        cap=found.cap,
-        assumptions=_assumed(game),
-    )
 
 
 def _assumed(game: Game) -> tuple[str, ...]:

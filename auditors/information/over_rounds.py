@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,11 +153,11 @@ def paired_draws(
     return [] if halves is None else [PairedDraws(server_round, hidden, noise_std, halves)]
 
 
-def client_of_most_rounds(drawn: Sequence[PairedDraws]) -> int | None:
-    """Return the client that took part in most of the rounds; None without any."""
+def client_of_most_rounds(drawn: Sequence[PairedDraws]) -> int:
+    """Return the client that took part in most of the rounds."""
     counts = Counter(client for one in drawn for client in one.hidden)
     # Of equally many rounds the first client: clients are alike, so this is no selection.
-    return min(counts, key=lambda c: (-counts[c], c), default=None)
+    return min(counts, key=lambda c: (-counts[c], c))
 
 
 def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRounds | None:
@@ -257,16 +257,15 @@ class _Joint:
 
     def std_error(self) -> float | None:
         """Return the jackknife's standard error, leaving out groups of pairs."""
-        found = [one.information() for one in self._without_groups()]
+        found = []
+        for group in np.array_split(np.arange(self.pairs), _GROUPS):
+            rest = np.delete(self.halves, group, axis=1)
+            left = _Joint(rest - rest.mean(axis=(0, 1)), self.together, self.noise)
+            found.append(left.information())
         if not np.isfinite(found).all():
             return None
         # Delete-a-group: (g - 1)/g · Σ (θ_(-k) - mean)², and np.var divides by g.
         return math.sqrt((len(found) - 1) * float(np.var(found)))
-
-    def _without_groups(self) -> Iterator[_Joint]:
-        for group in np.array_split(np.arange(self.pairs), _GROUPS):
-            rest = np.delete(self.halves, group, axis=1)
-            yield _Joint(rest - rest.mean(axis=(0, 1)), self.together, self.noise)
 
 
 def _log_det(matrix: Floats) -> float:

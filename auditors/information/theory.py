@@ -27,6 +27,7 @@ from scipy.special import gammaln
 from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Bound, Kind
+from leakmeter.auditors.sampling.sampler import UpdateSampler
 
 NATS_PER_BIT = math.log(2)
 
@@ -210,6 +211,17 @@ class Theory:
         within("batch_size", self.batch_size, lowest=1)
         if self.entropy_bits is not None:
             within("entropy_bits", self.entropy_bits, above=0.0)
+
+    def covers(self, sampler: UpdateSampler) -> bool:
+        """Whether Theorem 1 may be about these clients: FedSGD, and independent updates."""
+        return sampler.sends_gradient is not False and sampler.game != "partition"
+
+    def over_rounds(self, rank: int, rounds: int, nats: float) -> Information:
+        """Return Corollary 1: the sum of the bounds of a client's rounds."""
+        # Which case is the smallest depends on the rank alone; so do assumptions and constants.
+        one = round_bound(rank, 2, self.batch_size, cases=self.cases)
+        rule = f"Corollary 1 over {rounds} rounds, each with its own bound; {one.rule}"
+        return replace(one, nats=nats, rule=rule)
 
 
 def gaussian_information(rank: int, users: int) -> Information:

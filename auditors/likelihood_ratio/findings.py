@@ -13,7 +13,7 @@ from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, Claims, Trials
 from leakmeter.auditors.finding import Bound, Finding, Game
-from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_gaussian, tradeoff_gaussian
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import ENOUGH_DRAWS, PlayedGame
 from leakmeter.auditors.wording import counted, number, percent
 
@@ -56,12 +56,11 @@ class AttackedRound:
 
 def of_round(claims: Claims, where: AttackedRound, played: PlayedGame) -> list[Finding]:
     """Return the lower bound, what a Gaussian model says, and whether the model fits."""
-    normality = _normality(played)
     return [
         claims.proven(played.trials, where.facts),
         *([_modelled(claims, played)] if _looks_gaussian(played) else []),
         _separation(claims, played),
-        *([] if normality is None else [_of_normality(claims, *normality)]),
+        *([] if played.normality is None else [_of_normality(claims, *played.normality)]),
         *_outside_span(claims, played),
     ]
 
@@ -107,10 +106,10 @@ def _of_normality(claims: Claims, statistic: float, p: float) -> Finding:
 def _outside_span(claims: Claims, played: PlayedGame) -> list[Finding]:
     """Return what part of the difference no sum of the others reached, after enough trials."""
     span, beyond, draws = played.span, played.beyond, played.scores.size
-    if span is None or beyond is None or beyond.reached or draws < ENOUGH_DRAWS:
+    if span is None or beyond is None or played.reached or draws < ENOUGH_DRAWS:
         return []
     rule = (
-        f"{beyond.share:.2g} of the pair's difference is outside the span of the other "
+        f"{beyond:.2g} of the pair's difference is outside the span of the other "
         f"clients' updates. In {draws} trials their sum never moved along this part; "
         f"{_rule_of_three(draws, claims.confidence)}. The test leaves this part out"
     )
@@ -120,7 +119,7 @@ def _outside_span(claims: Claims, played: PlayedGame) -> list[Finding]:
         "rank": span.rank,
         "sampled updates": span.samples,
     }
-    return [claims.diagnostic("certain separation", beyond.share, rule, facts)]
+    return [claims.diagnostic("certain separation", beyond, rule, facts)]
 
 
 def guess(
@@ -227,15 +226,9 @@ def over_models(
     return claims.finding(replace(best, rule=rule), facts, quantity="epsilon over initial models")
 
 
-def _normality(played: PlayedGame) -> tuple[float, float] | None:
-    """Return statistic and p-value of the test of normality; None for scores that do not vary."""
-    return anderson_darling(played.scores) if np.ptp(played.scores) > 0 else None
-
-
 def _looks_gaussian(played: PlayedGame) -> bool:
     """Whether a Gaussian model of the scores may be used."""
-    normality = _normality(played)
-    return normality is not None and normality[1] >= NORMALITY_LEVEL
+    return played.normality is not None and played.normality[1] >= NORMALITY_LEVEL
 
 
 def _certainty(draws: int, confidence: float) -> dict[str, float | int]:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from leakmeter.auditors._types import AnyFloats, Floats, Vector, within
 from leakmeter.auditors.audited_round import AuditedRound, Trials
+from leakmeter.auditors.gaussian.pair import anderson_darling
 from leakmeter.auditors.likelihood_ratio.others_sum import (
     OthersSum,
     fit_draws,
@@ -194,25 +196,6 @@ def farthest(gram: Floats) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Beyond:
-    """A part of the pair's difference that no sampled update of the others reached.
-
-    Attributes:
-        share: Its length relative to the difference.
-        reached: Trials in which the others' sum moved along it nevertheless.
-    """
-
-    share: float
-    reached: int
-
-    @classmethod
-    def of(cls, part: Vector, span: Span, along: Vector) -> Beyond:
-        """Return how long a part of the difference is, and how many sums moved along it."""
-        moved = np.abs(along - np.median(along)) > span.noise
-        return cls(float(np.linalg.norm(part)) / span.norm, int(moved.sum()))
-
-
-@dataclass(frozen=True)
 class PlayedGame:
     """A played game: what the test was, and how it did.
 
@@ -225,7 +208,9 @@ class PlayedGame:
         piloted: The same on the pilot draws, which have chosen the form.
         span: The pair's difference against the span of the others' updates; None where that was
             not computed, or noise covers everything.
-        beyond: The part of the difference outside that span; None where there is none.
+        beyond: Length of the part of the difference that no sampled update of the others reached,
+            relative to the difference; None where there is none.
+        reached: Trials in which the others' sum moved along that part nevertheless.
         facts: About the fit: form, samples, dimension, shrinkage, condition number.
         pair: Which of the candidates.
         real: Pilot mean and deviation along the test for the update that was really sent.
@@ -237,7 +222,8 @@ class PlayedGame:
     modelled: float
     piloted: float
     span: Span | None
-    beyond: Beyond | None
+    beyond: float | None
+    reached: int
     facts: dict[str, Any]
     pair: tuple[int, int]
     real: tuple[Challenge, float, float] | None = None
@@ -251,6 +237,11 @@ class PlayedGame:
     def separation(self) -> float:
         """Distance of the two worlds in standard deviations of the trials."""
         return _ratio(self.shift, float(self.scores.std(ddof=1)))
+
+    @cached_property
+    def normality(self) -> tuple[float, float] | None:
+        """Statistic and p-value of a test of normality; None for scores that do not vary."""
+        return anderson_darling(self.scores) if np.ptp(self.scores) > 0 else None
 
     def ratios(self) -> tuple[Vector, Vector]:
         """Return log-likelihood ratios of all trials in both worlds, as the pilot models them.
@@ -312,8 +303,8 @@ def play_game(audited: AuditedRound, *, budget: SampleBudget, stream: Stream) ->
     # product adds, and a replay, which has no truth, finds the same to the last digit.
     asked = tests if holds_out else [*tests, truth or tests[0]]
     pilot = sums.pilot(_directions(asked), budget.pilot, (*stream, "pilot"), added)
-    reached = [_ratio(t.shift, std) for t, (_, std) in zip(tests, pilot, strict=False)]
-    best = int(np.argmax(reached))
+    piloted = [_ratio(t.shift, std) for t, (_, std) in zip(tests, pilot, strict=False)]
+    best = int(np.argmax(piloted))
     test, real = tests[best], None
     if truth is not None and not holds_out:
         real = (truth, *pilot[-1])
@@ -330,14 +321,19 @@ def play_game(audited: AuditedRound, *, budget: SampleBudget, stream: Stream) ->
     if part is not None and np.linalg.norm(part) <= _ROUNDED * audited.rounding_std:
         part = None
     scores, along = sums.trials(test.direction, part, budget.trials, (*stream, "test"), added)
+    beyond, reached = None, 0
+    if part is not None and span is not None:
+        beyond = float(np.linalg.norm(part)) / span.norm
+        reached = int((np.abs(along - np.median(along)) > span.noise).sum())
     return PlayedGame(
         scores=scores,
         shift=test.shift,
         middle=pilot[best][0] + test.shift / 2,
         modelled=test.modelled,
-        piloted=reached[best],
+        piloted=piloted[best],
         span=span,
-        beyond=None if part is None or span is None else Beyond.of(part, span, along),
+        beyond=beyond,
+        reached=reached,
         facts=test.distribution.facts() | {"others": len(others)},
         pair=test.pair,
         real=real,

@@ -336,9 +336,7 @@ class WholeRuns:
                 for place, plan in enumerate(self.plans)
             ]
         )  # (rounds, runs)
-        worlds: tuple[
-            list[tuple[list[Vector], list[Vector]]], list[tuple[list[Vector], list[Vector]]]
-        ] = ([], [])
+        worlds: tuple[list[_Features], list[_Features]] = ([], [])
         for run in range(self.budget.draws):
             self.watch("whole runs", run / self.budget.draws)
             for world, own in zip(worlds, owners, strict=True):
@@ -363,7 +361,9 @@ class WholeRuns:
             mean = partial(_mean_sum, model=model, stream=(*self.case.stream, "path", place))
             total = mean(self.sampler, clients=cohort.others)
             if cohort.rate:
-                made.append(self._look(place, model))
+                others = OthersSum(self.sampler, model, cohort.others, self.watch)
+                look = partial(directions, others, self.case, budget=self.budget)
+                made.append(look(place=place, noise_std=plan.seen_std))
                 # Half way between the worlds, so that the path favours neither.
                 total += sum(mean(own, clients=(self.case.target,)) for own in owners) / 2
             else:
@@ -373,13 +373,6 @@ class WholeRuns:
             # beforehand.
             model = model + total / (plan.divisor or len(cohort.others) + 1)
         return made
-
-    def _look(self, place: int, model: Vector) -> Floats:
-        plan = self.plans[place]
-        others = OthersSum(self.sampler, model, plan.cohort.others, self.watch)
-        return directions(
-            others, self.case, budget=self.budget, place=place, noise_std=plan.seen_std
-        )
 
     def _one(
         self,

@@ -5,12 +5,15 @@ The attack is in `attack`, the audit of a run in `inversion`, its pictures in `p
 
 from __future__ import annotations
 
-from leakmeter.auditors.reconstruction.attack import (
-    Attack,
-    Reconstruction,
-    infer_labels,
-    invert,
-    psnr,
-)
+from typing import TYPE_CHECKING
 
-__all__ = ["Attack", "Reconstruction", "infer_labels", "invert", "psnr"]
+from leakmeter._rooms import front_page
+
+if TYPE_CHECKING:
+    from leakmeter.auditors.reconstruction.attack import Attack as Attack
+    from leakmeter.auditors.reconstruction.attack import Reconstruction as Reconstruction
+    from leakmeter.auditors.reconstruction.attack import infer_labels as infer_labels
+    from leakmeter.auditors.reconstruction.attack import invert as invert
+    from leakmeter.auditors.reconstruction.attack import psnr as psnr
+else:
+    __all__, __getattr__ = front_page(__spec__)

@@ -6,25 +6,20 @@ compute can be had without a run from here.
 
 from __future__ import annotations
 
-from leakmeter.auditors.records.game import RecordAudit, RecordBudget, RecordCase, audit_records
-from leakmeter.auditors.records.membership import (
-    Shadows,
-    logit_confidences,
-    membership_bound,
-    separation,
-)
-from leakmeter.auditors.records.pair import GradientRows
-from leakmeter.auditors.records.spectrum import Spectrum
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "GradientRows",
-    "RecordAudit",
-    "RecordBudget",
-    "RecordCase",
-    "Shadows",
-    "Spectrum",
-    "audit_records",
-    "logit_confidences",
-    "membership_bound",
-    "separation",
-]
+from leakmeter._rooms import front_page
+
+if TYPE_CHECKING:
+    from leakmeter.auditors.records.game import RecordAudit as RecordAudit
+    from leakmeter.auditors.records.game import RecordBudget as RecordBudget
+    from leakmeter.auditors.records.game import RecordCase as RecordCase
+    from leakmeter.auditors.records.game import audit_records as audit_records
+    from leakmeter.auditors.records.membership import Shadows as Shadows
+    from leakmeter.auditors.records.membership import logit_confidences as logit_confidences
+    from leakmeter.auditors.records.membership import membership_bound as membership_bound
+    from leakmeter.auditors.records.membership import separation as separation
+    from leakmeter.auditors.records.pair import GradientRows as GradientRows
+    from leakmeter.auditors.records.pair import Spectrum as Spectrum
+else:
+    __all__, __getattr__ = front_page(__spec__)

@@ -29,8 +29,7 @@ from leakmeter.auditors.audited_round import AuditedRound, Claims, ScheduledAudi
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Detail, Finding, ThreatModel
-from leakmeter.auditors.records.pair import GradientRows, PairDistribution
-from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.auditors.records.pair import GradientRows, PairDistribution, Spectrum
 from leakmeter.auditors.rng import stream
 
 # One draw of the sum for these rows as the client's records, with the other clients at their floor,
@@ -95,8 +94,8 @@ class RecordBudget:
     Attributes:
         pairs: Pairs of records among which the worst is chosen, those with the most distant
             gradients.
-        pilot: OthersSum for each world of each pair.
-        trials: OthersSum for each world of the pair that was chosen.
+        pilot: Sums for each world of each pair.
+        trials: Sums for each world of the pair that was chosen.
     """
 
     pairs: int = 8

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.noise.gaussian import gaussian
-from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.auditors.records.pair import Spectrum
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.update import Trained

@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.auditors.records.pair import Spectrum
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.update import UpdateRule

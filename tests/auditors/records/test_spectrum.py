@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.auditors.records.pair import Spectrum
 from leakmeter.auditors.rng import stream
 
 BATCH = 4
@@ -34,14 +34,6 @@ def test_without_gradients_nothing_is_saved() -> None:
     found = Spectrum.of_gram(np.zeros((3, 3)), 7, batch=1, floor=2.0)
     assert (found.rank, found.smallest, found.num_covered) == (0, 0.0, 0)
     assert (found.added_variance, found.share_saved) == (14.0, 0.0)
-
-
-def test_every_number_is_called_a_diagnostic() -> None:
-    found = Spectrum.of_gram(np.eye(3), 7, batch=1, floor=0.2).bounds()
-    assert {bound.kind for bound in found.values()} == {"diagnostic"}
-    assert all(bound.assumptions for bound in found.values())
-    assert found["rank"].value == 3
-    assert found["smallest eigenvalue"].value == 0
 
 
 def test_the_curve_runs_from_the_largest_eigenvalue_through_all_directions() -> None:
