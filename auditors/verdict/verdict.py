@@ -1,0 +1,375 @@
+"""The verdict on a run: a theorem about its findings, as data.
+
+For each attacker a and question q of a run:
+
+- shown, L(a, q): the largest lower bound without a condition about any attacker at most as strong
+  as a and any question that q implies;
+- at most, U(a, q): the smallest guarantee against any attacker at least as strong as a, for any
+  question that implies q.
+
+Hence neither decreases when the attacker gets stronger, an added finding changes no stronger row
+unless its bound is larger, and there is one number for each attacker and question. ε, bits, dB and
+shares are never ordered against each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from scipy.special import ndtri
+
+from leakmeter.auditors.codec import plain
+from leakmeter.auditors.finding import Finding, RunWarning, ThreatModel
+from leakmeter.auditors.verdict.order import (
+    Question,
+    attacker,
+    carries_bounds,
+    is_same,
+    is_weaker,
+    strongest,
+)
+from leakmeter.auditors.wording import CERTAIN, INFORMATION, is_epsilon
+
+# refuted: a lower bound is above a guarantee. rebuilt: data were reconstructed beyond chance.
+# certain: more than ε = 20 is proven. shown: some ε is proven. suspected: an estimate beyond its
+# band, or a bound under a condition. open: audited or not, nothing is shown and nothing guaranteed.
+# bounded: nothing is shown, and a guarantee is finite.
+Severity = Literal["refuted", "rebuilt", "certain", "shown", "suspected", "open", "bounded"]
+# Which of these the headline is about, the first that applies.
+Headline = Literal["refuted", "rebuilt", "leak", "interval", "suspected", "nothing"]
+# Shares beyond which a run is distorted. A single client can send values that are not finite, and
+# must not be able to discredit the audit.
+_DISTORTING: Final = {
+    "clipped-coordinates": 0.01,
+    "abandoned-rounds": 0.5,
+    "rejected-sums": 0.5,
+    "non-finite-updates": 0.01,
+}
+_Z_90: Final = float(ndtri(0.95))  # half the width of a 90 % band, in standard deviations
+
+
+@dataclass(frozen=True)
+class Row:
+    """One attacker and one question.
+
+    Attributes:
+        attacker: Who, with the most rounds and colluders that a finding of this row has.
+        question: What it wants to know.
+        findings: All that is about exactly this attacker and question.
+        shown: The bound behind what is shown; it may be about a weaker attacker. None if no audit
+            without a condition says anything here.
+        at_most: The guarantee behind the other end; it may be about a stronger attacker.
+        num_estimates: Estimates of the run, for whose number a band is corrected.
+    """
+
+    attacker: ThreatModel
+    question: Question
+    findings: tuple[Finding, ...]
+    shown: Finding | None
+    at_most: Finding | None
+    num_estimates: int = 1
+
+    @property
+    def low(self) -> float:
+        """At least this ε, with the confidence of `shown`."""
+        return 0.0 if self.shown is None else max(self.shown.value, 0.0)
+
+    @property
+    def high(self) -> float:
+        """At most this ε; infinite where nothing is guaranteed."""
+        return math.inf if self.at_most is None else self.at_most.value
+
+    @property
+    def cap(self) -> float:
+        """The largest ε that an audit of this row, or of one below it, could have shown."""
+        caps = [math.inf if f.cap is None else f.cap for f in self._audits]
+        return max(caps, default=0.0)
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether some audit without a condition looked at exactly this attacker."""
+        return bool(self._audits) or self.shown is not None
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the audit has shown all that it could, so that the truth may be far above."""
+        return self.shown is not None and self.shown.saturated and self.low > 0
+
+    @property
+    def conditional(self) -> Finding | None:
+        """The largest bound that needs a condition; it never leads, and never without it."""
+        found = [f for f in self.findings if f.is_conditional and f.value > 0]
+        return max(found, key=lambda f: f.value, default=None)
+
+    @property
+    def estimate(self) -> Finding | None:
+        """The first estimate or model of this ε."""
+        kinds = ("estimate", "approximation")
+        return next((f for f in self.findings if f.kind in kinds), None)
+
+    @property
+    def severity(self) -> Severity:
+        """How much this row asks for something to be done."""
+        if self.low > self.high:
+            return "refuted"
+        if self.low > CERTAIN:
+            return "certain"
+        if self.low > 0:
+            return "shown"
+        if self.conditional is not None or self._is_suspected:
+            return "suspected"
+        return "bounded" if math.isfinite(self.high) else "open"
+
+    @property
+    def _audits(self) -> list[Finding]:
+        return [f for f in self.findings if f.kind == "lower_bound" and not f.is_conditional]
+
+    @property
+    def _is_suspected(self) -> bool:
+        return any(is_beyond(f, self.num_estimates) for f in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        shown, upper, guess = self.shown, self.at_most, self.estimate
+        return {
+            "attacker": plain(self.attacker),
+            "unit": self.question.unit,
+            "adjacency": self.question.adjacency,
+            "severity": self.severity,
+            "audited": self.is_audited,
+            "cap": plain(self.cap) if self.is_audited else None,
+            "shown": None if shown is None else _shown(shown),
+            "saturated": self.is_saturated,
+            "at_most": None if upper is None else _at_most(upper),
+            "conditional": self.conditional is not None,
+            "estimate": None if guess is None else _estimate(guess, self.num_estimates),
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run says.
+
+    Attributes:
+        rows: One per attacker and question, the worst first.
+        delta: The δ of all rows; None where no ε has one.
+        confidence: All bounds in the rows hold together at least at this confidence.
+        bits: Figures in bits, which are not ordered against ε.
+        rest: Everything else: counts, observations.
+        warnings: Reasons to doubt the run itself.
+        accuracy: Of the last model, where anybody measured it.
+    """
+
+    rows: tuple[Row, ...]
+    delta: float | None = None
+    confidence: float | None = None
+    bits: tuple[Finding, ...] = ()
+    rest: tuple[Finding, ...] = ()
+    warnings: tuple[RunWarning, ...] = field(default=())
+    accuracy: float | None = None
+
+    @property
+    def headline(self) -> tuple[Headline, Row | None]:
+        """What leads, and the row that it is about: the first case that applies."""
+        if refuted := [row for row in self.rows if row.low > row.high]:
+            return "refuted", refuted[0]
+        if open_ := [row for row in self.rows if row.low > 0 and math.isinf(row.high)]:
+            return "leak", open_[0]
+        if bounded := [row for row in self.rows if math.isfinite(row.high)]:
+            # The largest guarantee: against whom it is given is part of the sentence.
+            return "interval", max(bounded, key=lambda row: (row.high, row.low))
+        if suspected := [row for row in self.rows if row.severity == "suspected"]:
+            return "suspected", suspected[0]
+        return "nothing", None
+
+    @property
+    def severity(self) -> Severity:
+        """That of the headline."""
+        case, row = self.headline
+        return "open" if row is None or case == "nothing" else row.severity
+
+    @property
+    def is_distorted(self) -> bool:
+        """Whether so much went wrong that the numbers are not those of a sound run."""
+        return is_distorted(self.warnings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as plain data, without its sentences."""
+        case, row = self.headline
+        return {
+            "headline": case,
+            "severity": self.severity,
+            "row": None if row is None else self.rows.index(row),
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "distorted": self.is_distorted,
+            "accuracy": plain(self.accuracy),
+            "rows": [one.to_json() for one in self.rows],
+        }
+
+
+def judge(
+    findings: Sequence[Finding],
+    warnings: Sequence[RunWarning] = (),
+    *,
+    accuracy: float | None = None,
+) -> Verdict:
+    """Return what the findings of a run, or of one round, say together.
+
+    Args:
+        findings: Of the run.
+        warnings: Reasons to doubt the run itself.
+        accuracy: Of the last model.
+    """
+    of_rows = [f for f in findings if is_epsilon(f) and f.adjacency is not None]
+    delta = _delta(of_rows)
+    bounds = [f for f in of_rows if _is_bound(f) and _holds_at(f, delta)]
+    promises = [f for f in of_rows if f.kind == "guarantee" and _holds_at(f, delta)]
+    num_estimates = sum(f.null_band is not None for f in findings if f.kind == "estimate")
+    rows = [
+        Row(
+            model,
+            question,
+            own,
+            _largest(model, question, bounds),
+            _smallest(model, question, promises),
+            max(num_estimates, 1),
+        )
+        for model, question, own in _grouped(of_rows)
+    ]
+    used = {id(row.shown): row.shown for row in rows if row.shown is not None}
+    misses = sum(1 - (f.confidence or 0.0) for f in used.values())
+    return Verdict(
+        rows=tuple(sorted(rows, key=_rank)),
+        delta=delta,
+        confidence=1 - misses if used else None,
+        bits=tuple(f for f in findings if f.quantity in INFORMATION),
+        rest=tuple(f for f in findings if f not in of_rows and f.quantity not in INFORMATION),
+        warnings=tuple(warnings),
+        accuracy=accuracy,
+    )
+
+
+def is_beyond(finding: Finding, num_estimates: int) -> bool:
+    """Whether an estimate is beyond what its method says in 95 % of runs without a leak.
+
+    The band of one estimate is widened for the number of estimates that were looked at
+    (Bonferroni), as if the null were normal: only its quantiles of 5 % and 95 % are known.
+    """
+    if finding.kind != "estimate" or finding.null_band is None:
+        return False
+    low, high = finding.null_band
+    spread = (high - low) / 2 / _Z_90
+    limit = (low + high) / 2 + spread * float(ndtri(1 - 0.05 / num_estimates))
+    return finding.value > max(limit, high)
+
+
+def is_distorted(warnings: Iterable[RunWarning]) -> bool:
+    """Whether so much went wrong that the numbers are not those of a sound run."""
+    return any(w.value > _DISTORTING.get(w.kind, math.inf) for w in warnings)
+
+
+def _is_bound(finding: Finding) -> bool:
+    return finding.kind == "lower_bound" and not finding.is_conditional
+
+
+def _delta(findings: Sequence[Finding]) -> float | None:
+    """Return the δ at which the most bounds and guarantees can be used; of several the smallest."""
+    usable = [f for f in findings if f.kind in ("lower_bound", "guarantee")]
+    deltas = sorted({f.delta or 0.0 for f in usable})
+    best = max(deltas, key=lambda d: sum(_holds_at(f, d) for f in usable), default=None)
+    return best or None
+
+
+def _holds_at(finding: Finding, delta: float | None) -> bool:
+    """Whether a number says something at δ: ε falls with δ, from either side."""
+    own, at = finding.delta or 0.0, delta or 0.0
+    return own <= at if finding.kind == "guarantee" else own >= at
+
+
+def _grouped(
+    findings: Sequence[Finding],
+) -> Iterator[tuple[ThreatModel, Question, tuple[Finding, ...]]]:
+    """Yield each attacker and question with what is about them."""
+    groups: list[tuple[ThreatModel, Question, list[Finding]]] = []
+    for f in findings:
+        model, question = attacker(f), _question(f)
+        for known, asked, own in groups:
+            if asked == question and is_same(known, model):
+                own.append(f)
+                break
+        else:
+            groups.append((model, question, [f]))
+    for _, question, own in groups:
+        yield strongest(attacker(f) for f in own), question, tuple(own)
+
+
+def _question(finding: Finding) -> Question:
+    assert finding.adjacency is not None
+    return Question(finding.unit, finding.adjacency)
+
+
+def _largest(model: ThreatModel, question: Question, bounds: Iterable[Finding]) -> Finding | None:
+    """Return the bound behind L(a, q)."""
+    usable = (
+        f
+        for f in bounds
+        if carries_bounds(attacker(f), model) and _question(f).is_implied_by(question)
+    )
+    return max(usable, key=lambda f: f.value, default=None)
+
+
+def _smallest(
+    model: ThreatModel, question: Question, promises: Iterable[Finding]
+) -> Finding | None:
+    """Return the guarantee behind U(a, q)."""
+    usable = (
+        f
+        for f in promises
+        if is_weaker(model, attacker(f)) and question.is_implied_by(_question(f))
+    )
+    return min(usable, key=lambda f: f.value, default=None)
+
+
+def _rank(row: Row) -> tuple[float, float]:
+    """Return the order of rows: by what is shown, then no guarantee before a large one."""
+    return -row.low, -row.high
+
+
+def _shown(bound: Finding) -> dict[str, Any]:
+    return {
+        "epsilon": plain(bound.value),
+        "delta": bound.delta,
+        "confidence": bound.confidence,
+        "auditor": bound.auditor,
+        "attacker": plain(bound.threat_model),
+        "adjacency": bound.adjacency,
+        "unit": bound.unit,
+        "cap": plain(bound.cap),
+        "share": bound.facts.get("share_at_threshold"),
+    }
+
+
+def _at_most(promise: Finding) -> dict[str, Any]:
+    return {
+        "epsilon": plain(promise.value),
+        "delta": promise.delta,
+        "auditor": promise.auditor,
+        "attacker": plain(promise.threat_model),
+        "adjacency": promise.adjacency,
+        "unit": promise.unit,
+        "assumptions": list(promise.assumptions),
+    }
+
+
+def _estimate(guess: Finding, num_estimates: int) -> dict[str, Any]:
+    return {
+        "epsilon": plain(guess.value),
+        "kind": guess.kind,
+        "auditor": guess.auditor,
+        "null_band": plain(guess.null_band),
+        "beyond": is_beyond(guess, num_estimates),
+    }
