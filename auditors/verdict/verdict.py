@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from scipy.special import ndtri
@@ -48,6 +48,8 @@ _DISTORTING: Final = {
     "rejected-sums": 0.5,
     "non-finite-updates": 0.01,
 }
+# Quantities of which a lower bound counts originals that fit better than every stranger does.
+RECONSTRUCTED: Final = ("originals recovered",)
 _Z_90: Final = float(ndtri(0.95))  # half the width of a 90 % band, in standard deviations
 
 
@@ -62,14 +64,16 @@ class Row:
         shown: The bound behind what is shown; it may be about a weaker attacker. None if no audit
             without a condition says anything here.
         at_most: The guarantee behind the other end; it may be about a stronger attacker.
+        cap: The largest ε that any audit behind this row could have shown; None if there is none.
         num_estimates: Estimates of the run, for whose number a band is corrected.
     """
 
     attacker: ThreatModel
     question: Question
     findings: tuple[Finding, ...]
-    shown: Finding | None
-    at_most: Finding | None
+    shown: Finding | None = None
+    at_most: Finding | None = None
+    cap: float | None = None
     num_estimates: int = 1
 
     @property
@@ -83,15 +87,9 @@ class Row:
         return math.inf if self.at_most is None else self.at_most.value
 
     @property
-    def cap(self) -> float:
-        """The largest ε that an audit of this row, or of one below it, could have shown."""
-        caps = [math.inf if f.cap is None else f.cap for f in self._audits]
-        return max(caps, default=0.0)
-
-    @property
     def is_audited(self) -> bool:
-        """Whether some audit without a condition looked at exactly this attacker."""
-        return bool(self._audits) or self.shown is not None
+        """Whether an audit without a condition could have shown something about this attacker."""
+        return self.shown is not None
 
     @property
     def is_saturated(self) -> bool:
@@ -124,10 +122,6 @@ class Row:
         return "bounded" if math.isfinite(self.high) else "open"
 
     @property
-    def _audits(self) -> list[Finding]:
-        return [f for f in self.findings if f.kind == "lower_bound" and not f.is_conditional]
-
-    @property
     def _is_suspected(self) -> bool:
         return any(is_beyond(f, self.num_estimates) for f in self.findings)
 
@@ -140,13 +134,31 @@ class Row:
             "adjacency": self.question.adjacency,
             "severity": self.severity,
             "audited": self.is_audited,
-            "cap": plain(self.cap) if self.is_audited else None,
+            "cap": plain(self.cap),
             "shown": None if shown is None else _shown(shown),
             "saturated": self.is_saturated,
             "at_most": None if upper is None else _at_most(upper),
             "conditional": self.conditional is not None,
             "estimate": None if guess is None else _estimate(guess, self.num_estimates),
         }
+
+
+@dataclass(frozen=True)
+class Block:
+    """What was found about one attacker that is no ε.
+
+    Attributes:
+        attacker: Who.
+        findings: Figures in bits first, then counts and observations.
+    """
+
+    attacker: ThreatModel
+    findings: tuple[Finding, ...]
+
+    @property
+    def bits(self) -> tuple[Finding, ...]:
+        """The figures in bits."""
+        return tuple(f for f in self.findings if f.quantity in INFORMATION)
 
 
 @dataclass(frozen=True)
@@ -157,8 +169,9 @@ class Verdict:
         rows: One per attacker and question, the worst first.
         delta: The δ of all rows; None where no ε has one.
         confidence: All bounds in the rows hold together at least at this confidence.
-        bits: Figures in bits, which are not ordered against ε.
-        rest: Everything else: counts, observations.
+        rebuilt: Reconstructions that are tests against a control, those beyond it first.
+        others: What is no ε, by attacker: figures in bits, counts, observations. Never ordered
+            against the rows.
         warnings: Reasons to doubt the run itself.
         accuracy: Of the last model, where anybody measured it.
     """
@@ -166,8 +179,8 @@ class Verdict:
     rows: tuple[Row, ...]
     delta: float | None = None
     confidence: float | None = None
-    bits: tuple[Finding, ...] = ()
-    rest: tuple[Finding, ...] = ()
+    rebuilt: tuple[Finding, ...] = ()
+    others: tuple[Block, ...] = ()
     warnings: tuple[RunWarning, ...] = field(default=())
     accuracy: float | None = None
 
@@ -176,11 +189,13 @@ class Verdict:
         """What leads, and the row that it is about: the first case that applies."""
         if refuted := [row for row in self.rows if row.low > row.high]:
             return "refuted", refuted[0]
+        if any(is_rebuilt(f) for f in self.rebuilt):
+            return "rebuilt", None
         if open_ := [row for row in self.rows if row.low > 0 and math.isinf(row.high)]:
             return "leak", open_[0]
         if bounded := [row for row in self.rows if math.isfinite(row.high)]:
             # The largest guarantee: against whom it is given is part of the sentence.
-            return "interval", max(bounded, key=lambda row: (row.high, row.low))
+            return "interval", max(bounded, key=lambda r: (r.high, r.low, r.at_most in r.findings))
         if suspected := [row for row in self.rows if row.severity == "suspected"]:
             return "suspected", suspected[0]
         return "nothing", None
@@ -189,7 +204,9 @@ class Verdict:
     def severity(self) -> Severity:
         """That of the headline."""
         case, row = self.headline
-        return "open" if row is None or case == "nothing" else row.severity
+        if case == "rebuilt":
+            return "rebuilt"
+        return "open" if row is None else row.severity
 
     @property
     def is_distorted(self) -> bool:
@@ -229,28 +246,47 @@ def judge(
     bounds = [f for f in of_rows if _is_bound(f) and _holds_at(f, delta)]
     promises = [f for f in of_rows if f.kind == "guarantee" and _holds_at(f, delta)]
     num_estimates = sum(f.null_band is not None for f in findings if f.kind == "estimate")
-    rows = [
-        Row(
+    rows = []
+    for model, question, own in _grouped(of_rows):
+        below, above = _usable(model, question, bounds), _covering(model, question, promises)
+        row = Row(
             model,
             question,
             own,
-            _largest(model, question, bounds),
-            _smallest(model, question, promises),
-            max(num_estimates, 1),
+            shown=max(below, key=lambda f: f.value, default=None),
+            at_most=min(above, key=lambda f: f.value, default=None),
+            cap=max((math.inf if f.cap is None else f.cap for f in below), default=None),
+            num_estimates=max(num_estimates, 1),
         )
-        for model, question, own in _grouped(of_rows)
-    ]
-    used = {id(row.shown): row.shown for row in rows if row.shown is not None}
-    misses = sum(1 - (f.confidence or 0.0) for f in used.values())
+        rows.append(row)
+    tests = [f for f in findings if f.quantity in RECONSTRUCTED and f.kind == "lower_bound"]
+    # The largest is chosen after all are seen, so all of them must hold: the chances to miss add up.
+    misses = sum(1 - (f.confidence or 0.0) for f in (*bounds, *filter(_is_bound, tests)))
     return Verdict(
         rows=tuple(sorted(rows, key=_rank)),
         delta=delta,
-        confidence=1 - misses if used else None,
-        bits=tuple(f for f in findings if f.quantity in INFORMATION),
-        rest=tuple(f for f in findings if f not in of_rows and f.quantity not in INFORMATION),
+        confidence=1 - misses if misses else None,
+        rebuilt=tuple(sorted(tests, key=is_rebuilt, reverse=True)),
+        others=_blocks([f for f in findings if f not in of_rows and f not in tests]),
         warnings=tuple(warnings),
         accuracy=accuracy,
     )
+
+
+def _blocks(findings: Sequence[Finding]) -> tuple[Block, ...]:
+    """Return what is no ε, by attacker, those with figures in bits first."""
+    groups: dict[ThreatModel, list[Finding]] = {}
+    for f in findings:
+        model = replace(attacker(f), participations=f.threat_model.participations and 1)
+        groups.setdefault(replace(model, colluders=0), []).append(f)
+    made = [
+        Block(
+            strongest(attacker(f) for f in own),
+            tuple(sorted(own, key=lambda f: f.quantity not in INFORMATION)),
+        )
+        for own in groups.values()
+    ]
+    return tuple(sorted(made, key=lambda block: not block.bits))
 
 
 def is_beyond(finding: Finding, num_estimates: int) -> bool:
@@ -265,6 +301,11 @@ def is_beyond(finding: Finding, num_estimates: int) -> bool:
     spread = (high - low) / 2 / _Z_90
     limit = (low + high) / 2 + spread * float(ndtri(1 - 0.05 / num_estimates))
     return finding.value > max(limit, high)
+
+
+def is_rebuilt(finding: Finding) -> bool:
+    """Whether originals were recovered beyond what chance explains, without a condition."""
+    return finding.quantity in RECONSTRUCTED and _is_bound(finding) and finding.value > 0
 
 
 def is_distorted(warnings: Iterable[RunWarning]) -> bool:
@@ -312,31 +353,30 @@ def _question(finding: Finding) -> Question:
     return Question(finding.unit, finding.adjacency)
 
 
-def _largest(model: ThreatModel, question: Question, bounds: Iterable[Finding]) -> Finding | None:
-    """Return the bound behind L(a, q)."""
-    usable = (
+def _usable(model: ThreatModel, question: Question, bounds: Iterable[Finding]) -> list[Finding]:
+    """Return the bounds that are about this attacker and question, or about weaker ones."""
+    return [
         f
         for f in bounds
         if carries_bounds(attacker(f), model) and _question(f).is_implied_by(question)
-    )
-    return max(usable, key=lambda f: f.value, default=None)
+    ]
 
 
-def _smallest(
-    model: ThreatModel, question: Question, promises: Iterable[Finding]
-) -> Finding | None:
-    """Return the guarantee behind U(a, q)."""
-    usable = (
+def _covering(model: ThreatModel, question: Question, promises: Iterable[Finding]) -> list[Finding]:
+    """Return the guarantees against this attacker for this question, or against stronger ones."""
+    return [
         f
         for f in promises
         if is_weaker(model, attacker(f)) and question.is_implied_by(_question(f))
-    )
-    return min(usable, key=lambda f: f.value, default=None)
+    ]
 
 
-def _rank(row: Row) -> tuple[float, float]:
-    """Return the order of rows: by what is shown, then no guarantee before a large one."""
-    return -row.low, -row.high
+def _rank(row: Row) -> tuple[float, float, bool]:
+    """Return the order of rows: by what is shown, then no guarantee before a large one.
+
+    Of equal rows, that of whoever was audited comes before those that take its bound over.
+    """
+    return -row.low, -row.high, row.shown not in row.findings
 
 
 def _shown(bound: Finding) -> dict[str, Any]:

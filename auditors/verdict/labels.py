@@ -1,6 +1,7 @@
-"""Findings in the fewest words that keep their meaning: cells of a table, pieces of a line.
+"""Rows and findings in the fewest words that keep their meaning: cells and pieces of a line.
 
-`wording` has the full sentences; a cell never says more than they do.
+The one table of words for terminal, page, CSV and advice. `wording` has the full sentences; a cell
+never says more than they do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Final
 
 from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.verdict.order import Question
+from leakmeter.auditors.verdict.verdict import Row, Severity
 from leakmeter.auditors.wording import (
+    CERTAIN,
     INFORMATION,
     OBSERVED,
     SIGNS,
@@ -19,9 +23,19 @@ from leakmeter.auditors.wording import (
     number,
     percent,
     quantity,
+    sureness,
     value,
 )
 
+SEVERITIES: Final[Mapping[Severity, str]] = {
+    "refuted": "guarantee refuted",
+    "rebuilt": "data rebuilt",
+    "certain": "practically certain",
+    "shown": "leak shown",
+    "suspected": "leak suspected",
+    "open": "nothing shown, nothing guaranteed",
+    "bounded": "bounded by a guarantee",
+}
 _OBSERVERS: Final[Mapping[Observer, str]] = {
     "server": "server",
     "outsider": "outsider",
@@ -55,14 +69,27 @@ _SEES: Final[Mapping[Sees, tuple[str, str]]] = {
 }
 # What the two worlds differ in: in a cell, and as the end of a sentence. "Given": the attacker
 # holds the update or record in question.
-_STAKES: Final = {
-    ("client", "zero-out"): ("if an update was sent", "whether a client sent a given update"),
-    ("client", "add-remove"): ("if a client took part", "whether a given client took part"),
-    ("client", "honest-seat"): ("if a canary was there", "whether a canary replaced a client"),
-    ("client", "replace"): ("which of two updates", "which of two given updates a client sent"),
-    ("record", "zero-out"): ("if a record was used", "whether a given record was used"),
-    ("record", "add-remove"): ("if a record was used", "whether a given record was used"),
-    ("record", "replace"): ("which of two records", "which of two given records a client held"),
+_STAKES: Final[Mapping[Question, tuple[str, str]]] = {
+    Question("client", "zero-out"): (
+        "if an update was sent",
+        "whether a client sent a given update",
+    ),
+    Question("client", "add-remove"): ("if a client took part", "whether a given client took part"),
+    Question("client", "honest-seat"): (
+        "if a canary was there",
+        "whether a canary replaced a client",
+    ),
+    Question("client", "replace"): (
+        "which of two updates",
+        "which of two given updates a client sent",
+    ),
+    Question("record", "zero-out"): ("if a record was used", "whether a given record was used"),
+    Question("record", "add-remove"): ("if a record was used", "whether a given record was used"),
+    Question("record", "replace"): (
+        "which of two records",
+        "which of two given records a client held",
+    ),
+    Question("record", "honest-seat"): ("if a record was used", "whether a given record was used"),
 }
 _DATA_SETS: Final = ("which of two data sets", "which of two given data sets a client holds")
 _ABOUT: Final = {
@@ -83,10 +110,16 @@ _MOST = 24  # columns of a cell whose words are another project's
 
 def who(model: ThreatModel) -> str:
     """Return the attacker as a cell, such as "outsider, every model"."""
-    name = _OBSERVERS[model.observer]
-    if model.sees is None:
-        return name
-    return f"{name}, {_SEEN[model.sees][model.participations is not None]}"
+    words = [_OBSERVERS[model.observer]]
+    if model.sees is not None:
+        words.append(_SEEN[model.sees][model.participations is not None])
+    if not model.knows_cohort and model.sees not in (None, "final model"):
+        words.append("cohort hidden")
+    if model.conduct == "active":
+        words.append("active")
+    if model.game == "worst-data":
+        words.append("worst data")
+    return ", ".join(words)
 
 
 def subject(model: ThreatModel) -> str:
@@ -97,26 +130,63 @@ def subject(model: ThreatModel) -> str:
     return f"{name} sees {_SEES[model.sees][model.participations is not None]}"
 
 
-def tells(finding: Finding) -> str:
-    """Return what the attacker can tell, as a cell."""
-    if known := _stakes(finding):
-        return known[0]
+def tells(row: Row) -> str:
+    """Return what the attacker of a row can tell, as a cell."""
+    return _stakes(row)[0]
+
+
+def question(row: Row) -> str:
+    """Return what the attacker of a row can tell, as the end of a sentence."""
+    return _stakes(row)[1]
+
+
+def about(finding: Finding) -> str:
+    """Return what a figure in bits, or another quantity, is about, as a cell."""
     if finding.quantity in INFORMATION:
         return _ABOUT.get(finding.quantity, "part of an update")
     return _cut(_ABOUT.get(finding.quantity, quantity(finding.quantity)))
 
 
-def question(finding: Finding) -> str:
-    """Return what the attacker can tell, as the end of a sentence."""
-    known = _stakes(finding)
-    return known[1] if known else f"something about a {finding.unit}"
-
-
-def _stakes(finding: Finding) -> tuple[str, str] | None:
+def _stakes(row: Row) -> tuple[str, str]:
     """Return what the two worlds differ in, as a cell and as the end of a sentence."""
-    if finding.threat_model.holds == "two data sets":
-        return _DATA_SETS
-    return _STAKES.get((finding.unit, finding.adjacency or ""))
+    held = {f.threat_model.holds for f in row.findings if f.kind != "guarantee"}
+    return _DATA_SETS if held == {"two data sets"} else _STAKES[row.question]
+
+
+def shown(row: Row) -> str:
+    """Return what is shown, as a cell; a bound under a condition is no number without it."""
+    if row.shown is not None:
+        return amount(row.shown) if row.low > 0 else "nothing"
+    if row.conditional is not None:
+        return "see details"
+    if row.estimate is not None:
+        return amount(row.estimate)
+    return "not audited"
+
+
+def at_most(row: Row) -> str:
+    """Return what is guaranteed, as a cell."""
+    return "no bound" if row.at_most is None else amount(row.at_most)
+
+
+def evidence(row: Row) -> str:
+    """Return how strong the evidence of a row is, as a cell."""
+    if row.low > 0:
+        return f"proven {trust(row.shown)}" if row.shown is not None else ""
+    if row.conditional is not None:
+        return "conditional"
+    if row.shown is not None:
+        return "cannot show" if row.cap == 0 else "not shown"
+    if row.estimate is not None:
+        return "model only" if row.estimate.kind == "approximation" else "estimate"
+    return "theorem" if math.isfinite(row.high) else "–"
+
+
+def sure(row: Row) -> str:
+    """Return how sure a proven ε makes the attacker, as a label."""
+    if row.low > CERTAIN:
+        return "practically certain"
+    return f"at least {sureness(row.low)} sure" if row.low > 0 else shown(row)
 
 
 def amount(finding: Finding) -> str:

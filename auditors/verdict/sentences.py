@@ -1,0 +1,224 @@
+"""The verdict in sentences: one for everybody, one in the words of data protection, and its ends.
+
+Never stronger than the fields: a lower bound is "at least", an adjective needs both ends, and what
+holds under a condition is said with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from leakmeter.auditors.assumptions import sentence_of
+from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.verdict.labels import amount, question, subject, who
+from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt
+from leakmeter.auditors.wording import (
+    CERTAIN,
+    condition,
+    counted,
+    is_certain,
+    number,
+    percent,
+    sureness,
+    value,
+)
+
+NOT_EVIDENCE: Final = "This is not evidence of privacy"
+# With what the evidence was gathered, by what the attacker of a test holds.
+_EVIDENCE: Final = {
+    "canary": "with artificial updates that the audit sent in place of clients' own",
+    "two updates": "in trials that simulate a round",
+    "two data sets": "in trials that simulate the run",
+    "record": "with records that were used and records that were not",
+    None: "by the audit",
+}
+_RISKS: Final = {  # by unit: what a proven ε makes possible, in the words of data protection
+    "client": "a client can be singled out",
+    "record": "it can be inferred whether a record was used",
+}
+
+
+def headline(verdict: Verdict) -> str:
+    """Return the verdict on a run for everybody."""
+    said = _headline(verdict)
+    if verdict.is_distorted:
+        return f"The run is distorted, so its numbers say little about a sound one. {said}"
+    return said
+
+
+def protection(verdict: Verdict) -> str:
+    """Return what the verdict means in the words of data protection, with its evidence."""
+    case, row = verdict.headline
+    if case == "rebuilt":
+        best = next(f for f in verdict.rebuilt if is_rebuilt(f))
+        return f"In data-protection terms: records can be reconstructed ({_trusted(best)})."
+    if row is not None and row.shown is not None and row.low > 0:
+        how = _EVIDENCE[row.shown.threat_model.holds]
+        risk = _RISKS[row.shown.unit]
+        return f"In data-protection terms: {risk}; shown {how} ({_trusted(row.shown)})."
+    if case == "interval" and row is not None:
+        unit = row.question.unit
+        return (
+            f"In data-protection terms: singling out a {unit} is limited by the guarantee; no "
+            "audit showed that it is possible."
+        )
+    return (
+        "In data-protection terms: nothing follows about singling out, membership or "
+        "reconstruction, in either direction."
+    )
+
+
+def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
+    """Return against whom something is guaranteed, or that nothing is.
+
+    Args:
+        verdict: Of the run.
+        adds_noise: Whether the run adds noise; None where nobody knows.
+    """
+    bounded = [row for row in verdict.rows if math.isfinite(row.high)]
+    if not bounded:
+        return (
+            "No upper bound: this run adds no noise."
+            if adds_noise is False
+            else "No upper bound: nothing is guaranteed against these attackers."
+        )
+    worst = max(bounded, key=lambda row: row.high)
+    assert worst.at_most is not None
+    given = worst.at_most
+    terms = "" if given.delta is None else f" at δ = {number(given.delta)}"
+    at_best = min(row.high for row in bounded) == worst.high
+    most = "Guaranteed" if at_best else "The largest guarantee"
+    return (
+        f"{most}: {amount(given)}{terms} for a {given.unit} ({given.adjacency}) against: "
+        f"{who(given.threat_model)}{_given_that(given)}."
+    )
+
+
+def together(verdict: Verdict) -> str:
+    """Return with which confidence everything that is shown holds."""
+    if verdict.confidence is None:
+        return ""
+    if verdict.confidence <= 0:
+        return "Each bound holds at its own confidence; together they have none."
+    return f"All that is shown holds together with {percent(verdict.confidence)} confidence."
+
+
+def _headline(verdict: Verdict) -> str:
+    case, row = verdict.headline
+    if case == "rebuilt":
+        return _rebuilt(next(f for f in verdict.rebuilt if is_rebuilt(f)))
+    if row is None:
+        return _nothing(verdict)
+    match case:
+        case "refuted":
+            return _refuted(row)
+        case "leak":
+            return _leak(row)
+        case "interval":
+            return _interval(row, verdict)
+        case _:
+            return _suspected(row)
+
+
+def _refuted(row: Row) -> str:
+    assert row.shown is not None
+    assert row.at_most is not None
+    return (
+        f"A guarantee is refuted: {amount(row.at_most)} is claimed against "
+        f"{_lowered(subject(row.attacker))}, and the audit shows {amount(row.shown)} "
+        f"({_trusted(row.shown)}). An assumption of the guarantee does not hold."
+    )
+
+
+def _rebuilt(best: Finding) -> str:
+    total = best.facts.get("originals")
+    of = f" of {total}" if isinstance(total, int) else ""
+    return (
+        f"{subject(best.threat_model)} can rebuild training records: {value(best)}{of} originals "
+        f"were recovered better than every stranger ({_trusted(best)})."
+    )
+
+
+def _leak(row: Row) -> str:
+    assert row.shown is not None
+    attacker, limit = subject(row.attacker), ""
+    if row.is_saturated:
+        limit = " The audit is at its limit, and the truth may be far above."
+    return (
+        f"{attacker} can be {_certainty(row)} {question(row)} ({amount(row.shown)}"
+        f"{_share(row.shown)}). Nothing is guaranteed against this attacker.{limit}"
+    )
+
+
+def _certainty(row: Row) -> str:
+    if row.low > CERTAIN:
+        return "practically certain"
+    return f"at least {sureness(row.low)} sure"
+
+
+def _share(bound: Finding) -> str:
+    """Return how many canaries a bound rests on, and how often each played."""
+    share, rounds = bound.facts.get("share_at_threshold"), bound.threat_model.participations
+    if not isinstance(share, float):
+        return ""
+    each = f", each in {counted(rounds, 'round')}" if rounds is not None else ""
+    return f", for at least {number(100 * share, 2, 'lower_bound')} % of the canaries{each}"
+
+
+def _interval(row: Row, verdict: Verdict) -> str:
+    assert row.at_most is not None
+    shown = f"at least {number(row.low, kind='lower_bound')} (shown) and " if row.low > 0 else ""
+    attacker, upper = _lowered(subject(row.attacker)), row.at_most
+    worth = ", which promises practically nothing" if is_certain(upper) else ""
+    said = (
+        f"For {attacker}, ε is {shown}at most {value(upper)} (guaranteed{worth}) for the question "
+        f"{question(row)}{_given_that(upper)}."
+    )
+    left = [one.attacker for one in verdict.rows if math.isinf(one.high)]
+    return said + (f" Nothing is guaranteed against: {_named(left)}." if left else "")
+
+
+def _suspected(row: Row) -> str:
+    attacker = _lowered(subject(row.attacker))
+    if row.conditional is not None:
+        words = condition(row.conditional)
+        return (
+            f"A leak is shown under a condition only: {words}, {attacker} can tell "
+            f"{question(row)} ({amount(row.conditional)}). Nothing is guaranteed."
+        )
+    assert row.estimate is not None
+    return (
+        f"A leak is suspected, not proven: {attacker} may tell {question(row)} "
+        f"({amount(row.estimate)}). Nothing is guaranteed."
+    )
+
+
+def _nothing(verdict: Verdict) -> str:
+    looked = [row for row in verdict.rows if row.is_audited]
+    if not looked:
+        return f"No attacker was audited, and nothing is guaranteed. {NOT_EVIDENCE}."
+    tried = counted(len(looked), "attacker")
+    return f"No leak was shown ({tried} tried), and nothing is guaranteed. {NOT_EVIDENCE}."
+
+
+def _given_that(promise: Finding) -> str:
+    """Return the condition under which a guarantee holds, and how many more there are."""
+    if not promise.assumptions:
+        return ""
+    more = len(promise.assumptions) - 1
+    also = f" ({more} more in the details)" if more else ""
+    return f", given that {sentence_of(promise.assumptions[0]).rstrip('.')}{also}"
+
+
+def _trusted(bound: Finding) -> str:
+    return f"{percent(bound.confidence or 0.0)} confidence"
+
+
+def _named(models: Iterable[ThreatModel]) -> str:
+    return "; ".join(dict.fromkeys(who(model) for model in models))
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
