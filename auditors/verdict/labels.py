@@ -155,8 +155,10 @@ def _stakes(row: Row) -> tuple[str, str]:
 
 def shown(row: Row) -> str:
     """Return what is shown, as a cell; a bound under a condition is no number without it."""
-    if row.shown is not None:
-        return amount(row.shown) if row.low > 0 else "nothing"
+    if row.shown is not None and row.low > 0:
+        return amount(row.shown)
+    if row.is_audited:
+        return "nothing"
     if row.conditional is not None:
         return "see details"
     if row.estimate is not None:
@@ -175,11 +177,22 @@ def evidence(row: Row) -> str:
         return f"proven {trust(row.shown)}" if row.shown is not None else ""
     if row.conditional is not None:
         return "conditional"
-    if row.shown is not None:
+    if row.is_audited:
         return "cannot show" if row.cap == 0 else "not shown"
     if row.estimate is not None:
         return "model only" if row.estimate.kind == "approximation" else "estimate"
     return "theorem" if math.isfinite(row.high) else "–"
+
+
+def strength(finding: Finding) -> str:
+    """Return how strong a number outside the rows is, as a cell."""
+    return {"approximation": "model only", "guarantee": "theorem"}.get(finding.kind, finding.kind)
+
+
+def ceiling(finding: Finding) -> str:
+    """Return the most that a figure in bits can be, as a cell."""
+    most = finding.facts.get("at_most_bits")
+    return f"≤ {number(most, kind='guarantee')}" if isinstance(most, float) else "no bound"
 
 
 def sure(row: Row) -> str:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from leakmeter.auditors.assumptions import sentence_of
+from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.verdict.labels import amount, question, subject, who
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt
@@ -204,12 +204,11 @@ def _nothing(verdict: Verdict) -> str:
 
 
 def _given_that(promise: Finding) -> str:
-    """Return the condition under which a guarantee holds, and how many more there are."""
-    if not promise.assumptions:
-        return ""
-    more = len(promise.assumptions) - 1
-    also = f" ({more} more in the details)" if more else ""
-    return f", given that {sentence_of(promise.assumptions[0]).rstrip('.')}{also}"
+    """Return the condition under which a guarantee holds."""
+    if unchecked := conditions(promise.assumptions):
+        return f", if {' and if '.join(sentence_of(a).rstrip('.') for a in unchecked)}"
+    count = len(promise.assumptions)
+    return f", under {counted(count, 'stated assumption')}" if count else ""
 
 
 def _trusted(bound: Finding) -> str:

@@ -88,8 +88,8 @@ class Row:
 
     @property
     def is_audited(self) -> bool:
-        """Whether an audit without a condition could have shown something about this attacker."""
-        return self.shown is not None
+        """Whether an audit without a condition looked at exactly this attacker."""
+        return any(_is_bound(f) for f in self.findings)
 
     @property
     def is_saturated(self) -> bool:
@@ -260,7 +260,7 @@ def judge(
         )
         rows.append(row)
     tests = [f for f in findings if f.quantity in RECONSTRUCTED and f.kind == "lower_bound"]
-    # The largest is chosen after all are seen, so all of them must hold: the chances to miss add up.
+    # The largest is chosen after all are seen, so all must hold: their chances to miss add up.
     misses = sum(1 - (f.confidence or 0.0) for f in (*bounds, *filter(_is_bound, tests)))
     return Verdict(
         rows=tuple(sorted(rows, key=_rank)),

@@ -1,18 +1,20 @@
-"""What the numbers about one attacker mean in words, at most as strongly as their kinds allow."""
+"""What the numbers of one row mean in words, at most as strongly as their kinds allow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.judge.adversary import Group, unsaid_bounds
+from leakmeter.auditors.verdict.labels import amount, who
+from leakmeter.auditors.verdict.verdict import Block, Row
 from leakmeter.auditors.wording import (
     INFORMATION,
     OBSERVED,
     capital,
     claim,
+    counted,
     evidence,
     is_certain,
     is_epsilon,
@@ -20,6 +22,7 @@ from leakmeter.auditors.wording import (
     number,
     observation,
     percent,
+    remarked,
     sentence,
     signed,
     size,
@@ -28,53 +31,87 @@ from leakmeter.auditors.wording import (
     value,
 )
 
-_STAKES = {
-    ("client", "zero-out"): "whether a client sent its update or nothing",
-    ("client", "add-remove"): "whether a client took part",
-    ("client", "honest-seat"): "whether a canary took a client's place",
-    ("client", "replace"): "which of two updates a client sent",
-    ("record", "zero-out"): "whether a record was used",
-    ("record", "add-remove"): "whether a record was used",
-    ("record", "replace"): "which of two records a client held",
-}
+# What leads: a bound before what is merely estimated, and that before what is promised.
+_ORDER = ("lower_bound", "estimate", "approximation", "guarantee", "diagnostic")
 _NOT_PRIVATE = "This is not a proof of privacy: another attacker, or more samples, may show a leak."
 
 
-def stake(finding: Finding) -> str | None:
-    """Return what the two worlds of a finding differ in, as a question half."""
-    return _STAKES.get((finding.unit, finding.adjacency or ""))
+def ends(row: Row) -> str:
+    """Return what is shown and what is guaranteed against one attacker."""
+    shown = "nothing" if row.low <= 0 or row.shown is None else remarked(row.shown)
+    if row.at_most is None or math.isinf(row.high):
+        return f"{shown} shown, nothing guaranteed"
+    return f"{shown} shown … {remarked(row.at_most)} guaranteed"
 
 
-def found(group: Group) -> tuple[str, ...]:
+def leading(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the numbers to show first: one bound per auditor, then all but diagnostics.
+
+    Of an auditor's lower bounds the first that needs no condition, in the order in which it lists
+    them.
+    """
+    ordered = sorted(findings, key=lambda f: (_ORDER.index(f.kind), f.is_conditional))
+    bounded: set[str] = set()
+    kept = []
+    for f in ordered:
+        if f.kind == "diagnostic" or (f.kind == "lower_bound" and f.auditor in bounded):
+            continue
+        if f.kind == "lower_bound":
+            bounded.add(f.auditor)
+        kept.append(f)
+    return kept
+
+
+def unsaid_bounds(findings: Sequence[Finding]) -> str:
+    """Return how many lower bounds `leading` leaves to the table, in words; empty if none."""
+    said = leading(findings)
+    left = [f for f in findings if f.kind == "lower_bound" and f not in said]
+    conditional = sum(f.is_conditional for f in left)
+    counts = ((len(left) - conditional, "by other methods"), (conditional, "under conditions"))
+    words = [f"{counted(count, 'more lower bound')} {how}" for count, how in counts if count]
+    return " and ".join(words)
+
+
+def told(part: Row | Block) -> list[Finding]:
+    """Return the numbers that are told about a row, its two ends among them."""
+    own = leading(part.findings)
+    taken = [part.shown, part.at_most] if isinstance(part, Row) else []
+    return own + [f for f in taken if f is not None and f not in own and _says(f)]
+
+
+def _says(finding: Finding) -> bool:
+    """Whether a number from another row says anything here."""
+    return finding.value > 0 if finding.kind == "lower_bound" else math.isfinite(finding.value)
+
+
+def found(part: Row | Block) -> tuple[str, ...]:
     """Return each leading number and each guarantee with what it means."""
-    shown = [*group.leads, *group.guarantees]
+    shown = told(part)
     alike = [(f.quantity, f.kind) for f in shown]
     sentences = []
     for f in shown:
         # Two of one kind would look the same without their rule.
         how = f" ({f.rule})" if alike.count((f.quantity, f.kind)) > 1 else ""
+        how = how if f in part.findings else f" (shown for: {who(f.threat_model)})"
         about = f", {words}" if (words := size(f)) else ""
         rests = f" {sentence(words)}" if (words := evidence(f)) else ""
         meant = f"{_meaning(f)}{rests}".strip()
         sentences.append(f"{capital(claim(f))}{terms(f)}{about}{how}. {meant}".strip())
-    sentences = [*(sentence(f.rule) for f in certainties(group)), *sentences, *surprises(group)]
-    sentences += [sentence(observation(f)) for f in observations(group)]
-    if extra := unsaid_bounds(group.findings):
-        sentences.append(
-            f"{extra}: see the table. The largest of several has less confidence than each "
-            "one alone."
-        )
+    sentences = [*(sentence(f.rule) for f in certainties(part)), *sentences, *surprises(part)]
+    sentences += [sentence(observation(f)) for f in observations(part)]
+    if extra := unsaid_bounds(part.findings):
+        sentences.append(f"{extra}: see the table.")
     return tuple(sentences)
 
 
-def certainties(group: Group) -> list[Finding]:
+def certainties(part: Row | Block) -> list[Finding]:
     """Return what separated the two worlds in every draw; no bound on ε, but no mere remark."""
-    return [f for f in group.findings if f.quantity == "certain separation" and f.value > 0]
+    return [f for f in part.findings if f.quantity == "certain separation" and f.value > 0]
 
 
-def observations(group: Group) -> list[Finding]:
+def observations(part: Row | Block) -> list[Finding]:
     """Return diagnostics whose number is worth printing next to bounds and estimates."""
-    return [f for f in group.findings if f.kind == "diagnostic" and f.quantity in OBSERVED]
+    return [f for f in part.findings if f.kind == "diagnostic" and f.quantity in OBSERVED]
 
 
 def draws_of(finding: Finding) -> str:
@@ -89,26 +126,25 @@ def draws_of(finding: Finding) -> str:
     )
 
 
-def surprises(group: Group) -> Iterator[str]:
-    """Yield why a lower bound is above the estimate of the same auditor, where it is printed so."""
-    if group.adversary.model.sees is None:  # claims in prose are not compared
-        return
-    for bound in (f for f in group.leads if f.kind == "lower_bound"):
-        for f in group.leads:
-            same = (f.auditor, f.quantity, f.delta) == (bound.auditor, bound.quantity, bound.delta)
-            is_above = bound.value > f.value and value(bound) != value(f)
-            if f.kind == "estimate" and same and is_above:
-                own = [a for a in f.assumptions if a not in bound.assumptions]
-                why = f" The estimate alone assumes that {sentence_of(own[0])}." if own else ""
-                yield (
-                    f"The lower bound {signed(bound)} is above the estimate {signed(f)}: the two "
-                    f"methods differ.{why}"
-                )
-
-
-def is_beyond(finding: Finding) -> bool:
-    """Whether an estimate is more than the same method says without a leak."""
-    return finding.null_band is not None and finding.value > finding.null_band[1]
+def surprises(part: Row | Block) -> Iterator[str]:
+    """Yield numbers that do not fit: an estimate below a proven bound, or above a guarantee."""
+    for f in part.findings:
+        if f.kind != "estimate" or not isinstance(part, Row):
+            continue
+        own = [b for b in part.findings if b.kind == "lower_bound" and b.auditor == f.auditor]
+        bound = next((b for b in leading(own) if b.value > f.value and value(b) != value(f)), None)
+        if bound is not None and f.delta == bound.delta:
+            taken = [a for a in f.assumptions if a not in bound.assumptions]
+            why = f" The estimate alone assumes that {sentence_of(taken[0])}." if taken else ""
+            yield (
+                f"The lower bound {signed(bound)} is above the estimate {signed(f)}: the two "
+                f"methods differ.{why}"
+            )
+        if part.at_most is not None and f.value > part.high:
+            yield (
+                f"The estimate {signed(f)} is above the guarantee {amount(part.at_most)}, which is "
+                "proven: the estimate is too high."
+            )
 
 
 def _meaning(finding: Finding) -> str:
@@ -167,9 +203,9 @@ def _reach(finding: Finding) -> str:
     return f"With these samples the audit can show at most {number(finding.cap)}."
 
 
-def sure(group: Group) -> tuple[str, ...]:
+def sure(part: Row | Block) -> tuple[str, ...]:
     """Return how far the leading numbers can be trusted."""
-    shown = [*group.leads, *group.guarantees]
+    shown = told(part)
     sentences: list[str] = []
     for f in shown:
         if f.kind == "lower_bound" and f.confidence is not None:
@@ -188,13 +224,9 @@ def sure(group: Group) -> tuple[str, ...]:
             leaning = f"assumes that {_leaning(f)}" if f.assumptions else "needs no assumptions"
             sentences.append(f"The guarantee is proven and {leaning}.")
     measured = [f for f in shown if f.kind in ("lower_bound", "estimate")]
-    if measured and not any(_shows(f) for f in measured):
+    if measured and not any(f.value > 0 for f in measured if f.kind == "lower_bound"):
         sentences.append(_NOT_PRIVATE)
     return tuple(dict.fromkeys(sentences))
-
-
-def _shows(finding: Finding) -> bool:
-    return is_beyond(finding) if finding.kind == "estimate" else finding.value > 0
 
 
 def _leaning(finding: Finding) -> str:

@@ -1,0 +1,239 @@
+"""What a run says as lines of text, for a terminal and a log: in short, and in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import shorten, wrap
+
+from leakmeter.auditors.finding import Finding, Limitation
+from leakmeter.auditors.verdict import labels, sentences
+from leakmeter.auditors.verdict.meaning import (
+    certainties,
+    ends,
+    observations,
+    surprises,
+    told,
+    unsaid_bounds,
+)
+from leakmeter.auditors.verdict.steps import MAX_STEPS, Step, steps
+from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
+from leakmeter.auditors.wording import (
+    claim,
+    counted,
+    evidence,
+    null_band,
+    observation,
+    observed,
+    plain_spaces,
+    size,
+    terms,
+)
+
+_WIDTH = 80  # of an ordinary terminal
+_VERDICT, _NEXT = "VERDICT  ", "NEXT  "
+_HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
+_MIN_WIDTH = 12  # of a column
+_MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES = 5, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the last lines of a run say in addition to its findings.
+
+    Attributes:
+        steps: What to do next.
+        adds_noise: Whether the run adds noise; None where nobody knows.
+        places: Further lines, such as where the page is.
+        width: Columns of the terminal.
+    """
+
+    steps: Sequence[Step] = ()
+    adds_noise: bool | None = None
+    places: Sequence[str] = ()
+    width: int = _WIDTH
+
+
+def summary(
+    verdict: Verdict, failures: Sequence[str] = (), ending: Ending | None = None
+) -> list[str]:
+    """Return the end of a run in at most 25 lines: verdict, attackers, upper bound, next steps.
+
+    Args:
+        verdict: On the run.
+        failures: Which auditors were left out, and why.
+        ending: What else to say; None takes the steps that any project can do.
+    """
+    ending = ending or Ending(steps(verdict))
+    width = ending.width
+    said = [
+        *_paragraph(_VERDICT + sentences.headline(verdict), width, hanging=" " * len(_VERDICT)),
+        *_paragraph(sentences.protection(verdict), width),
+        "",
+        *_table(verdict, width),
+        *_paragraph(sentences.upper_end(verdict, adds_noise=ending.adds_noise), width),
+        *_paragraph(sentences.together(verdict), width),
+        *_notes(failures, verdict, width),
+        "",
+        *_next(ending.steps, is_sound=not verdict.warnings and not failures),
+        *ending.places,
+    ]
+    return [plain_spaces(line) for line in said]
+
+
+def details(
+    verdict: Verdict, failures: Sequence[str] = (), limitations: Sequence[Limitation] = ()
+) -> list[str]:
+    """Return all that a run says, a block of lines for each attacker.
+
+    Args:
+        verdict: On the run.
+        failures: Which auditors were left out, and why.
+        limitations: What auditors cannot see or show here.
+    """
+    return [plain_spaces(line) for line in _details(verdict, failures, limitations)]
+
+
+def _table(verdict: Verdict, width: int) -> list[str]:
+    """Return the attackers, worst first, in columns; below them, what is measured in bits."""
+    shown = verdict.rows[:_MAX_ROWS]
+    rows = [_HEADS] + [
+        (
+            labels.who(row.attacker),
+            labels.tells(row),
+            labels.shown(row),
+            labels.at_most(row),
+            labels.evidence(row) + ("*" if _is_taken_over(row) else ""),
+        )
+        for row in shown
+    ]
+    bits = [(block.attacker, f) for block in verdict.others for f in block.bits]
+    rows += [
+        (labels.who(one), labels.about(f), labels.amount(f), labels.ceiling(f), labels.strength(f))
+        for one, f in bits[:_MAX_BITS]
+    ]
+    if len(rows) == 1:
+        return []
+    lines = _columns(rows, width)
+    if any(_is_taken_over(row) for row in shown):
+        lines.append("* shown by a weaker attacker, so by this one too")
+    if left := len(verdict.rows) - len(shown):
+        lines.append(f"… and {counted(left, 'more attacker')}: see the details")
+    return lines
+
+
+def _is_taken_over(row: Row) -> bool:
+    """Whether what is shown is a bound about a weaker attacker."""
+    return row.low > 0 and row.shown not in row.findings
+
+
+def _columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return cells as lines of a table."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
+    # Two spaces between columns; where that is too wide, one from the right on.
+    spaces = len(widths) - 1
+    narrow = min(max(sum(widths) + 2 * spaces - width, 0), spaces)
+    gaps = [*["  "] * (spaces - narrow), *[" "] * narrow, ""]
+    # Words of another project may be long: the column of what can be told gives way.
+    room = width - len("".join(gaps)) - sum(widths) + widths[1]
+    widths[1] = max(min(widths[1], room), _MIN_WIDTH)
+    cut = [(row[0], shorten(row[1], widths[1], placeholder="…"), *row[2:]) for row in rows]
+    return [
+        "".join(c.ljust(w) + gap for c, w, gap in zip(row, widths, gaps, strict=True)).rstrip()
+        for row in cut
+    ]
+
+
+def _notes(failures: Sequence[str], verdict: Verdict, width: int) -> list[str]:
+    """Return what went wrong, as far as a few lines can say it."""
+    notes = [f"Warning: {warning.text}" for warning in verdict.warnings]
+    notes += [f"Not audited as planned: {failure}" for failure in failures]
+    lines = [line for note in notes[:_MAX_NOTES] for line in _paragraph(note, width, hanging="  ")]
+    if len(lines) > _MAX_NOTE_LINES or len(notes) > _MAX_NOTES:
+        lines = lines[: _MAX_NOTE_LINES - 1]
+        lines.append(f"  … {counted(len(notes), 'warning')} in all: see the details")
+    return lines
+
+
+def _next(todo: Sequence[Step], *, is_sound: bool) -> list[str]:
+    """Return the next steps, each in a line, with a command in a line of its own to copy."""
+    lines = []
+    for i, step in enumerate(todo[:MAX_STEPS], start=1):
+        head = _NEXT if i == 1 else " " * len(_NEXT)
+        lines.append(f"{head}{i}. {step.text}")
+        if step.command:
+            lines.append(f"{' ' * len(_NEXT)}   {step.command}")
+    if not lines:
+        words = "Nothing to do." if is_sound else "Fix what the warnings name, then run again."
+        return [f"{_NEXT}{words}"]
+    return lines
+
+
+def _details(
+    verdict: Verdict, failures: Sequence[str], limitations: Sequence[Limitation]
+) -> Iterator[str]:
+    for warning in verdict.warnings:
+        yield from _paragraph(f"Warning: {warning.text}")
+    parts: list[Row | Block] = [*verdict.rows, *verdict.others]
+    if parts:
+        yield ""
+        yield "What the run leaks, by attacker"
+        yield "(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)"
+    for part in parts:
+        yield ""
+        yield from _paragraph(f"{part.attacker.sentence()}{_world(part)}")
+        for line in _block(part):
+            yield from _paragraph(line, indent="  ", hanging="      ")
+    if limitations:
+        yield ""
+        yield "Limits of this audit"
+    for limitation in limitations:
+        words = f"{limitation.auditor}: {limitation.text}"
+        yield from _paragraph(words, indent="  ", hanging="      ")
+    if parts:
+        yield ""
+        yield "All findings, with their assumptions, are in report.json."
+    for failure in failures:
+        yield f"not audited as planned: {failure}"
+
+
+def _world(part: Row | Block) -> str:
+    """Return what the two worlds of a row differ in."""
+    if isinstance(part, Block):
+        return ""
+    return f" [{part.question.adjacency}, {part.question.unit}]"
+
+
+def brief(finding: Finding) -> str:
+    """Return a finding in a few words that say how strong it is."""
+    if finding.kind == "diagnostic":
+        return observed(finding)
+    return claim(finding) + terms(finding)
+
+
+def _paragraph(text: str, width: int = _WIDTH, *, indent: str = "", hanging: str = "") -> list[str]:
+    """Return text as lines that are broken where a terminal ends."""
+    return wrap(
+        text, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
+    )
+
+
+def _block(part: Row | Block) -> list[str]:
+    """Return the lines about one attacker."""
+    lines = [ends(part)] if isinstance(part, Row) else []
+    lines += [_line(f) for f in told(part)]
+    lines += surprises(part)
+    lines += [f"{f.auditor}: {f.rule}" for f in certainties(part)]
+    lines += [f"{f.auditor}: {observation(f)}" for f in observations(part)]
+    if more := unsaid_bounds(part.findings):
+        lines.append(f"and {more}: see report.json")
+    # Where there is no number, say why.
+    return lines or list(dict.fromkeys(f"{f.auditor}: {observation(f)}" for f in part.findings))
+
+
+def _line(finding: Finding) -> str:
+    """Return a finding with its size, its method and what the method says without a leak."""
+    kind = "approximation: " if finding.kind == "approximation" else ""
+    more = (size(finding), evidence(finding), null_band(finding))
+    words = [f"{finding.auditor}: {kind}{finding.rule}", *(w for w in more if w)]
+    return f"{brief(finding)} ({'; '.join(words)})"
