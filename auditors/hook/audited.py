@@ -41,8 +41,9 @@ from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_f
 from leakmeter.auditors.hook.seat import take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.auditors.judge.summary import summary
 from leakmeter.auditors.run_log import RoundLine, RunLog
+from leakmeter.auditors.verdict.lines import summary
+from leakmeter.auditors.verdict.verdict import Verdict, judge
 
 _log = logging.getLogger("flwr")
 
@@ -158,6 +159,12 @@ class Audited(Wrapper):
     def log_failure(self) -> OSError | None:
         """Why the run log could not be written any further; None if it is complete so far."""
         return self._lines.failure
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the run says so far; before its end, without what auditors report at the end."""
+        of_run = [f for f in self._lines.findings if f.server_round is None]
+        return judge(of_run, self.warnings, accuracy=self._lines.accuracy)
 
     def add_limitations(self, *limitations: Limitation) -> None:
         """Note what is known beforehand to be outside this audit, for the report."""
@@ -459,10 +466,12 @@ class Audited(Wrapper):
         self._lines.findings += final
         said = (self.failures, self.limitations, self.warnings)
         if self.logs_verdict:
-            for line in summary(final, self.failures, self.warnings):
+            for line in summary(self.verdict, self.failures):
                 _log.info("%s", line)
         if self._run_log is not None:
-            path = self._run_log.finish(final, *said, schedules=self._panel.schedules).resolve()
+            path = self._run_log.finish(
+                final, *said, schedules=self._panel.schedules, verdict=self.verdict
+            ).resolve()
             _log.info("Audit written to %s", path)
             _log.info("page: leakmeter report %s", path.parent)
             _log.info("details: leakmeter report --text %s", path.parent)

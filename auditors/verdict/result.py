@@ -1,0 +1,108 @@
+"""What an audit of a run gives back to Python: its verdict, findings and folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from leakmeter.auditors.codec import plain
+from leakmeter.auditors.finding import Finding, Limitation
+from leakmeter.auditors.verdict import labels, sentences
+from leakmeter.auditors.verdict.verdict import Row, Verdict
+from leakmeter.auditors.wording import counted, plain_spaces, share
+
+_MAX_ROWS = 3
+_RED, _AMBER, _GREEN, _GREY = "#b3261e", "#a15c00", "#1b6e3c", "#5f6368"
+_COLOURS = {
+    "refuted": _RED,
+    "rebuilt": _RED,
+    "certain": _RED,
+    "shown": _AMBER,
+    "suspected": _AMBER,
+    "open": _GREY,
+    "bounded": _GREEN,
+}
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """An audited run.
+
+    Attributes:
+        verdict: What the run says.
+        findings: About the run as a whole.
+        failures: Which auditors were left out, and why.
+        limitations: What auditors cannot see or show here.
+        folder: Where report and page are; None if nothing was written.
+    """
+
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    failures: tuple[str, ...] = ()
+    limitations: tuple[Limitation, ...] = ()
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy of the last model, where anybody measured it."""
+        return self.verdict.accuracy
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "verdict": self.verdict.to_json(),
+            "findings": [f.to_json() for f in self.findings],
+            "failures": list(self.failures),
+            "limitations": plain(self.limitations),
+            "folder": None if self.folder is None else str(self.folder),
+        }
+
+    def __repr__(self) -> str:
+        rows = [_line(row) for row in self.verdict.rows[:_MAX_ROWS]]
+        left = len(self.verdict.rows) - len(rows)
+        more = f"{counted(left, 'more attacker')}; " if left else ""
+        lines = [sentences.headline(self.verdict), *(f"  {row}" for row in rows)]
+        return plain_spaces("\n".join([*lines, f"  {more}{_end(self)}"]))
+
+    def _repr_html_(self) -> str:
+        """Return a card for a notebook."""
+        colour = _COLOURS[self.verdict.severity]
+        cells = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
+            for row in self.verdict.rows[: 2 * _MAX_ROWS]
+        )
+        heads = "".join(
+            f"<th>{head}</th>" for head in ("Attacker", "Can tell", "Shown", "At most", "Evidence")
+        )
+        return (
+            f'<div style="border-left:4px solid {colour};padding:.5em 1em">'
+            f"<p><strong>{escape(sentences.headline(self.verdict))}</strong></p>"
+            f"<p>{escape(sentences.protection(self.verdict))}</p>"
+            f"<table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>"
+            f"<p>{escape(_end(self))}</p></div>"
+        )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        labels.who(row.attacker),
+        labels.tells(row),
+        labels.shown(row),
+        labels.at_most(row),
+        labels.evidence(row),
+    )
+
+
+def _line(row: Row) -> str:
+    attacker, tells, shown, most, _ = _cells(row)
+    return f"{attacker} ({tells}): shown {shown}, at most {most}"
+
+
+def _end(result: AuditResult) -> str:
+    """Return accuracy and folder, those that there are."""
+    accuracy = "not measured" if result.accuracy is None else share(result.accuracy)
+    where = "" if result.folder is None else f"; report in {result.folder}"
+    return f"accuracy {accuracy}{where}"
