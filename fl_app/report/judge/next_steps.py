@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.judge import steps as general
-from leakmeter.auditors.judge.standing import Standing, standings
-from leakmeter.auditors.judge.steps import LEAKS, MOST_STEPS, Step
-from leakmeter.auditors.judge.verdict import is_distorted
+from leakmeter.auditors.verdict import steps as general
+from leakmeter.auditors.verdict.steps import LEAKS, MAX_STEPS, Step
+from leakmeter.auditors.verdict.verdict import Row, is_distorted
 from leakmeter.auditors.wording import number
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.tables import NO_NOISE, NOISES, RECORD_NOISES
 from leakmeter.fl_app.report.judge.command import again, program
-from leakmeter.fl_app.report.judge.of_run import verdicts
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import REPLAY_OF, Run
 
 # A guarantee that is often asked for, and a clip norm to start from: both are where a search for
@@ -35,17 +34,18 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
     """
     if is_public:
         run = replace(run, folder=Path(run.folder.name))
-    lines = standings(verdicts(run))
+    verdict = verdict_of(run)
+    rows = verdict.rows
     if not run.settings:
-        return general.steps(lines)
+        return general.steps(verdict)
     # Two reasons may lead to one command: the first of them is enough.
-    by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, lines)))}
-    found = list(reversed(by_deed.values()))[:MOST_STEPS]
+    by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, rows)))}
+    found = list(reversed(by_deed.values()))[:MAX_STEPS]
     compared = [] if is_distorted(run.warnings) else _compared(run, found)
-    return [*found, *compared][:MOST_STEPS]
+    return [*found, *compared][:MAX_STEPS]
 
 
-def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
+def _steps(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
     if not (run.is_finished or run.is_running):
         folder = shlex.quote(str(run.folder))
         yield Step("Finish the run:", f"{program()} --resume {folder}")
@@ -55,14 +55,14 @@ def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
     if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
         text = "Turn on secure aggregation; now the server sees every single update:"
         yield from _changed(run, text, {"secagg": "on"}, "secagg")
-    leaks = [one for one in lines if one.severity in LEAKS]
+    leaks = [row for row in rows if row.severity in LEAKS]
     if leaks:
-        yield from _noise(run, leaks, lines)
-        yield from general.fewer_releases(lines)
+        yield from _noise(run, leaks, rows)
+        yield from general.fewer_releases(rows)
         yield from _crowd(run, leaks)
-    yield from _closer_look(run, lines)
-    if not leaks and all(one.upper is None for one in lines):
-        yield from _noise(run, lines, lines)
+    yield from _closer_look(run, rows)
+    if not leaks and all(math.isinf(row.high) for row in rows):
+        yield from _noise(run, rows, rows)
 
 
 def _repairs(run: Run) -> Iterator[Step]:
@@ -79,20 +79,20 @@ def _repairs(run: Run) -> Iterator[Step]:
         yield from _changed(run, "Play more canaries:", {"rounds": twice}, "longer")
 
 
-def _noise(run: Run, leaks: Sequence[Standing], lines: Sequence[Standing]) -> Iterator[Step]:
+def _noise(run: Run, leaks: Sequence[Row], rows: Sequence[Row]) -> Iterator[Step]:
     """Yield the noise that helps against these attackers, with an ε to guarantee."""
     settings = run.settings
     noise = settings.get("noise")
     if noise in RECORD_NOISES:
         floor = settings.get("wfna-floor")
-        if isinstance(floor, float) and any(one.lead.unit == "record" for one in leaks):
+        if isinstance(floor, float) and any(row.question.unit == "record" for row in leaks):
             text = "Raise the floor of the clients' noise:"
             yield from _changed(run, text, {"wfna-floor": 4 * floor}, "more-noise")
         return
-    faces_server = any(one.lead.observer != "outsider" for one in leaks)
+    faces_server = any(row.attacker.observer != "outsider" for row in leaks)
     fits = _kind(settings, faces_server=faces_server)
     clip = settings.get("clip-norm") or CLIP_NORM
-    target = _target(lines) if noise == fits else TARGET
+    target = _target(rows) if noise == fits else TARGET
     change = {
         "noise": fits,
         "clip-norm": clip,
@@ -130,21 +130,17 @@ def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
     return "distributed" if settings.get("secagg") in ("on", "active") else "local"
 
 
-def _target(lines: Sequence[Standing]) -> float:
+def _target(rows: Sequence[Row]) -> float:
     """Return half of the smallest ε that is guaranteed now against anybody, in one digit."""
-    uppers = [one.upper.value for one in lines if one.upper is not None]
-    finite = [value for value in uppers if math.isfinite(value)]
+    finite = [row.high for row in rows if math.isfinite(row.high)]
     return float(f"{min(finite) / 2:.1g}") if finite else TARGET
 
 
-def _crowd(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
+def _crowd(run: Run, leaks: Sequence[Row]) -> Iterator[Step]:
     """Yield more clients per round, where they hide one another."""
     sample, clients = int(run.settings["sample"]), int(run.settings["clients"])
-    hidden = [
-        one
-        for one in leaks
-        if one.lead.observer == "server" and one.lead.threat_model.game not in (None, "partition")
-    ]
+    games = {f.threat_model.game for row in leaks for f in row.findings if f.observer == "server"}
+    hidden = games - {None, "partition"}
     if not hidden or run.settings.get("noise") not in (None, "none"):
         return
     text = f"Hide each client among more ({sample} per round now):"
@@ -152,11 +148,12 @@ def _crowd(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
     yield from _changed(run, text, change, "more-clients")
 
 
-def _closer_look(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
+def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
     """Yield how the audit could show more, where it has reached its limit or shown nothing."""
-    for one in lines:
-        for f in one.verdict.group.leads:
-            if f.kind != "lower_bound" or not (f.saturated or f.value == 0):
+    for row in rows:
+        for f in row.findings:
+            is_bound = f.kind == "lower_bound" and not f.is_conditional
+            if not is_bound or not (f.saturated or f.value == 0):
                 continue
             if f.auditor == "likelihood-ratio":
                 trials = 4 * int(run.settings["lrt-trials"])
