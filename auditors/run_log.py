@@ -26,6 +26,9 @@ from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.verdict.sentences import headline, protection
+from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.auditors.wording import plain_spaces
 
 SCHEMA = "leakmeter-report/2"
 ROUNDS, REPORT = "rounds.jsonl", "report.json"
@@ -147,11 +150,24 @@ class RunLog:
             "warnings": plain(warnings),
             "schedules": plain(schedules),
             "glossary": glossary(listed),
+            "verdict": _verdict(findings, warnings, rounds),
         }
         # Piece by piece: the text of a long run takes several times the memory of its findings.
         encoder = json.JSONEncoder(indent=1, allow_nan=False)
         write_atomically(path, chain(encoder.iterencode(report), "\n"))
         return path
+
+
+def _verdict(
+    findings: Sequence[Finding],
+    warnings: Sequence[RunWarning],
+    rounds: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the verdict as data, with its two sentences for people."""
+    known = [line["accuracy"] for line in rounds if isinstance(line.get("accuracy"), float)]
+    verdict = judge(findings, warnings, accuracy=known[-1] if known else None)
+    said = {"sentence": headline(verdict), "protection": protection(verdict)}
+    return {**{name: plain_spaces(words) for name, words in said.items()}, **verdict.to_json()}
 
 
 def _claimed(folder: Path) -> bool:

@@ -18,8 +18,9 @@ from typing import Any
 
 from leakmeter.auditors.callback import Callback, RunEnd, RunStart
 from leakmeter.auditors.finding import Finding, RunWarning
-from leakmeter.auditors.judge.summary import summary
 from leakmeter.auditors.run_log import REPORT, RoundLine
+from leakmeter.auditors.verdict.lines import summary
+from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.report import NAME
 
 _PREFIX = "leakmeter"
@@ -228,7 +229,7 @@ def _tool(module: str, extra: str) -> Any:
 
 def _verdict(end: RunEnd) -> str:
     """Return the verdict and the attackers, as a terminal shows them."""
-    return "\n".join(summary(end.findings, end.failures, end.warnings))
+    return "\n".join(summary(judge(end.findings, end.warnings), end.failures))
 
 
 @contextmanager

@@ -469,9 +469,7 @@ class Audited(Wrapper):
             for line in summary(self.verdict, self.failures):
                 _log.info("%s", line)
         if self._run_log is not None:
-            path = self._run_log.finish(
-                final, *said, schedules=self._panel.schedules, verdict=self.verdict
-            ).resolve()
+            path = self._run_log.finish(final, *said, schedules=self._panel.schedules).resolve()
             _log.info("Audit written to %s", path)
             _log.info("page: leakmeter report %s", path.parent)
             _log.info("details: leakmeter report --text %s", path.parent)

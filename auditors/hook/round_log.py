@@ -27,6 +27,7 @@ class RoundLog:
         self._run_log, self._on_round = run_log, on_round
         self._open: tuple[RoundLine, ArrayRecord] | None = None
         self.findings: list[Finding] = []
+        self.accuracy: float | None = None  # after the last round in which anybody measured it
         self.failure: OSError | None = None
 
     @property
@@ -67,6 +68,7 @@ class RoundLog:
         line, arrays = self._open
         self._open = None
         self.findings += line.findings
+        self.accuracy = self.accuracy if line.accuracy is None else line.accuracy
         failed = None
         # Before the callback: a keeper of the run's state must know that the line is missing.
         if self._run_log is not None:

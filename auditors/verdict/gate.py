@@ -89,7 +89,7 @@ def check(verdict: Verdict, limits: Limits) -> list[Check]:
 def outcome(checks: Sequence[Check]) -> Outcome:
     """Return what came of all limits together: one exceeded limit is enough."""
     found = {one.outcome for one in checks}
-    return next(one for one in ("exceeded", "unable", "passed") if one in found)  # type: ignore[return-value]
+    return next(one for one in ("exceeded", "unable", "passed") if one in found)
 
 
 def assert_private(result: AuditResult | Verdict, **limits: Any) -> None:

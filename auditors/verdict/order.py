@@ -36,6 +36,11 @@ class Question:
     unit: Unit
     adjacency: Adjacency
 
+    @classmethod
+    def of(cls, finding: Finding) -> Question | None:
+        """Return the question of a finding; None where it has no two worlds."""
+        return None if finding.adjacency is None else cls(finding.unit, finding.adjacency)
+
     def is_implied_by(self, other: Question) -> bool:
         """Whether ε of this question is at most ε of the other.
 
@@ -61,7 +66,7 @@ def attacker(finding: Finding) -> ThreatModel:
 
 def is_same(one: ThreatModel, other: ThreatModel) -> bool:
     """Whether two attackers share a row: they differ in numbers of rounds and colluders only."""
-    return _unsized(one) == _unsized(other)
+    return unsized(one) == unsized(other)
 
 
 def strongest(models: Iterable[ThreatModel]) -> ThreatModel:
@@ -102,7 +107,29 @@ def carries_bounds(one: ThreatModel, other: ThreatModel) -> bool:
     return is_weaker(one, other) and (is_same(one, other) if is_alone else True)
 
 
-def _unsized(model: ThreatModel) -> ThreatModel:
+def covers(guarantee: Finding, bound: Finding) -> bool:
+    """Whether a lower bound may be set against a guarantee: every field must allow it.
+
+    A conditional bound may not, since it may be above the truth. A guarantee at a smaller δ is the
+    stronger one and holds at every larger δ as well.
+    """
+    if guarantee.kind != "guarantee" or bound.kind != "lower_bound" or bound.is_conditional:
+        return False
+    if not (guarantee.quantity == bound.quantity == "epsilon"):
+        return False
+    asked, answered = Question.of(bound), Question.of(guarantee)
+    return (
+        asked is not None
+        and answered is not None
+        and asked.is_implied_by(answered)
+        and guarantee.server_round in (None, bound.server_round)
+        and is_weaker(attacker(bound), attacker(guarantee))
+        and (guarantee.delta or 0.0) <= (bound.delta or 0.0)
+    )
+
+
+def unsized(model: ThreatModel) -> ThreatModel:
+    """Return an attacker without numbers: in one round or in several, with no colluders."""
     rounds = None if model.participations is None else 1
     return replace(model, participations=rounds, colluders=0)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from scipy.special import ndtri
@@ -27,9 +27,9 @@ from leakmeter.auditors.verdict.order import (
     Question,
     attacker,
     carries_bounds,
-    is_same,
     is_weaker,
     strongest,
+    unsized,
 )
 from leakmeter.auditors.wording import CERTAIN, INFORMATION, is_epsilon
 
@@ -38,6 +38,8 @@ from leakmeter.auditors.wording import CERTAIN, INFORMATION, is_epsilon
 # band, or a bound under a condition. open: audited or not, nothing is shown and nothing guaranteed.
 # bounded: nothing is shown, and a guarantee is finite.
 Severity = Literal["refuted", "rebuilt", "certain", "shown", "suspected", "open", "bounded"]
+# Who wants to know what.
+Asked = tuple[ThreatModel, Question]
 # Which of these the headline is about, the first that applies.
 Headline = Literal["refuted", "rebuilt", "leak", "interval", "suspected", "nothing"]
 # Shares beyond which a run is distorted. A single client can send values that are not finite, and
@@ -124,6 +126,11 @@ class Row:
     @property
     def _is_suspected(self) -> bool:
         return any(is_beyond(f, self.num_estimates) for f in self.findings)
+
+    @property
+    def asked(self) -> Asked:
+        """Who wants to know what, without the numbers of a run, so that runs line up."""
+        return unsized(self.attacker), self.question
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as plain data."""
@@ -233,6 +240,7 @@ def judge(
     warnings: Sequence[RunWarning] = (),
     *,
     accuracy: float | None = None,
+    also: Sequence[Asked] = (),
 ) -> Verdict:
     """Return what the findings of a run, or of one round, say together.
 
@@ -240,6 +248,7 @@ def judge(
         findings: Of the run.
         warnings: Reasons to doubt the run itself.
         accuracy: Of the last model.
+        also: Attackers and questions that get a row whether or not a finding is about them.
     """
     of_rows = [f for f in findings if is_epsilon(f) and f.adjacency is not None]
     delta = _delta(of_rows)
@@ -247,7 +256,7 @@ def judge(
     promises = [f for f in of_rows if f.kind == "guarantee" and _holds_at(f, delta)]
     num_estimates = sum(f.null_band is not None for f in findings if f.kind == "estimate")
     rows = []
-    for model, question, own in _grouped(of_rows):
+    for model, question, own in _grouped(of_rows, also):
         below, above = _usable(model, question, bounds), _covering(model, question, promises)
         row = Row(
             model,
@@ -277,8 +286,7 @@ def _blocks(findings: Sequence[Finding]) -> tuple[Block, ...]:
     """Return what is no ε, by attacker, those with figures in bits first."""
     groups: dict[ThreatModel, list[Finding]] = {}
     for f in findings:
-        model = replace(attacker(f), participations=f.threat_model.participations and 1)
-        groups.setdefault(replace(model, colluders=0), []).append(f)
+        groups.setdefault(unsized(attacker(f)), []).append(f)
     made = [
         Block(
             strongest(attacker(f) for f in own),
@@ -332,20 +340,18 @@ def _holds_at(finding: Finding, delta: float | None) -> bool:
 
 
 def _grouped(
-    findings: Sequence[Finding],
+    findings: Sequence[Finding], also: Sequence[Asked]
 ) -> Iterator[tuple[ThreatModel, Question, tuple[Finding, ...]]]:
     """Yield each attacker and question with what is about them."""
-    groups: list[tuple[ThreatModel, Question, list[Finding]]] = []
+    groups: dict[Asked, tuple[list[ThreatModel], list[Finding]]] = {}
     for f in findings:
-        model, question = attacker(f), _question(f)
-        for known, asked, own in groups:
-            if asked == question and is_same(known, model):
-                own.append(f)
-                break
-        else:
-            groups.append((model, question, [f]))
-    for _, question, own in groups:
-        yield strongest(attacker(f) for f in own), question, tuple(own)
+        models, own = groups.setdefault((unsized(attacker(f)), _question(f)), ([], []))
+        models.append(attacker(f))
+        own.append(f)
+    for model, question in also:
+        groups.setdefault((unsized(model), question), ([], []))[0].append(model)
+    for (_, question), (models, own) in groups.items():
+        yield strongest(models), question, tuple(own)
 
 
 def _question(finding: Finding) -> Question:

@@ -15,12 +15,12 @@ from typing import Any
 
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.judge.summary import Ending, details, summary
+from leakmeter.auditors.verdict.lines import Ending, details, summary
 from leakmeter.auditors.wording import claim, plain_spaces, terms
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.judge.of_run import contradictions
+from leakmeter.fl_app.report.judge.of_run import contradictions, verdict_of
 from leakmeter.fl_app.report.read import Run
 
 _ATTACKER = [spec.name for spec in fields(ThreatModel)]
@@ -39,12 +39,12 @@ def text(run: Run, *, is_named: bool = False) -> list[str]:
         adds_noise=None if noise is None else noise != "none",
         places=[f"page: {page}"] if page.exists() else [],
     )
-    findings = run.of_the_run if run.is_finished else run.findings
+    verdict = verdict_of(run)
     return [
         *([f"=== {run.name}"] if is_named else []),
-        *summary(findings, run.failures, run.warnings, ending),
-        *(f"Warning: {words}" for words in contradictions(run)),
-        *details(findings, run.failures, run.limitations, run.warnings),
+        *summary(verdict, run.failures, ending),
+        *(f"Warning: {words}" for words in contradictions(verdict)),
+        *details(verdict, run.failures, run.limitations),
     ]
 
 

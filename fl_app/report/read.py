@@ -78,6 +78,7 @@ class Report:
         glossary: Each assumption of the findings with its sentence.
         name: What the run is called, if somebody named it.
         schedules: Which rounds auditors looked at, of those that may skip some.
+        verdict: What the findings say together; the page derives it from them again.
     """
 
     # A file must have them all; the defaults are for a run that has left no report yet.
@@ -92,6 +93,7 @@ class Report:
     glossary: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     schedules: tuple[Schedule, ...] = ()
+    verdict: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from leakmeter.auditors.finding import Finding, RunWarning
-from leakmeter.auditors.judge.summary import Ending, summary
-from leakmeter.auditors.judge.terse import glimpse, short_name
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.verdict.labels import glimpse, short_name
+from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.verdict import Verdict
 from leakmeter.auditors.wording import counted, plain_spaces, share
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
@@ -146,23 +146,18 @@ class Progress:
             self._log.detach()
 
     def summary(
-        self,
-        findings: Sequence[Finding],
-        failures: Sequence[str] = (),
-        warnings: Sequence[RunWarning] = (),
-        ending: Ending | None = None,
+        self, verdict: Verdict, failures: Sequence[str] = (), ending: Ending | None = None
     ) -> None:
         """Print the end of a run: verdict, attackers, upper bound and next steps.
 
         Args:
-            findings: Of the run and its rounds; only those of the run are printed.
+            verdict: On the run.
             failures: Which auditors were left out, and why.
-            warnings: Reasons to doubt the run itself.
             ending: What to do next, and where the page is.
         """
         self.stop()
         self.say("")
-        for line in summary(findings, failures, warnings, ending):
+        for line in summary(verdict, failures, ending):
             self.say(line)
 
 

@@ -19,8 +19,9 @@ from threadpoolctl import threadpool_limits
 from leakmeter.auditors import Audited, Auditor, Finding, Limitation, RunWarning, StopAbove
 from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.hook.chain import wrappers
-from leakmeter.auditors.judge.summary import Ending
 from leakmeter.auditors.run_log import RoundLine, write_atomically
+from leakmeter.auditors.verdict.lines import Ending
+from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated, link
@@ -395,5 +396,7 @@ def end(folder: Path, config: Mapping[str, Any], outcome: Outcome, progress: Pro
     )
     adds_noise = config.get("noise") not in (None, "none")
     ending = Ending(next_steps(run), adds_noise=adds_noise, places=places)
-    progress.summary(outcome.findings, outcome.failures, outcome.warnings, ending)
+    of_run = [f for f in outcome.findings if f.server_round is None]
+    verdict = judge(of_run, outcome.warnings, accuracy=run.accuracy)
+    progress.summary(verdict, outcome.failures, ending)
     return has_page

@@ -30,8 +30,8 @@ from leakmeter.auditors.bounds.rules import Fixed, Limit, Limits, Scores
 from leakmeter.auditors.canaries.scores import CanaryScores, Std, band, one_fit, two_fits
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_gaussian
-from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.verdict.order import covers
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import audited_run, median_range
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.information.theory import NATS_PER_BIT
-from leakmeter.auditors.judge.terse import short_name
+from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.wording import KINDS, claim, condition, is_epsilon, number, share, slug
 from leakmeter.fl_app.report.draw import curves
 from leakmeter.fl_app.report.draw.curves import prefix

@@ -1,7 +1,4 @@
-"""Figures of a whole run: attackers on one axis, errors of tests, proven ε, cosines, spectra.
-
-What is shown to an attacker and what is guaranteed are two ends; the truth may be anywhere between.
-"""
+"""Figures of a whole run: errors of tests, proven ε, cosines, spectra."""
 
 from __future__ import annotations
 
@@ -16,21 +13,17 @@ import numpy as np
 
 from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Sees, Spectrum
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
-from leakmeter.auditors.judge.adversary import covers
-from leakmeter.auditors.judge.standing import Standing, standings
-from leakmeter.auditors.judge.terse import short_name
-from leakmeter.auditors.wording import condition, is_epsilon, number, percent, slug
+from leakmeter.auditors.verdict.labels import short_name
+from leakmeter.auditors.verdict.order import covers
+from leakmeter.auditors.wording import condition, number, percent, slug
 from leakmeter.fl_app.report.draw.figure import (
     HUGE,
     REFERENCE,
     Axis,
     Figure,
     Marker,
-    Row,
-    Scale,
     Series,
 )
-from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read import Run
 
 # Of each kind of number: its colour, and a marker that points to where the truth may be.
@@ -59,53 +52,6 @@ def ray(start: float, end: float, color: int) -> Series:
 def prefix(run: Run, several: Sequence[object]) -> str:
     """Return the name of a run for its lines, where a figure shows several."""
     return f"{run.name}: " if len(several) > 1 else ""
-
-
-def attackers(run: Run) -> Iterator[Figure]:
-    """Yield the attackers of a run on one axis, if any ε is shown or guaranteed."""
-    lines = [one for one in standings(verdicts(run)) if _drawn(one)]
-    if not lines:
-        return
-    scale = Scale.over([f.value for one in lines for f in _drawn(one)], "shifted")
-    words = "; ".join(f"{one.who}: shown {one.shown}, at most {one.at_most}" for one in lines)
-    rows = [Row(one.who, _range(one), one.tells, tuple(_row(one, scale))) for one in lines]
-    yield Figure(
-        "attackers",
-        "Attackers on one axis",
-        f"{words}.",
-        "Filled: shown. The truth may be anywhere along the dotted line. A triangle that "
-        "points left is a guarantee, an open diamond an estimate. Different questions are not "
-        "comparable.",
-        Axis("ε", "shifted", limits=(scale.low, scale.high)),
-        rows=tuple(rows),
-        is_first=True,
-    )
-
-
-def _drawn(one: Standing) -> list[Finding]:
-    """Return the numbers of a line that have a place on the axis."""
-    low = [] if one.lead.is_conditional else [one.lead]
-    ends = [*low, *([one.upper] if one.upper is not None and one.upper != one.lead else [])]
-    return [f for f in ends if is_epsilon(f) and math.isfinite(f.value)]
-
-
-def _row(one: Standing, scale: Scale) -> Iterator[Series]:
-    words = f"{one.who}: {one.tells}; {_range(one)}"
-    drawn = _drawn(one)
-    upper = next((f.value for f in drawn if f is one.upper), scale.high)
-    for f in drawn:
-        if f.kind == "lower_bound":
-            yield Series("", (0.0, f.value), (0.5, 0.5), 1, is_thick=True)
-            yield ray(f.value, upper, 1)
-        if f.kind in KIND_LOOKS:
-            yield mark(f, words)
-
-
-def _range(one: Standing) -> str:
-    """Return what is shown and what is guaranteed, those that there are."""
-    shown = [one.shown] if is_epsilon(one.lead) and one.shown.startswith("ε") else []
-    is_bounded = one.upper is not None and math.isfinite(one.upper.value)
-    return " … ".join([*shown, *([one.at_most] if is_bounded else [])]) or one.shown
 
 
 @dataclass(frozen=True)

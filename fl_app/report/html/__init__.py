@@ -19,7 +19,6 @@ from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.wording import KINDS, counted
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.draw import figures
-from leakmeter.fl_app.report.draw.curves import attackers
 from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.html.assets import SCRIPT, STYLE
 from leakmeter.fl_app.report.html.compare import comparison
@@ -140,7 +139,7 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None 
         folds = tuple(_folds(runs, more, galleries))
         return document(f"{len(runs)} runs compared", "", comparison(runs), live, folds=folds)
     [run] = runs
-    main = [*attackers(run), *(one for one in found if one.is_first)]
+    main = [one for one in found if one.is_first]
     folds = tuple(_folds(runs, [one for one in found if not one.is_first], galleries))
     return document(f"What {run.name} leaks", run.name, first_screen(run), live, main, folds)
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from string import ascii_uppercase
 from typing import Any
 
 from markupsafe import Markup
 
+from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.judge import terse
-from leakmeter.auditors.judge.adversary import Adversary, Group, is_promise
-from leakmeter.auditors.judge.meaning import stake
-from leakmeter.auditors.judge.standing import Standing, standings
-from leakmeter.auditors.wording import KINDS, capital, is_epsilon, share, size, terms
+from leakmeter.auditors.verdict import labels
+from leakmeter.auditors.verdict.meaning import told
+from leakmeter.auditors.verdict.verdict import Asked, Row
+from leakmeter.auditors.wording import KINDS, capital, share, size, terms
 from leakmeter.fl_app.report.draw.figure import MARKERS, Axis, Figure, Series
-from leakmeter.fl_app.report.html.first_screen import upper_bound
 from leakmeter.fl_app.report.html.template import DASH, data, figure, render
-from leakmeter.fl_app.report.judge.of_run import verdicts
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 
 _Row = tuple[str, str, Sequence[str]]
@@ -34,14 +32,14 @@ _TEMPLATE = """
 <div class="scroll" tabindex="0" role="region" aria-label="Verdicts"><table>
 <caption class="hidden">The worst attacker of each run</caption>
 <thead><tr><td></td>
-{% for head in ("run", "worst attacker", "shown", "upper bound", "accuracy") %}
+{% for head in ("run", "worst attacker", "shown", "at most", "accuracy") %}
 <th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
-<tbody>{% for alias, name, worst, upper, accuracy in runs %}
+<tbody>{% for alias, name, worst, accuracy in runs %}
 <tr><td><span class="alias">{{ alias }}</span></td>
 <th scope="row"><a href="#verdicts-{{ loop.index }}">{{ name }}</a></th>
-{% if worst %}<td>{{ worst|badge }}<small>{{ worst.who }}</small></td><td>{{ worst.shown }}</td>
-{% else %}<td>{{ dash }}</td><td>{{ dash }}</td>{% endif %}
-<td>{% if upper %}{{ upper[0] }}<small>{{ upper[1] }}</small>{% else %}none{% endif %}</td>
+{% if worst %}<td>{{ worst.severity|badge }}<small>{{ labels.who(worst.attacker) }}</small></td>
+<td>{{ labels.shown(worst) }}</td><td>{{ labels.at_most(worst) }}</td>
+{% else %}<td>{{ dash }}</td><td>{{ dash }}</td><td>{{ dash }}</td>{% endif %}
 <td>{{ accuracy }}</td></tr>
 {% endfor %}</tbody></table></div></div></div></section>
 <section class="compared"><h2>Settings that differ, and each attacker</h2>
@@ -57,7 +55,7 @@ _TEMPLATE = """
 </section>
 """
 _CELL = """
-<ul class="plain">{% for f, upper, about in entries %}<li>{{ f|exact_claim(upper) }}
+<ul class="plain">{% for f, about in entries %}<li>{{ f|exact_claim }}
 {% for words in about %}<small>{{ words }}</small>{% endfor %}</li>{% endfor %}</ul>
 """
 
@@ -76,9 +74,9 @@ def comparison(runs: Sequence[Run]) -> Markup:
 
 def _verdict(run: Run, alias: str) -> tuple[Any, ...]:
     """Return one line about a run: its short name, its worst attacker, accuracy."""
-    lines = [one for one in standings(verdicts(run)) if not one.is_statement]
+    rows = verdict_of(run).rows
     accuracy = DASH if run.accuracy is None else data(run.accuracy, share(run.accuracy))
-    return alias, run.name, lines[0] if lines else None, upper_bound(run), accuracy
+    return alias, run.name, rows[0] if rows else None, accuracy
 
 
 def _settings(runs: Sequence[Run]) -> list[_Row]:
@@ -101,43 +99,26 @@ def _value(value: Any) -> str:
 
 
 def _attackers(runs: Sequence[Run]) -> list[_Row]:
-    """Return the first numbers of each attacker, next to those of the other runs."""
-    made = [{v.group.adversary: v.group for v in verdicts(run)} for run in runs]
+    """Return both ends of each attacker and question, next to those of the other runs."""
+    asked = list(dict.fromkeys(row.asked for run in runs for row in verdict_of(run).rows))
+    made = [{row.asked: row for row in verdict_of(run, asked).rows} for run in runs]
     rows: list[_Row] = []
-    for key in dict.fromkeys(key for of_run in made for key in of_run):
-        groups = [of_run.get(key) or _elsewhere(key, of_run) for of_run in made]
-        what = next(stake(g.findings[0]) for g in groups if g is not None)
-        cells = [DASH if g is None else _cell(g) for g in groups]
-        rows.append((key.sentence(), capital(what) + "?" if what else "", cells))
+    for key in asked:
+        cells = [_cell(of_run[key]) for of_run in made]
+        sentence = wording.attacker(key[0], is_sized=False)
+        rows.append((sentence, f"{capital(labels.question(made[0][key]))}?", cells))
     return rows
 
 
-def _elsewhere(key: Adversary, groups: dict[Adversary, Group]) -> Group | None:
-    """Return guarantees of this run that are about an attacker of another run.
-
-    They may be next to a bound in this run, and alone in the other. Without them, the
-    smallest for a stronger attacker covers this one too.
-    """
-    every = [f for group in groups.values() for f in (*group.findings, *group.guarantees)]
-    promised = [f for i, f in enumerate(every) if is_promise(f) and f not in every[:i]]
-    if same := tuple(f for f in promised if Adversary.of(f) == key):
-        return Group(key, same)
-    # Of the same question, for an attacker that has at least as much.
-    about = (key.unit, key.adjacency)
-    stronger = [f for f in promised if (f.unit, f.adjacency) == about]
-    stronger = [f for f in stronger if key.adjacency and key.model.is_within(f.threat_model)]
-    return Group(key, (min(stronger, key=lambda f: f.value),)) if stronger else None
-
-
-def _cell(group: Group) -> Markup:
-    """Return the first numbers of one run."""
+def _cell(row: Row) -> Markup:
+    """Return what one run shows and guarantees; no number without its own δ and confidence."""
     entries = []
-    for f, upper in group.rows:
-        # Runs may have been given different δ and confidences: no number is without its own.
-        about = [_about(one) for one in (f, upper) if one is not None]
-        if not group.guarantees and is_promise(f) and Adversary.of(f) != group.adversary:
-            about.append("for a stronger attacker, so for this one too")
-        entries.append((f, upper, about))
+    for f in told(row):
+        about = [_about(f)]
+        if f not in row.findings:
+            than = "stronger" if f.kind == "guarantee" else "weaker"
+            about.append(f"for a {than} attacker, so for this one too")
+        entries.append((f, about))
     return render(_CELL, entries=entries) if entries else DASH
 
 
@@ -157,7 +138,7 @@ def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
 
     Nothing if no run has an accuracy and an ε that is shown or guaranteed.
     """
-    lines = [_by_attacker(run) for run in runs]
+    lines = [{row.asked: row for row in verdict_of(run).rows if _ends(row)} for run in runs]
     key = _common(lines)
     drawn = [
         Series(name, ends, (run.accuracy,) * len(ends), i, i // 4, MARKERS[i % 4])
@@ -170,8 +151,8 @@ def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
     yield Figure(
         "tradeoff",
         "Accuracy against ε",
-        f"Accuracy of {len(drawn)} runs over the ε of one attacker: {example.who}.",
-        f"{terse.subject(example.lead.threat_model)}: {terse.tells(example.lead)}? From what "
+        f"Accuracy of {len(drawn)} runs over the ε of one attacker: {labels.who(key[0])}.",
+        f"{labels.subject(key[0])}: {labels.tells(example)}? From what "
         "is shown to what is guaranteed; a single point has no upper bound, and more may leak.",
         Axis("ε", "shifted"),
         Axis("accuracy", limits=(0.0, 1.0)),
@@ -179,25 +160,15 @@ def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
     )
 
 
-def _by_attacker(run: Run) -> Mapping[Adversary | None, Standing]:
-    """Return the lines of a run that have an ε, by attacker and question."""
-    lines = [one for one in reversed(standings(verdicts(run))) if _ends(one)]
-    return {replace(one.verdict.group.adversary, is_measured=True): one for one in lines}
-
-
-def _common(lines: Sequence[Mapping[Adversary | None, Standing]]) -> Adversary | None:
+def _common(lines: Sequence[Mapping[Asked, Row]]) -> Asked | None:
     """Return the attacker that most runs have; of several the one that shows the most."""
     counts = Counter(key for own in lines for key in own)
     most = {key: max(_ends(own[key])[0] for own in lines if key in own) for key in counts}
     return max(counts, key=lambda key: (counts[key], most[key]), default=None)
 
 
-def _ends(one: Standing) -> tuple[float, ...]:
-    """Return the shown and the guaranteed ε of a line; a single one has no guarantee above it."""
-    lead, upper = one.lead, one.upper
-    is_shown = is_epsilon(lead) and lead.kind == "lower_bound" and not lead.is_conditional
-    low = [lead.value] if is_shown else []
-    high = [upper.value] if upper is not None and is_promise(upper) else []
-    finite = [value for value in high if math.isfinite(value)]
+def _ends(row: Row) -> tuple[float, ...]:
+    """Return the shown and the guaranteed ε of a row; a single one has no guarantee above it."""
+    finite = [row.high] if math.isfinite(row.high) else []
     # Where nothing is shown, the truth may be anywhere from 0 to the guarantee.
-    return tuple(dict.fromkeys([*(low or ([0.0] if finite else [])), *finite]))
+    return tuple(dict.fromkeys([*([row.low] if row.low > 0 or finite else []), *finite]))

@@ -12,16 +12,16 @@ from markupsafe import Markup
 from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.judge.adversary import Group, by_adversary
-from leakmeter.auditors.judge.meaning import stake
-from leakmeter.auditors.judge.standing import standings
+from leakmeter.auditors.verdict import labels
+from leakmeter.auditors.verdict.meaning import told
+from leakmeter.auditors.verdict.verdict import Block, Row
 from leakmeter.fl_app.report.draw import layout
 from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
 from leakmeter.fl_app.report.html.template import render, strip
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.command import DEFAULTS, again
-from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts
+from leakmeter.fl_app.report.judge.of_run import contradictions, verdict_of
 from leakmeter.fl_app.report.read import Run
 
 # Which setting of our command line says when an auditor looks; another project has its own.
@@ -37,16 +37,19 @@ _CARDS = """
 Each card is one attacker and what it tries to find out. “No leak shown” is not “private”. A lower
  bound says at least, a guarantee at most. An estimate comes with what it would be without a leak.
 </p><div class="cards">
-{% for one, todo in cards %}{% set verdict = one.verdict %}
-<article class="card {{ one|tone }}">
-<p class="eyebrow">{{ one.who }} · unit {{ verdict.lead.unit }}</p>
-{{ one|badge }}<h3>{{ verdict.headline }}</h3><dl>
-<dt>Who</dt><dd><p>{{ verdict.group.adversary.sentence() }}</p></dd>
-{% if stake(verdict.lead) %}<dt>At stake</dt>
-<dd><p>{{ wording.sentence(stake(verdict.lead)) }}</p></dd>{% endif %}
-<dt>Found</dt><dd>{% for words in verdict.found %}<p>{{ words }}</p>{% endfor %}</dd>
-{% if verdict.sure %}<dt>How sure</dt>
-<dd>{% for words in verdict.sure %}<p>{{ words }}</p>{% endfor %}</dd>{% endif %}
+{% for part, todo in cards %}{% set is_row = part.question is defined %}
+<article class="card {{ (part.severity if is_row else "open")|tone }}">
+<p class="eyebrow">{{ labels.who(part.attacker) }}
+{% if is_row %} · unit {{ part.question.unit }}{% endif %}</p>
+{% if is_row %}{{ part.severity|badge }}<h3>{{ meaning.ends(part) }}</h3>
+{% else %}<h3>{{ "In bits, so not comparable with ε" if part.bits else "Observed" }}</h3>
+{% endif %}<dl>
+<dt>Who</dt><dd><p>{{ part.attacker.sentence() }}</p></dd>
+{% if is_row %}<dt>At stake</dt><dd><p>{{ wording.sentence(labels.question(part)) }}</p></dd>
+{% endif %}
+<dt>Found</dt><dd>{% for words in meaning.found(part) %}<p>{{ words }}</p>{% endfor %}</dd>
+{% if meaning.sure(part) %}<dt>How sure</dt>
+<dd>{% for words in meaning.sure(part) %}<p>{{ words }}</p>{% endfor %}</dd>{% endif %}
 {% if todo %}<dt>What to do</dt><dd><ul>
 {% for words in todo %}<li>{{ words|with_code }}</li>{% endfor %}</ul></dd>{% endif %}
 </dl></article>
@@ -62,10 +65,11 @@ Each card is one attacker and what it tries to find out. “No leak shown” is 
 
 def cards(run: Run) -> Markup:
     """Return a card for each attacker, the worst first, and the limits of the audit."""
-    made = verdicts(run)
+    verdict = verdict_of(run)
+    parts: list[Row | Block] = [*verdict.rows, *verdict.others]
     return render(
         _CARDS,
-        cards=[(one, advice(one.verdict, run, made)) for one in standings(made)],
+        cards=[(part, advice(part, run, verdict)) for part in parts],
         limitations=run.limitations,
         skips=list(_skips(run)),
     )
@@ -86,13 +90,13 @@ _FOREST = """
 <caption>ε of the run: what is guaranteed, what is shown, what is estimated</caption>
 <thead><tr><th scope="col">number</th><th scope="col" class="wide">{{ name }}{{ axis }}</th>
 <th scope="col">how</th></tr></thead>
-<tbody>{% for group in groups %}
-<tr><th colspan="3" scope="rowgroup">{{ title(group) }}</th></tr>
-{% for f, upper in group.rows %}
-<tr><td><span class="number">{{ f|exact_claim(upper) }}</span></td>
-<td class="wide">{{ bar(f, upper, scale) }}
-{% for words in endless(f, upper) %}<small>{{ words }}</small>{% endfor %}</td>
-<td class="how">{{ how(f) }}{% if upper %} {{ how(upper) }}{% endif %}</td></tr>
+<tbody>{% for row in rows %}
+<tr><th colspan="3" scope="rowgroup">{{ title(row) }}</th></tr>
+{% for f in told(row) %}
+<tr><td><span class="number">{{ f|exact_claim }}</span></td>
+<td class="wide">{{ bar(f, scale) }}
+{% if endless(f) %}<small>{{ endless(f) }}</small>{% endif %}</td>
+<td class="how">{{ how(f) }}</td></tr>
 {% endfor %}{% endfor %}</tbody></table>
 {% for words in contradictions %}<p class="warn">{{ words }}</p>{% endfor %}
 """
@@ -100,36 +104,35 @@ _FOREST = """
 
 def forest(run: Run) -> Markup | None:
     """Return all ε of a run on one axis, or nothing if it has none."""
-    groups, scale = epsilons(run)
-    if not groups:
+    rows, scale = epsilons(run)
+    if not rows:
         return None
     return render(
         _FOREST,
         name=AXIS,
         axis=strip(layout.axis_strip(scale)),
-        groups=groups,
+        rows=rows,
         scale=scale,
         title=title,
+        told=told,
         bar=bar,
         endless=_endless,
         how=_how,
-        contradictions=contradictions(run),
+        contradictions=contradictions(verdict_of(run)),
     )
 
 
-def epsilons(run: Run) -> tuple[list[Group], Scale]:
+def epsilons(run: Run) -> tuple[Sequence[Row], Scale]:
     """Return all ε of a run by attacker, and the scale on which they are drawn."""
-    groups = by_adversary([f for f in run.of_the_run if wording.is_epsilon(f)])
-    groups = [g for g in groups if g.leads]
-    shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
+    rows = verdict_of(run).rows
+    shown = [f for row in rows for f in told(row)]
     values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
-    return groups, Scale.over(filter(math.isfinite, values), "shifted")
+    return rows, Scale.over(filter(math.isfinite, values), "shifted")
 
 
-def bar(finding: Finding, upper: Finding | None, scale: Scale) -> Markup:
-    """Return a number on the axis, with the guarantee that it may be compared with."""
-    ends = [finding] if upper is None else [finding, upper]
-    return strip(layout.strip([one for f in ends for one in _series(f, scale)], scale))
+def bar(finding: Finding, scale: Scale) -> Markup:
+    """Return a number on the axis."""
+    return strip(layout.strip(list(_series(finding, scale)), scale))
 
 
 def _series(finding: Finding, scale: Scale) -> Iterator[Series]:
@@ -146,17 +149,16 @@ def _series(finding: Finding, scale: Scale) -> Iterator[Series]:
     yield mark(finding)
 
 
-def title(group: Group) -> str:
+def title(row: Row) -> str:
     """Return who attacks, and what is at stake."""
-    what = stake(group.findings[0])
-    return group.adversary.sentence() + (f" At stake: {what}." if what else "")
+    return f"{row.attacker.sentence()} At stake: {labels.question(row)}."
 
 
-def _endless(*ends: Finding | None) -> Iterator[str]:
-    """Yield what to say about numbers that have no place on an axis."""
-    for f in ends:
-        if f is not None and not math.isfinite(f.value):
-            yield "no upper bound" if f.kind == "guarantee" else "infinite"
+def _endless(f: Finding) -> str:
+    """Return what to say about a number that has no place on an axis."""
+    if math.isfinite(f.value):
+        return ""
+    return "no upper bound" if f.kind == "guarantee" else "infinite"
 
 
 def _how(f: Finding) -> str:

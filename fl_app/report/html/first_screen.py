@@ -9,20 +9,12 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from leakmeter.auditors.judge.standing import (
-    SEVERITIES,
-    Standing,
-    headline,
-    smallest_promise,
-    standings,
-    sure_words,
-)
-from leakmeter.auditors.judge.terse import amount, who
-from leakmeter.auditors.judge.verdict import is_distorted
-from leakmeter.auditors.wording import CERTAIN, counted, is_epsilon, plain_spaces, share
-from leakmeter.fl_app.report.html.template import render, tone
+from leakmeter.auditors.verdict import labels, sentences
+from leakmeter.auditors.verdict.verdict import Row, Verdict
+from leakmeter.auditors.wording import CERTAIN, counted, plain_spaces, share
+from leakmeter.fl_app.report.html.template import render
 from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.judge.of_run import verdicts
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import REPLAY_OF, Run
 
 EPSILON: Final = (
@@ -43,8 +35,7 @@ _WORDS: Final = {
     "cannot show": "With these settings the audit can prove nothing, whatever leaks.",
     "theorem": "A guarantee: proven from above, if its assumptions hold.",
     "observed": "Seen in this run; it bounds nothing.",
-    "Upper bound": "What noise guarantees: no attacker of this kind can learn more, if the "
-    "assumptions hold. Without noise there is none.",
+    "not audited": "No auditor looked at this attacker; the page says nothing about it.",
     "Protection": "Secure aggregation hides single updates from the server. Only noise bounds what "
     "their sum gives away.",
     "Accuracy": "Share of test records that the last model gets right.",
@@ -59,8 +50,9 @@ _TICKS: Final = (
 _MAX_ROWS = 5
 _TEMPLATE = """
 <section class="first" aria-label="Verdict">
-<div class="hero {{ tone }}">{{ severity|icon }}
-<div><p class="level">{{ level }}</p><h1>{{ said }}</h1></div></div>
+<div class="hero {{ "warn" if is_bad else severity|tone }}">{{ severity|icon }}
+<div><p class="level">{{ "distorted run" if is_bad else labels.SEVERITIES[severity] }}</p>
+<h1>{{ said }}</h1><p>{{ protection }}</p></div></div>
 {% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
 <dl class="facts">
 {% for name, value in facts %}<div><dt>{{ term(name) }}</dt><dd>{{ value }}</dd></div>{% endfor %}
@@ -75,22 +67,23 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 {% for at, name in ticks %}<span style="left:{{ at }}%">{{ name }}</span>{% endfor %}</span>
 <span class="what">{{ term("sure at least", "% sure") }}</span></div>
 <ul class="plain">
-{% for row in rows %}{% set one = row.standing %}
-<li class="row {{ one|tone }}"><span class="who"><span>{{ one.severity|icon }}
-<strong>{{ one.who }}</strong><small>{{ one.tells }}</small></span></span>
-{% if row.is_on_scale %}<span class="bar" aria-hidden="true">
+{% for row in rows %}
+<li class="row {{ row.severity|tone }}"><span class="who"><span>{{ row.severity|icon }}
+<strong>{{ row.who }}</strong><small>{{ row.tells }}</small></span></span>
+<span class="bar" aria-hidden="true">
 <span class="open" style="left:{{ row.start }}%;right:{{ row.rest }}%"></span>
-{% if row.start %}<span class="shown" style="width:{{ row.start }}%"></span>{% endif %}
-{% if row.guess is not none %}<span class="guess" style="left:{{ row.guess }}%"></span>{% endif %}
+{% if row.start %}<span class="shown{{ " saturated" if row.is_saturated }}"
+ style="width:{{ row.start }}%"></span>{% endif %}
 {% if row.rest %}<span class="limit" style="left:{{ (100 - row.rest)|round(1) }}%"></span>
-{% endif %}
-</span>{% else %}<span class="bar off">in bits, so not on this scale</span>{% endif %}
+{% endif %}</span>
 <span class="what"><strong>{{ row.sure }}</strong><small>
-{% if row.has_size %}{{ term("ε") }}{{ one.shown[1:] }} · {% endif %}
+{% if row.size %}{{ term("ε") }}{{ row.size[1:] }} · {% endif %}
 {{ term(*row.strength) }}{{ row.level }}</small>
-{% if row.is_bounded %}<small>guaranteed {{ one.at_most }}</small>{% endif %}</span></li>
+{% if row.is_saturated %}<small>at the audit's limit</small>{% endif %}
+<small>{{ "guaranteed " ~ row.at_most if row.is_bounded else "no guarantee" }}</small></span></li>
 {% endfor %}</ul>
-{% if left %}<p class="note">And {{ left }} below.</p>{% endif %}
+<p class="note legend-line">Filled: shown. Hatched: may be, up to what is guaranteed.
+{% if together %} {{ together }}{% endif %}{% if left %} And {{ left }} below.{% endif %}</p>
 {% endif %}</section>
 <section class="actions"><h2>What to do next</h2><ol>
 {% for text, command in steps %}<li><p>{{ text }}</p>
@@ -114,23 +107,19 @@ def _glossary() -> Callable[..., str]:
 
 def first_screen(run: Run) -> Markup:
     """Return the part of the page that answers within five seconds."""
-    lines = standings(verdicts(run))
-    attackers = [one for one in lines if not one.is_statement]
-    severity = attackers[0].severity if attackers else "observed"
-    is_bad = is_distorted(run.warnings)
-    left = len(attackers) - _MAX_ROWS
-    # The colour of a run is that of its worst attacker; a damaged run has none.
-    look = tone(attackers[0]) if attackers else "grey"
+    verdict = verdict_of(run)
+    left = len(verdict.rows) - _MAX_ROWS
     return render(
         _TEMPLATE,
-        tone="warn" if is_bad else look,
-        severity=severity,
-        level="distorted run" if is_bad else SEVERITIES[severity],
-        said=_unbroken(headline(lines, run.warnings)),
+        is_bad=verdict.is_distorted,
+        severity=verdict.severity,
+        said=_unbroken(sentences.headline(verdict)),
+        protection=_unbroken(sentences.protection(verdict)),
         notes=_notes(run),
-        facts=_facts(run),
+        facts=_facts(run, verdict),
         term=_glossary(),
-        rows=[_row(one) for one in attackers[:_MAX_ROWS]],
+        rows=[_row(row) for row in verdict.rows[:_MAX_ROWS]],
+        together=sentences.together(verdict),
         left=counted(left, "more attacker") if left > 0 else "",
         ticks=[(place(epsilon), name) for epsilon, name in _TICKS],
         steps=[
@@ -140,27 +129,24 @@ def first_screen(run: Run) -> Markup:
     )
 
 
-def _row(one: Standing) -> dict[str, Any]:
+def _row(row: Row) -> dict[str, Any]:
     """Return one attacker on the scale from guess to certain, with how sure it can be."""
-    lead, upper, shown = one.lead, one.upper, one.shown
-    is_shown = lead.kind == "lower_bound" and not lead.is_conditional
-    highest = math.inf if upper is None else upper.value
-    sure = sure_words(lead) or ("nothing shown" if shown == "nothing" else shown)
-    word, _, level = one.evidence.partition(" ")
+    shown, sure, evidence = labels.shown(row), labels.sure(row), labels.evidence(row)
+    word, _, level = evidence.partition(" ")
     has_level = level.endswith("%")
-    known = word if has_level else one.evidence
-    strength = ("no guarantee", "") if known == "–" else (known, known)
-    if one.severity in ("none", "unable"):
-        strength = "not evidence of privacy", one.evidence
+    known = word if has_level else evidence
+    strength = ("no evidence", "not audited") if known == "–" else (known, known)
     return {
-        "standing": one,
-        "is_on_scale": is_epsilon(lead),
-        "start": place(lead.value) if is_shown else 0.0,
-        "guess": place(lead.value) if lead.kind == "estimate" else None,
-        "rest": round(100 - place(highest), 1),  # what the guarantee excludes
-        "is_bounded": math.isfinite(highest),
-        "sure": sure,
-        "has_size": shown.startswith("ε") and sure != shown,
+        "severity": row.severity,
+        "who": labels.who(row.attacker),
+        "tells": labels.tells(row),
+        "start": place(row.low),
+        "rest": round(100 - place(row.high), 1),  # what the guarantee excludes
+        "is_bounded": math.isfinite(row.high),
+        "is_saturated": row.is_saturated,
+        "at_most": labels.at_most(row),
+        "sure": "nothing shown" if sure == "nothing" else sure,
+        "size": shown if shown.startswith("ε") and sure != shown else "",
         "strength": strength,  # of the evidence, and the word that explains it
         "level": f", {level}" if has_level else "",
     }
@@ -169,14 +155,6 @@ def _row(one: Standing) -> dict[str, Any]:
 def place(epsilon: float) -> float:
     """Return where an ε is between guess (0) and certain (100): even near 0, then logarithmic."""
     return round(min(100 * math.log1p(max(epsilon, 0.0)) / math.log1p(CERTAIN), 100.0), 1)
-
-
-def upper_bound(run: Run) -> tuple[str, str] | None:
-    """Return the smallest guarantee of a run and against whom; the terminal names it too."""
-    best = smallest_promise(run.findings)
-    if best is None:
-        return None
-    return amount(best), who(best.threat_model) + (", a record" if best.unit == "record" else "")
 
 
 def _notes(run: Run) -> Iterator[str]:
@@ -201,15 +179,17 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(?<=ε) (?=[≥≤≈])|(?<=[≥≤≈]) ", "\N{NO-BREAK SPACE}", plain_spaces(text))
 
 
-def _facts(run: Run) -> Sequence[tuple[str, str]]:
-    """Return what ran, in five numbers."""
-    upper = upper_bound(run)
+def _facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
+    """Return what ran, in a few words."""
+    data = [run.settings.get(name) for name in ("dataset", "model")]
+    made = [("Data and model", ", ".join(str(one) for one in data))] if all(data) else []
     return (
-        ("Accuracy", "not measured" if run.accuracy is None else share(run.accuracy)),
+        ("Accuracy", "not measured" if verdict.accuracy is None else share(verdict.accuracy)),
+        *made,
         ("Clients per round", _clients(run)),
         ("Rounds", str(len(run.rounds))),
         ("Protection", _protection(run)),
-        ("Upper bound", "none" if upper is None else "{} ({})".format(*upper)),
+        ("Made with", f"leakmeter {run.versions.get('leakmeter', '(not stated)')}"),
     )
 
 

@@ -6,7 +6,6 @@ other files. Text is escaped unless it is `Markup`.
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache
 from typing import Any, Final, Literal
@@ -16,8 +15,9 @@ from markupsafe import Markup, escape
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Finding, Kind
-from leakmeter.auditors.judge.meaning import stake
-from leakmeter.auditors.judge.standing import SEVERITIES, Severity, Standing
+from leakmeter.auditors.verdict import labels, meaning
+from leakmeter.auditors.verdict.labels import SEVERITIES
+from leakmeter.auditors.verdict.verdict import Severity
 from leakmeter.fl_app.report.draw.figure import Figure, Marker
 from leakmeter.fl_app.report.draw.layout import Drawing, key, layout
 
@@ -27,23 +27,16 @@ _OCTAGON = "M5.300 1.500h5.400l3.800 3.800v5.400l-3.800 3.800h-5.400l-3.800-3.80
 _WARNING = "M8 1.500L15 14H1zM8 6v4M8 11.800v.3"
 _DIAMOND = "M8 1.500L14.500 8L8 14.500L1.500 8zM8 5v3.500M8 10.800v.3"
 _LENS = "M7 2a5 5 0 1 1 0 10A5 5 0 0 1 7 2zM10.500 10.500L15 15"
-_EYE = "M1 8s2.500-5 7-5s7 5 7 5s-2.500 5-7 5s-7-5-7-5zM8 6a2 2 0 1 1 0 4a2 2 0 0 1 0-4z"
 # How severity looks: a colour and an icon, always next to the words that say the same.
 _LOOKS: Final[dict[Severity, tuple[Tone, str]]] = {
+    "refuted": ("alarm", f"{_OCTAGON}M8 4.500v4.200M8 11v.3"),
+    "rebuilt": ("alarm", f"{_OCTAGON}M8 4.500v4.200M8 11v.3"),
     "certain": ("alarm", f"{_OCTAGON}M8 4.500v4.200M8 11v.3"),
-    "severe": ("alarm", _WARNING),
-    "clear": ("warn", _WARNING),
-    "slight": ("mild", _DIAMOND),
+    "shown": ("warn", _WARNING),
     "suspected": ("mild", _DIAMOND),
-    "unbounded": ("warn", _WARNING),
-    "model": ("calm", "M1 13C5 13 5 3 8 3s3 10 7 10"),
-    "unable": ("calm", _LENS),
-    "none": ("calm", _LENS),
+    "open": ("grey", _LENS),
     "bounded": ("calm", "M8 1.500l6 2.500v4c0 3.500-2.500 5.500-6 7c-3.500-1.500-6-3.500-6-7v-4z"),
-    "observed": ("grey", _EYE),
-    "protocol": ("grey", "M3 5h10M3 8h10M3 11h10"),
 }
-_STRONG: Final = 1.0  # a guaranteed ε up to which an attacker is at most 73 % sure
 _SHAPES: Final[dict[Marker, str]] = {
     "circle": "M-3.400 0a3.400 3.400 0 1 1 6.800 0a3.400 3.400 0 1 1 -6.800 0z",
     "square": "M-3.200 -3.200h6.400v6.400h-6.400z",
@@ -122,7 +115,7 @@ def _environment() -> Environment:
     made = Environment(autoescape=True, undefined=StrictUndefined)
     parts = (data, exact, exact_claim, command_line, with_code, icon, badge, tone, chart, swatch)
     made.filters.update({one.__name__: one for one in parts})
-    made.globals.update(dash=DASH, stake=stake, wording=wording)
+    made.globals.update(dash=DASH, labels=labels, meaning=meaning, wording=wording)
     return made
 
 
@@ -147,10 +140,9 @@ def swatch(series: Any) -> Markup:
     return strip(key(series))
 
 
-def tone(one: Standing) -> Tone:
-    """Return the colour of a line: by what the bound implies, grey for a statement."""
-    is_strong = wording.is_epsilon(one.lead) and one.lead.value <= _STRONG
-    return "good" if one.severity == "bounded" and is_strong else _LOOKS[one.severity][0]
+def tone(severity: Severity) -> Tone:
+    """Return the colour of a severity."""
+    return _LOOKS[severity][0]
 
 
 def icon(severity: Severity) -> Markup:
@@ -161,10 +153,11 @@ def icon(severity: Severity) -> Markup:
     ).format(shape)
 
 
-def badge(one: Standing) -> Markup:
+def badge(severity: Severity) -> Markup:
     """Return icon and words of a severity."""
-    words = SEVERITIES[one.severity]
-    return Markup('<span class="badge {}">{}{}</span>').format(tone(one), icon(one.severity), words)
+    return Markup('<span class="badge {}">{}{}</span>').format(
+        tone(severity), icon(severity), SEVERITIES[severity]
+    )
 
 
 def data(number_: float, words: str) -> Markup:
@@ -183,13 +176,9 @@ def exact(fact: float | str | bool, kind: Kind | None = None) -> Markup | str:
     return data(fact, words)
 
 
-def exact_claim(bound: Finding, upper: Finding | None = None) -> Markup:
-    """Return a claim that carries its exact number; with a guarantee, both ends in one row."""
-    if upper is None:
-        return data(bound.value, wording.claim(bound))
-    shown = data(bound.value, "nothing" if wording.is_nothing(bound) else wording.claim(bound))
-    done = " guaranteed" if math.isfinite(upper.value) else ""
-    return Markup("{} shown … {}{}").format(shown, exact_claim(upper), done)
+def exact_claim(finding: Finding) -> Markup:
+    """Return a claim that carries its exact number."""
+    return data(finding.value, wording.claim(finding))
 
 
 def command_line(text: str) -> Markup:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from leakmeter.auditors.verdict.labels import who
-from leakmeter.auditors.verdict.verdict import Verdict, judge
+from leakmeter.auditors.verdict.verdict import Asked, Verdict, judge
 from leakmeter.auditors.wording import capital, claim, percent, terms
 from leakmeter.fl_app.report.read import Run
 
 
-def verdict_of(run: Run) -> Verdict:
+def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
     """Return the verdict on a run; on an unfinished one, that of its last audited round."""
     shown = run.of_the_run
     if not run.is_finished and run.findings:
         last = max(f.server_round or 0 for f in run.findings)
         shown = tuple(f for f in run.findings if f.server_round == last)
-    return judge(shown, run.warnings, accuracy=run.accuracy)
+    return judge(shown, run.warnings, accuracy=run.accuracy, also=also)
 
 
 def contradictions(verdict: Verdict) -> list[str]:
