@@ -88,6 +88,7 @@ class OneShotCanaries(Auditor):
     """
 
     name = "one-shot"
+    num_bounds = 2  # of the final model, of all models
     # The adversary sees only models. The noise in the facts shows how good the estimates are.
     reads = frozenset({"sent", "released", "facts"})
     wants_mean = False

@@ -112,10 +112,18 @@ class Panel(Resumable):
         """Return the honest clients whose plain updates any auditor needs."""
         return {c for a in self.auditors for c in a.truth_of(server_round, honest)}
 
+    def share_confidence(self) -> None:
+        """Let the lower bounds of all auditors hold together at the confidence of each."""
+        total = sum(auditor.num_bounds for auditor in self.auditors)
+        for auditor in self.auditors:
+            if auditor.num_bounds:
+                auditor.share_confidence(total)
+
     def begin(
         self, dim: int, num_rounds: int, folder: Path | None = None, *, first_round: int = 1
     ) -> None:
         """Start the auditors, each with its state of an interrupted run if there is one."""
+        self.share_confidence()
         for auditor in list(self.auditors):
             auditor.folder, auditor.first_round = folder, first_round
             try:

@@ -79,6 +79,7 @@ class LikelihoodRatio(ResamplingAuditor):
     """
 
     name = "likelihood-ratio"
+    num_bounds = 1
     # The server knows the model and who takes part, and sees the sum. The truth makes the
     # candidate of the guess and subtracts what canary seats have sent; it scores nothing.
     reads = frozenset({"sent", "replies", "facts", "truth"})

@@ -69,6 +69,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
     """
 
     name = _NAME
+    num_bounds = 1
     reads = frozenset({"sent", "replies", "facts"})
 
     _case: Kept[Case | None]

@@ -223,6 +223,7 @@ class RecordLikelihoodRatio(ScheduledAuditor):
     """
 
     name = "record-likelihood-ratio"
+    num_bounds = 2  # at the worst data of the others, and in this run
     reads = frozenset({"sent", "facts", "instructed"})
     _played: Kept[list[tuple[int, RecordAudit]]]  # with their rounds
 
@@ -239,10 +240,8 @@ class RecordLikelihoodRatio(ScheduledAuditor):
         super().__init__(every=every)
         within("delta", delta, lowest=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
-        self._case_of, self._confidence, self._seed = case_of, confidence, seed
-        self._audit = partial(
-            audit_records, delta=delta, budget=budget, confidence=confidence, seed=seed
-        )
+        self._case_of, self.confidence, self._seed = case_of, confidence, seed
+        self._audit = partial(audit_records, delta=delta, budget=budget, seed=seed)
         self._played = []
 
     def begin(self, dim: int, num_rounds: int) -> None:
@@ -254,9 +253,10 @@ class RecordLikelihoodRatio(ScheduledAuditor):
         """Play for the worst data of the other clients, and for this run where that is known."""
         case, server_round = self._case_of(audited.view), audited.server_round
         path = ("round", server_round)
-        found = [self._audit(replace(case, excess=()), path=path)]
+        found = [self._audit(replace(case, excess=()), confidence=self.confidence, path=path)]
         if case.excess:
-            found.append(self._audit(case, path=(*path, "own-noise")))
+            own = (*path, "own-noise")
+            found.append(self._audit(case, confidence=self.confidence, path=own))
         self._played += [(server_round, one) for one in found]
         about = {"server_round": server_round, "seed": self._seed}
         return [one.finding(self.name, **about) for one in found]
@@ -273,13 +273,13 @@ class RecordLikelihoodRatio(ScheduledAuditor):
         # A strategy's own loop may run longer than planned; its rounds share the confidence too.
         sharing = max(len(self._due), len(audits))
         claims = Claims(
-            self.name, threat, confidence=self._confidence, unit="record", seed=self._seed
+            self.name, threat, confidence=self.confidence, unit="record", seed=self._seed
         )
         shared = [(r, one.at(claims.shared(sharing))) for r, one in audits]
         server_round, best = max(shared, key=lambda pair: pair[1].bound.value)
         looks = f"largest of {len(audits)} audited rounds, which share the confidence"
         rule = f"{best.bound.rule}; {looks}"
-        bound = replace(best.bound, confidence=self._confidence, rule=rule)
+        bound = replace(best.bound, confidence=self.confidence, rule=rule)
         facts = {**best.facts, "audited rounds": len(audits), "sharing confidence": sharing}
         return claims.finding(bound, facts, best.details(server_round))
 

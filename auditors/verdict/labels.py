@@ -174,7 +174,7 @@ def at_most(row: Row) -> str:
 def evidence(row: Row) -> str:
     """Return how strong the evidence of a row is, as a cell."""
     if row.low > 0:
-        return f"proven {trust(row.shown)}" if row.shown is not None else ""
+        return f"proven {percent(row.confidence or 0.0)}"
     if row.conditional is not None:
         return "conditional"
     if row.is_audited:
@@ -210,11 +210,6 @@ def amount(finding: Finding) -> str:
     if finding.quantity in INFORMATION:
         return f"{sign} {number(finding.value, kind=finding.kind)} {_unit(finding)}"
     return value(finding)
-
-
-def trust(finding: Finding) -> str:
-    """Return the confidence of a proof, such as "95 %"."""
-    return percent(finding.confidence) if finding.confidence is not None else ""
 
 
 def glimpse(finding: Finding) -> str:

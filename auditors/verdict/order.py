@@ -117,6 +117,8 @@ def covers(guarantee: Finding, bound: Finding) -> bool:
         return False
     if not (guarantee.quantity == bound.quantity == "epsilon"):
         return False
+    if bound.threat_model.sees is None:  # two attackers that see something unknown may differ
+        return False
     asked, answered = Question.of(bound), Question.of(guarantee)
     return (
         asked is not None

@@ -52,12 +52,11 @@ def protection(verdict: Verdict) -> str:
     """Return what the verdict means in the words of data protection, with its evidence."""
     case, row = verdict.headline
     if case == "rebuilt":
-        best = next(f for f in verdict.rebuilt if is_rebuilt(f))
-        return f"In data-protection terms: records can be reconstructed ({_trusted(best)})."
+        return f"In data-protection terms: records can be reconstructed ({_trusted(verdict)})."
     if row is not None and row.shown is not None and row.low > 0:
         how = _EVIDENCE[row.shown.threat_model.holds]
         risk = _RISKS[row.shown.unit]
-        return f"In data-protection terms: {risk}; shown {how} ({_trusted(row.shown)})."
+        return f"In data-protection terms: {risk}; shown {how} ({_trusted(verdict)})."
     if case == "interval" and row is not None:
         unit = row.question.unit
         return (
@@ -108,12 +107,12 @@ def together(verdict: Verdict) -> str:
 def _headline(verdict: Verdict) -> str:
     case, row = verdict.headline
     if case == "rebuilt":
-        return _rebuilt(next(f for f in verdict.rebuilt if is_rebuilt(f)))
+        return _rebuilt(next(f for f in verdict.rebuilt if is_rebuilt(f)), verdict)
     if row is None:
         return _nothing(verdict)
     match case:
         case "refuted":
-            return _refuted(row)
+            return _refuted(row, verdict)
         case "leak":
             return _leak(row)
         case "interval":
@@ -122,22 +121,22 @@ def _headline(verdict: Verdict) -> str:
             return _suspected(row)
 
 
-def _refuted(row: Row) -> str:
+def _refuted(row: Row, verdict: Verdict) -> str:
     assert row.shown is not None
     assert row.at_most is not None
     return (
         f"A guarantee is refuted: {amount(row.at_most)} is claimed against "
         f"{_lowered(subject(row.attacker))}, and the audit shows {amount(row.shown)} "
-        f"({_trusted(row.shown)}). An assumption of the guarantee does not hold."
+        f"({_trusted(verdict)}). An assumption of the guarantee does not hold."
     )
 
 
-def _rebuilt(best: Finding) -> str:
+def _rebuilt(best: Finding, verdict: Verdict) -> str:
     total = best.facts.get("originals")
     of = f" of {total}" if isinstance(total, int) else ""
     return (
         f"{subject(best.threat_model)} can rebuild training records: {value(best)}{of} originals "
-        f"were recovered better than every stranger ({_trusted(best)})."
+        f"were recovered better than every stranger ({_trusted(verdict)})."
     )
 
 
@@ -211,8 +210,8 @@ def _given_that(promise: Finding) -> str:
     return f", under {counted(count, 'stated assumption')}" if count else ""
 
 
-def _trusted(bound: Finding) -> str:
-    return f"{percent(bound.confidence or 0.0)} confidence"
+def _trusted(verdict: Verdict) -> str:
+    return f"{percent(verdict.confidence or 0.0)} confidence"
 
 
 def _named(models: Iterable[ThreatModel]) -> str:

@@ -66,6 +66,7 @@ class Row:
         shown: The bound behind what is shown; it may be about a weaker attacker. None if no audit
             without a condition says anything here.
         at_most: The guarantee behind the other end; it may be about a stronger attacker.
+        confidence: All bounds of the verdict hold together at least at this confidence.
         cap: The largest ε that any audit behind this row could have shown; None if there is none.
         num_estimates: Estimates of the run, for whose number a band is corrected.
     """
@@ -75,6 +76,7 @@ class Row:
     findings: tuple[Finding, ...]
     shown: Finding | None = None
     at_most: Finding | None = None
+    confidence: float | None = None
     cap: float | None = None
     num_estimates: int = 1
 
@@ -255,6 +257,10 @@ def judge(
     bounds = [f for f in of_rows if _is_bound(f) and _holds_at(f, delta)]
     promises = [f for f in of_rows if f.kind == "guarantee" and _holds_at(f, delta)]
     num_estimates = sum(f.null_band is not None for f in findings if f.kind == "estimate")
+    tests = [f for f in findings if f.quantity in RECONSTRUCTED and f.kind == "lower_bound"]
+    # The largest is chosen after all are seen, so all must hold: their chances to miss add up.
+    misses = sum(1 - (f.confidence or 0.0) for f in (*bounds, *filter(_is_bound, tests)))
+    confidence = max(1 - misses, 0.0) if misses else None
     rows = []
     for model, question, own in _grouped(of_rows, also):
         below, above = _usable(model, question, bounds), _covering(model, question, promises)
@@ -264,17 +270,15 @@ def judge(
             own,
             shown=max(below, key=lambda f: f.value, default=None),
             at_most=min(above, key=lambda f: f.value, default=None),
+            confidence=confidence,
             cap=max((math.inf if f.cap is None else f.cap for f in below), default=None),
             num_estimates=max(num_estimates, 1),
         )
         rows.append(row)
-    tests = [f for f in findings if f.quantity in RECONSTRUCTED and f.kind == "lower_bound"]
-    # The largest is chosen after all are seen, so all must hold: their chances to miss add up.
-    misses = sum(1 - (f.confidence or 0.0) for f in (*bounds, *filter(_is_bound, tests)))
     return Verdict(
         rows=tuple(sorted(rows, key=_rank)),
         delta=delta,
-        confidence=1 - misses if misses else None,
+        confidence=confidence,
         rebuilt=tuple(sorted(tests, key=is_rebuilt, reverse=True)),
         others=_blocks([f for f in findings if f not in of_rows and f not in tests]),
         warnings=tuple(warnings),

@@ -18,6 +18,7 @@ from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, Ro
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
+from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
@@ -167,6 +168,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     run = AuditRun(config)
     made = [AUDITORS[name].make(run) for name in dict.fromkeys(config.auditor_names)]
     _share_draws(made)
+    Panel(made).share_confidence()
     for auditor in made:
         auditor.watch = watch
         try:
