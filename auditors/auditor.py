@@ -336,16 +336,6 @@ class Auditor(Resumable, ABC):
         """Which rounds it audits, for auditors that skip some; None for all."""
         return None
 
-    def share_confidence(self, num_bounds: int) -> None:
-        """Divide the allowed failures by the number of bounds of all auditors of the run.
-
-        Called before `begin`. The largest of four bounds of 95 % holds in 81 % of runs only;
-        four bounds of 98.75 % hold together in 95 % (Bonferroni).
-        """
-        if self._asked is None:  # a second run asks again
-            self._asked = self.confidence
-        self.confidence = 1 - (1 - self._asked) / num_bounds
-
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""
 
@@ -397,6 +387,20 @@ class Auditor(Resumable, ABC):
 
     def close(self) -> None:
         """Remove working files; called once the report is written, or the auditor is left out."""
+
+
+def share_confidence(auditors: Sequence[Auditor]) -> None:
+    """Let the lower bounds of all auditors of a run hold together at the confidence of each.
+
+    The largest of four bounds of 95 % holds in 81 % of runs only; four bounds of 98.75 % hold
+    together in 95 % (Bonferroni). Called before `begin`; a second call changes nothing.
+    """
+    total = sum(one.num_bounds for one in auditors)
+    for one in auditors:
+        if one.num_bounds:
+            if one._asked is None:
+                one._asked = one.confidence
+            one.confidence = 1 - (1 - one._asked) / total
 
 
 def check_noise_is_known(observer: str, project: Project) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from leakmeter.auditors import wording
 from leakmeter.auditors._types import require
@@ -208,19 +208,6 @@ WarningKind = Literal[
     "stopped-above",
 ]
 
-# Seeing the first of each pair, one can compute the second: models follow from noised sums, noised
-# sums from sums, sums from updates. A guarantee about sums holds whatever models were sent, so it
-# holds for frozen ones.
-_FOLLOWS: Final[Mapping[Sees, frozenset[Sees]]] = {
-    "updates": frozenset(get_args(Sees)),
-    "round sum": frozenset(get_args(Sees)) - {"updates"},
-    "noised sum": frozenset(get_args(Sees)) - {"updates", "round sum"},
-    "frozen sums": frozenset({"frozen sums"}),
-    "all models": frozenset({"all models", "round model", "final model"}),
-    "round model": frozenset({"round model"}),
-    "final model": frozenset({"final model"}),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ThreatModel:
@@ -264,24 +251,6 @@ class ThreatModel:
     def sentence(self) -> str:
         """Return who attacks, with what, in one sentence."""
         return wording.attacker(self)
-
-    def is_within(self, other: ThreatModel) -> bool:
-        """Whether `other` sees, holds and knows at least as much, for at least as many rounds."""
-        if self.sees is None or other.sees is None or self.observer != other.observer:
-            return False
-        rounds, allowed = (
-            1 if t.participations is None else t.participations for t in (self, other)
-        )
-        return (
-            self.sees in _FOLLOWS[other.sees]
-            and other.holds in (None, self.holds)
-            and other.knows_cohort >= self.knows_cohort
-            and other.game in (None, self.game)
-            and rounds <= allowed
-            and self.colluders <= other.colluders
-            # A guarantee against a server that follows the protocol says nothing of one that lies.
-            and other.conduct in ("active", self.conduct)
-        )
 
 
 @dataclass(frozen=True)

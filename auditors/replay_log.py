@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundFacts, RoundView, UnableError
+from leakmeter.auditors.auditor import (
+    Auditor,
+    Canary,
+    Project,
+    RoundFacts,
+    RoundView,
+    UnableError,
+    share_confidence,
+)
 from leakmeter.auditors.codec import CodecError, Kept, codec, pack, plain, unpack
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
@@ -323,6 +331,7 @@ def replay(
     for auditor in auditors:
         for words in recording.check(auditor):
             _log.warning("auditor %s: %s", auditor.name, words)
+    share_confidence(auditors)
     for auditor in auditors:
         auditor.first_round = recording.first_round
         auditor.begin(recording.dim, recording.num_rounds)

@@ -31,8 +31,9 @@ from leakmeter.auditors.gaussian import (  # noqa: E402
     classical_sigma_unsafe_above_epsilon_1,
     epsilon_gaussian,
 )
-from leakmeter.auditors.judge.adversary import Group  # noqa: E402
-from leakmeter.auditors.wording import both_ends, remarked  # noqa: E402
+from leakmeter.auditors.verdict.meaning import told  # noqa: E402
+from leakmeter.auditors.verdict.verdict import Row  # noqa: E402
+from leakmeter.auditors.wording import remarked  # noqa: E402
 from leakmeter.fl_app.report.draw.curves import cosines, tradeoffs  # noqa: E402
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Scale, Series  # noqa: E402
 from leakmeter.fl_app.report.draw.layout import axis_strip, layout  # noqa: E402
@@ -225,22 +226,21 @@ def chart_file(figure: Figure) -> str:
     return file(2 * _EDGE + wide, height, figure.title, figure.text, pieces)
 
 
-def forest_file(groups: Sequence[Group], scale: Scale, words: str) -> str:
+def forest_file(rows: Sequence[Row], scale: Scale, words: str) -> str:
     """Return all ε of a run as an SVG file: attackers in words, numbers, and where they are."""
     left, wide, high, at = 420, 300, 26, _EDGE + 44.0
     pieces = [_words(words, _EDGE, _EDGE + 10, "title")]
     axis = strip(axis_strip(scale))
     pieces.append(placed(axis, left, at - high, wide, high))
     pieces.append(_words(AXIS, left - 84, at - 12, "soft"))
-    for group in groups:
-        for line in textwrap.wrap(title(group), 84):
+    for row in rows:
+        for line in textwrap.wrap(title(row), 84):
             at += _LINE
             pieces.append(_words(line, _EDGE, at, "who"))
-        for finding, upper in group.rows:
+        for finding in told(row):
             at += high
-            said = remarked(finding) if upper is None else both_ends(finding, upper)
-            drawn = bar(finding, upper, scale)
-            pieces += [_words(said, _EDGE, at), placed(drawn, left, at - high / 2 - 4, wide, high)]
+            drawn = placed(bar(finding, scale), left, at - high / 2 - 4, wide, high)
+            pieces += [_words(remarked(finding), _EDGE, at), drawn]
         at += _LINE / 1.5
     for line in _READING:
         at += _LINE

@@ -31,6 +31,8 @@ MAKERS = {
     ),
     *("signed", "both_ends", "size", "terms", "null_band"),
 }
+# Modules all of whose functions return words: cells of a verdict's table, and its sentences.
+WORDY = {"labels", "sentences"}
 SEARCHES = {
     *("split", "rsplit", "partition", "rpartition", "startswith", "endswith", "splitlines"),
     *("find", "rfind", "index", "rindex", "count", "replace", "removeprefix", "removesuffix"),
@@ -139,6 +141,8 @@ def _is_prose(node: ast.expr, known: set[str]) -> bool:
             return name in PROSE
         case ast.Call(ast.Attribute(ast.Name("wording" | "assumptions"), name), _):
             return name in MAKERS
+        case ast.Call(ast.Attribute(ast.Name(module), _), _) if module in WORDY:
+            return True
         case ast.Call(ast.Attribute(owner, name), _):
             return name == "sentence" or _is_prose(owner, known)
         case ast.Call(ast.Name("str" | "len" | "hash" | "set" | "list" | "sorted"), arguments):

@@ -139,7 +139,10 @@ def check_canaries_were_seen(report: dict[str, Any]) -> None:
     for f in seen:
         assert f["threat_model"]["observer"] == "outsider"
         assert (f["unit"], f["adjacency"]) == ("client", "zero-out")
-        assert (f["delta"], f["confidence"]) == (1e-5, 0.95)
+        assert f["delta"] == 1e-5
+        assert f["confidence"] >= 0.95
+    # The auditors share what they may miss, so that all their bounds hold together.
+    assert report["verdict"]["confidence"] == pytest.approx(0.95)
     estimates = of(report, "one-shot", kind="estimate", server_round=None)
     assert all(low <= high for low, high in (f["null_band"] for f in estimates))
 
@@ -147,7 +150,9 @@ def check_canaries_were_seen(report: dict[str, Any]) -> None:
 def check_replays_were_judged(report: dict[str, Any]) -> None:
     """The sum of a few clients tells two updates apart, as far as 60 trials can show it."""
     [bound] = of(report, "likelihood-ratio", kind="lower_bound", server_round=None)
-    assert 0 < bound["value"] <= bound["cap"] == pytest.approx(2.70, abs=0.01)
+    # 60 trials alone reach 2.70; less where the auditor shares its confidence with another.
+    most = 2.70 if bound["confidence"] == pytest.approx(0.95) else 2.44
+    assert 0 < bound["value"] <= bound["cap"] == pytest.approx(most, abs=0.01)
     [first] = of(report, "likelihood-ratio", kind="lower_bound", server_round=1)
     assert first["threat_model"]["game"] == "rerun"
     assert of(report, "likelihood-ratio", quantity="guess", server_round=1)

@@ -8,6 +8,7 @@ loop or logging keeps it, and its attributes are where they were: on `strategy`.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from pathlib import Path
@@ -20,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
 from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEnd, RunStart
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.hook import remarks, wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.health import Early, Health
@@ -463,6 +464,7 @@ class Audited(Wrapper):
         for wrapper in wrappers(self.strategy):  # what the mechanism itself guarantees
             with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):
                 final += wrapper.findings()
+        final += self._open_updates(final)
         self._lines.findings += final
         said = (self.failures, self.limitations, self.warnings)
         if self.logs_verdict:
@@ -476,6 +478,25 @@ class Audited(Wrapper):
         self._panel.close()
         end = RunEnd(final, *said, self.folder)
         self._listeners.tell(lambda callback: callback.on_end(end))
+
+    def _open_updates(self, found: Sequence[Finding]) -> list[Finding]:
+        """Return that nothing is guaranteed against a server that sees every update.
+
+        It sees them where no secure sum hides them. Without this finding, nobody who reads the
+        verdict of such a run would learn that the strongest attacker was not audited.
+        """
+        is_known = any(f.kind == "guarantee" and f.threat_model.sees == "updates" for f in found)
+        rounds = self._offset + self._seen
+        is_hidden = any(wrapper.hides_updates for wrapper in wrappers(self.strategy))
+        if not found or not rounds or is_known or is_hidden:
+            return []
+        model = ThreatModel(
+            observer="server", sees="updates", knows_cohort=True, participations=rounds
+        )
+        rule = "no secure sum hides updates from the server, and clients account for no noise"
+        bound = Bound(math.inf, "guarantee", rule, delta=0.0)
+        about = {"auditor": "server", "quantity": "epsilon", "adjacency": "replace"}
+        return [Finding.of(bound, threat_model=model, **about)]
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
         """Refuse: only a wrapper around `Audited` would call one of these."""

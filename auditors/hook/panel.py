@@ -19,6 +19,7 @@ from leakmeter.auditors.auditor import (
     RoundView,
     Schedule,
     UnableError,
+    share_confidence,
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
 from leakmeter.auditors.finding import Finding, Limitation
@@ -112,18 +113,11 @@ class Panel(Resumable):
         """Return the honest clients whose plain updates any auditor needs."""
         return {c for a in self.auditors for c in a.truth_of(server_round, honest)}
 
-    def share_confidence(self) -> None:
-        """Let the lower bounds of all auditors hold together at the confidence of each."""
-        total = sum(auditor.num_bounds for auditor in self.auditors)
-        for auditor in self.auditors:
-            if auditor.num_bounds:
-                auditor.share_confidence(total)
-
     def begin(
         self, dim: int, num_rounds: int, folder: Path | None = None, *, first_round: int = 1
     ) -> None:
         """Start the auditors, each with its state of an interrupted run if there is one."""
-        self.share_confidence()
+        share_confidence(self.auditors)
         for auditor in list(self.auditors):
             auditor.folder, auditor.first_round = folder, first_round
             try:

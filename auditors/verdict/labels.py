@@ -13,7 +13,7 @@ from typing import Final
 
 from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
 from leakmeter.auditors.verdict.order import Question
-from leakmeter.auditors.verdict.verdict import Row, Severity
+from leakmeter.auditors.verdict.verdict import Block, Row, Severity
 from leakmeter.auditors.wording import (
     CERTAIN,
     INFORMATION,
@@ -189,10 +189,10 @@ def strength(finding: Finding) -> str:
     return {"approximation": "model only", "guarantee": "theorem"}.get(finding.kind, finding.kind)
 
 
-def ceiling(finding: Finding) -> str:
+def ceiling(block: Block, finding: Finding) -> str:
     """Return the most that a figure in bits can be, as a cell."""
-    most = finding.facts.get("at_most_bits")
-    return f"≤ {number(most, kind='guarantee')}" if isinstance(most, float) else "no bound"
+    most = block.ceiling(finding)
+    return "no bound" if most is None else f"≤ {number(most.value, kind='guarantee')}"
 
 
 def sure(row: Row) -> str:

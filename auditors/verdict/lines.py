@@ -11,6 +11,7 @@ from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.meaning import (
     certainties,
     ends,
+    is_aside,
     observations,
     surprises,
     told,
@@ -107,10 +108,16 @@ def _table(verdict: Verdict, width: int) -> list[str]:
         )
         for row in shown
     ]
-    bits = [(block.attacker, f) for block in verdict.others for f in block.bits]
+    bits = [(b, f) for b in verdict.others for f in b.bits if f.kind != "guarantee"]
     rows += [
-        (labels.who(one), labels.about(f), labels.amount(f), labels.ceiling(f), labels.strength(f))
-        for one, f in bits[:_MAX_BITS]
+        (
+            labels.who(block.attacker),
+            labels.about(f),
+            labels.amount(f),
+            labels.ceiling(block, f),
+            labels.strength(f),
+        )
+        for block, f in bits[:_MAX_BITS]
     ]
     if len(rows) == 1:
         return []
@@ -174,7 +181,8 @@ def _details(
 ) -> Iterator[str]:
     for warning in verdict.warnings:
         yield from _paragraph(f"Warning: {warning.text}")
-    parts: list[Row | Block] = [*verdict.rows, *verdict.others]
+    others = [block for block in verdict.others if not is_aside(block, verdict.rows)]
+    parts: list[Row | Block] = [*verdict.rows, *others]
     if parts:
         yield ""
         yield "What the run leaks, by attacker"
@@ -220,15 +228,16 @@ def _paragraph(text: str, width: int = _WIDTH, *, indent: str = "", hanging: str
 
 def _block(part: Row | Block) -> list[str]:
     """Return the lines about one attacker."""
-    lines = [ends(part)] if isinstance(part, Row) else []
-    lines += [_line(f) for f in told(part)]
+    head = [ends(part)] if isinstance(part, Row) else []
+    lines = [_line(f) for f in told(part)]
     lines += surprises(part)
     lines += [f"{f.auditor}: {f.rule}" for f in certainties(part)]
     lines += [f"{f.auditor}: {observation(f)}" for f in observations(part)]
-    if more := unsaid_bounds(part.findings):
+    if more := unsaid_bounds(part):
         lines.append(f"and {more}: see report.json")
     # Where there is no number, say why.
-    return lines or list(dict.fromkeys(f"{f.auditor}: {observation(f)}" for f in part.findings))
+    why = dict.fromkeys(f"{f.auditor}: {observation(f)}" for f in part.findings)
+    return [*head, *(lines or why)]
 
 
 def _line(finding: Finding) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict.labels import amount, who
+from leakmeter.auditors.verdict.order import is_same
 from leakmeter.auditors.verdict.verdict import Block, Row
 from leakmeter.auditors.wording import (
     INFORMATION,
@@ -62,10 +63,10 @@ def leading(findings: Iterable[Finding]) -> list[Finding]:
     return kept
 
 
-def unsaid_bounds(findings: Sequence[Finding]) -> str:
-    """Return how many lower bounds `leading` leaves to the table, in words; empty if none."""
-    said = leading(findings)
-    left = [f for f in findings if f.kind == "lower_bound" and f not in said]
+def unsaid_bounds(part: Row | Block) -> str:
+    """Return how many lower bounds `told` leaves to the table, in words; empty if none."""
+    said = told(part)
+    left = [f for f in part.findings if f.kind == "lower_bound" and f not in said]
     conditional = sum(f.is_conditional for f in left)
     counts = ((len(left) - conditional, "by other methods"), (conditional, "under conditions"))
     words = [f"{counted(count, 'more lower bound')} {how}" for count, how in counts if count]
@@ -84,6 +85,12 @@ def _says(finding: Finding) -> bool:
     return finding.value > 0 if finding.kind == "lower_bound" else math.isfinite(finding.value)
 
 
+def is_aside(block: Block, rows: Iterable[Row]) -> bool:
+    """Whether a block only has remarks, about an attacker of whom a row says more."""
+    says = told(block) or observations(block) or certainties(block)
+    return not says and any(is_same(row.attacker, block.attacker) for row in rows)
+
+
 def found(part: Row | Block) -> tuple[str, ...]:
     """Return each leading number and each guarantee with what it means."""
     shown = told(part)
@@ -99,9 +106,11 @@ def found(part: Row | Block) -> tuple[str, ...]:
         sentences.append(f"{capital(claim(f))}{terms(f)}{about}{how}. {meant}".strip())
     sentences = [*(sentence(f.rule) for f in certainties(part)), *sentences, *surprises(part)]
     sentences += [sentence(observation(f)) for f in observations(part)]
-    if extra := unsaid_bounds(part.findings):
+    if extra := unsaid_bounds(part):
         sentences.append(f"{extra}: see the table.")
-    return tuple(sentences)
+    # Where there is no number, say why.
+    why = dict.fromkeys(sentence(observation(f)) for f in part.findings)
+    return tuple(sentences or why)
 
 
 def certainties(part: Row | Block) -> list[Finding]:

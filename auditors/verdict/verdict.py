@@ -159,15 +159,26 @@ class Block:
     Attributes:
         attacker: Who.
         findings: Figures in bits first, then counts and observations.
+        at_most: The smallest guarantee in bits against this attacker or a stronger one.
     """
 
     attacker: ThreatModel
     findings: tuple[Finding, ...]
+    at_most: Finding | None = None
 
     @property
     def bits(self) -> tuple[Finding, ...]:
         """The figures in bits."""
         return tuple(f for f in self.findings if f.quantity in INFORMATION)
+
+    def ceiling(self, finding: Finding) -> Finding | None:
+        """Return the guarantee above a figure; None where it says nothing about this figure.
+
+        It bounds what a sum reveals to those who know the other updates. Where the clients' data
+        depend on each other, as in a partition of known records, more may follow from the sum.
+        """
+        is_own = finding.kind == "guarantee" or finding.threat_model.game == "partition"
+        return None if is_own else self.at_most
 
 
 @dataclass(frozen=True)
@@ -291,13 +302,14 @@ def _blocks(findings: Sequence[Finding]) -> tuple[Block, ...]:
     groups: dict[ThreatModel, list[Finding]] = {}
     for f in findings:
         groups.setdefault(unsized(attacker(f)), []).append(f)
-    made = [
-        Block(
-            strongest(attacker(f) for f in own),
-            tuple(sorted(own, key=lambda f: f.quantity not in INFORMATION)),
-        )
-        for own in groups.values()
-    ]
+    promises = [f for f in findings if f.kind == "guarantee" and f.quantity in INFORMATION]
+    made = []
+    for own in groups.values():
+        model = strongest(attacker(f) for f in own)
+        above = [f for f in promises if is_weaker(model, attacker(f))]
+        least = min(above, key=lambda f: f.value, default=None)
+        ordered = sorted(own, key=lambda f: f.quantity not in INFORMATION)
+        made.append(Block(model, tuple(ordered), least))
     return tuple(sorted(made, key=lambda block: not block.bits))
 
 
@@ -331,7 +343,9 @@ def _is_bound(finding: Finding) -> bool:
 
 def _delta(findings: Sequence[Finding]) -> float | None:
     """Return the δ at which the most bounds and guarantees can be used; of several the smallest."""
-    usable = [f for f in findings if f.kind in ("lower_bound", "guarantee")]
+    usable = [
+        f for f in findings if f.kind in ("lower_bound", "guarantee") and math.isfinite(f.value)
+    ]
     deltas = sorted({f.delta or 0.0 for f in usable})
     best = max(deltas, key=lambda d: sum(_holds_at(f, d) for f in usable), default=None)
     return best or None

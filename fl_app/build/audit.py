@@ -16,9 +16,9 @@ from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, RoundView
 from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors.auditor import share_confidence
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
@@ -168,7 +168,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     run = AuditRun(config)
     made = [AUDITORS[name].make(run) for name in dict.fromkeys(config.auditor_names)]
     _share_draws(made)
-    Panel(made).share_confidence()
+    share_confidence(made)
     for auditor in made:
         auditor.watch = watch
         try:

@@ -17,6 +17,7 @@ import numpy as np
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 from leakmeter.strategies.accounting.ledger import Entry
 
@@ -237,7 +238,33 @@ class Assurance(Guarantees):
     def findings(self, delta: float) -> Sequence[Finding]:
         """Return the guarantees against each observer, for each adjacency."""
         known = [f for adjacency in self.adjacencies for f in self._known(adjacency, delta)]
-        return [*known, *self._amplified(delta)]
+        return [*known, *self._amplified(delta), *self._bits()]
+
+    def _bits(self) -> Iterator[Finding]:
+        """Yield how many bits about a client's updates an observer of all rounds can get.
+
+        A sum is a channel: a client that sends at most C through Gaussian noise of standard
+        deviation σ conveys at most C²/(2σ²) nats, whatever it sends. Other noise conveys at most
+        its Rényi divergence from zero, of any order above 1. Rounds add up.
+        """
+        if self.adjacency != "zero-out":  # clip bits were released, which no divergence covers
+            return
+        for exposure in self.noise.exposures:
+            if exposure.noise == "none":
+                continue
+            priced = self.single if exposure.noise == "own" else self.releases
+            nats = sorted((_conveyed(release) for release in priced), reverse=True)
+            bits = math.fsum(nats[: self.participations]) / math.log(2)
+            rule = (
+                "capacity of a channel with this noise and updates within the clip norm, added "
+                f"over {counted(self.participations, 'participation')}"
+            )
+            exact = any(release.grid is not None for release in priced)
+            drawn = (Assumption.UNIFORM_BITS,) if exact else ()
+            bound = Bound(bits, "guarantee", rule, assumptions=drawn)
+            hidden = self._hidden_from(exposure)
+            found = self._finding(bound, self.participations, exposure, "zero-out", hidden)
+            yield replace(found, quantity="mutual information", adjacency=None)
 
     def _known(self, adjacency: Adjacency, delta: float) -> Sequence[Finding]:
         """Return the guarantees against those who know the cohorts, the clients' rounds first."""
@@ -251,13 +278,17 @@ class Assurance(Guarantees):
 
     def _priced(self, rounds: int, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
         """Yield the guarantees for this many participations: against server, wire, outsiders."""
-        # A client that adds no noise withholds an update that is not finite.
-        kept_back = () if self.noise.by_clients else (Assumption.INDEPENDENT_DROPOUTS,)
         for exposure in self.noise.exposures:
             bound = self._bound(exposure, rounds, adjacency, delta)
-            is_out = exposure.observer == "outsider"
-            hidden = (Assumption.MODELS_ONLY, *kept_back) if is_out else ()
-            yield self._finding(bound, rounds, exposure, adjacency, hidden)
+            yield self._finding(bound, rounds, exposure, adjacency, self._hidden_from(exposure))
+
+    def _hidden_from(self, exposure: Exposure) -> tuple[Assumption, ...]:
+        """Return what an observer must not see besides."""
+        if exposure.observer != "outsider":
+            return ()
+        # A client that adds no noise withholds an update that is not finite.
+        kept_back = () if self.noise.by_clients else (Assumption.INDEPENDENT_DROPOUTS,)
+        return (Assumption.MODELS_ONLY, *kept_back)
 
     def _bound(self, exposure: Exposure, rounds: int, adjacency: Adjacency, delta: float) -> Bound:
         if exposure.noise == "none":
@@ -362,3 +393,10 @@ def _grid_facts(releases: Sequence[Release]) -> dict[str, float | str]:
         "distribution": ", ".join(sorted({name for name, _ in named})),
         "largest grid step": max(grid.step for _, grid in named),
     }
+
+
+def _conveyed(release: Release) -> float:
+    """Return the most nats that one sum conveys about one update in it."""
+    if release.grid is None:
+        return release.separation("zero-out") ** 2 / 2
+    return float(np.min(release.divergence("zero-out")))

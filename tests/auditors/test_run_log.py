@@ -22,6 +22,9 @@ from leakmeter.auditors.run_log import (
     versions,
     write_atomically,
 )
+from leakmeter.auditors.verdict.sentences import headline
+from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.auditors.wording import plain_spaces
 from tests.helpers.findings import finding
 
 
@@ -46,6 +49,21 @@ def test_rounds_are_on_disk_as_soon_as_they_are_added(tmp_path: Path) -> None:
     record.add(line(2))
     assert [x["server_round"] for x in read_rounds(tmp_path / "run")] == [1, 2]
     assert read_rounds(tmp_path / "run")[1]["accuracy"] is None
+
+
+def test_the_report_has_the_verdict_as_data_with_its_sentences(tmp_path: Path) -> None:
+    record = RunLog(tmp_path, {})
+    record.add(line(1, accuracy=0.5))
+    record.add(line(2))
+    shown = finding(value=2.0, kind="lower_bound", confidence=0.95, adjacency="zero-out")
+    damage = RunWarning.of("abandoned-rounds", 9, 9)
+    verdict = strict(record.finish([shown], [], [], [damage]).read_text())["verdict"]
+    expected = judge([shown], [damage], accuracy=0.5)
+    assert {name: verdict[name] for name in expected.to_json()} == expected.to_json()
+    assert verdict["sentence"] == plain_spaces(headline(expected))
+    assert verdict["sentence"].startswith("The run is distorted")
+    assert verdict["protection"].startswith("In data-protection terms: ")
+    assert [row["shown"]["epsilon"] for row in verdict["rows"]] == [2.0]  # of no single round
 
 
 def test_the_report_holds_all_rounds_and_findings(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from leakmeter.auditors import (
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
-from leakmeter.auditors.judge.adversary import by_adversary, covers
+from leakmeter.auditors.verdict.order import attacker, covers, is_weaker
+from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.audit import AuditRun
 from leakmeter.fl_app.client_app import client_app_of
@@ -237,14 +238,14 @@ def test_canaries_that_play_more_often_than_any_client_have_their_price(
     assert own.threat_model.participations == 1
     shown = [f for f in found if f.auditor == "one-shot" and f.kind == "lower_bound"]
     assert shown
-    assert all(f.threat_model.is_within(guarantee.threat_model) for f in shown)
+    assert all(is_weaker(attacker(f), attacker(guarantee)) for f in shown)
     assert all(f.value <= guarantee.value for f in shown)
     proven = [f for f in shown if not f.is_conditional]
     assert proven
     assert all(covers(guarantee, f) and not covers(own, f) for f in proven)
-    groups = by_adversary(found)
-    assert all(g.above(f) == guarantee for g in groups for f in g.leads if f in proven)
-    assert any(own in g.findings for g in groups)
+    rows = judge(found).rows
+    assert all(r.at_most == guarantee for r in rows if any(f in proven for f in r.findings))
+    assert any(own in row.findings for row in rows)
 
 
 def test_distributed_noise_reaches_its_target_without_dropouts_and_colluders(

@@ -13,9 +13,9 @@ import torch
 
 from leakmeter.auditors import RoundView
 from leakmeter.auditors.auditor import Canary, RoundFacts
-from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.reconstruction.inversion import Inversion
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.fl_app.build import records as simulated_records
 from leakmeter.fl_app.build.audit import AuditRun, auditors
 from leakmeter.fl_app.build.records import SimulatedRecords

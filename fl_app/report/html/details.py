@@ -13,7 +13,7 @@ from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict import labels
-from leakmeter.auditors.verdict.meaning import told
+from leakmeter.auditors.verdict.meaning import is_aside, told
 from leakmeter.auditors.verdict.verdict import Block, Row
 from leakmeter.fl_app.report.draw import layout
 from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
@@ -66,7 +66,8 @@ Each card is one attacker and what it tries to find out. “No leak shown” is 
 def cards(run: Run) -> Markup:
     """Return a card for each attacker, the worst first, and the limits of the audit."""
     verdict = verdict_of(run)
-    parts: list[Row | Block] = [*verdict.rows, *verdict.others]
+    others = [block for block in verdict.others if not is_aside(block, verdict.rows)]
+    parts: list[Row | Block] = [*verdict.rows, *others]
     return render(
         _CARDS,
         cards=[(part, advice(part, run, verdict)) for part in parts],

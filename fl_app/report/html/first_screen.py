@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.verdict import Row, Verdict
-from leakmeter.auditors.wording import CERTAIN, counted, plain_spaces, share
+from leakmeter.auditors.wording import CERTAIN, counted, percent, plain_spaces, share
 from leakmeter.fl_app.report.html.template import render
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import verdict_of
@@ -131,11 +131,10 @@ def first_screen(run: Run) -> Markup:
 
 def _row(row: Row) -> dict[str, Any]:
     """Return one attacker on the scale from guess to certain, with how sure it can be."""
-    shown, sure, evidence = labels.shown(row), labels.sure(row), labels.evidence(row)
-    word, _, level = evidence.partition(" ")
-    has_level = level.endswith("%")
-    known = word if has_level else evidence
-    strength = ("no evidence", "not audited") if known == "–" else (known, known)
+    is_proven, is_silent = row.low > 0, row.is_audited and row.low <= 0
+    looked = row.is_audited or row.conditional is not None or row.estimate is not None
+    known = "proven" if is_proven else labels.evidence(row)
+    is_blank = not looked and not is_proven and math.isinf(row.high)
     return {
         "severity": row.severity,
         "who": labels.who(row.attacker),
@@ -145,10 +144,11 @@ def _row(row: Row) -> dict[str, Any]:
         "is_bounded": math.isfinite(row.high),
         "is_saturated": row.is_saturated,
         "at_most": labels.at_most(row),
-        "sure": "nothing shown" if sure == "nothing" else sure,
-        "size": shown if shown.startswith("ε") and sure != shown else "",
-        "strength": strength,  # of the evidence, and the word that explains it
-        "level": f", {level}" if has_level else "",
+        "sure": "nothing shown" if is_silent else labels.sure(row),
+        "size": labels.shown(row) if is_proven else "",
+        # Of the evidence, and the word that explains it.
+        "strength": ("no evidence", "not audited") if is_blank else (known, known),
+        "level": f", {percent(row.confidence or 0.0)}" if is_proven else "",
     }
 
 

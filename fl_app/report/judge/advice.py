@@ -71,7 +71,8 @@ def _against(row: Row, run: Run, verdict: Verdict) -> Iterator[str]:
         yield "Fewer rounds, or more clients in each, also leave less of a record in the sums."
         return
     yield from _noise_for(row.attacker, run)
-    if _hides_among_many(row.findings, row.attacker, run):
+    promised = [] if row.at_most is None else [row.at_most]
+    if _hides_among_many([*row.findings, *promised], row.attacker, run):
         yield _MORE_CLIENTS.format(_now(run, "sample"))
 
 
@@ -89,8 +90,9 @@ def _hides_among_many(findings: Sequence[Finding], model: ThreatModel, run: Run)
     that is set against the clip norm of one client, by the server or shared by all clients, is the
     same for any number of them.
     """
-    noise = run.settings.get("noise")
-    is_noised = noise == "distributed" or (noise == "central" and model.observer == "outsider")
+    noises = {f.facts.get("noise") for f in findings if f.kind == "guarantee"}
+    noises.add(run.settings.get("noise"))
+    is_noised = "distributed" in noises or ("central" in noises and model.observer == "outsider")
     games = {f.threat_model.game for f in findings}
     return model.sees is not None and "partition" not in games and not is_noised
 

@@ -36,7 +36,7 @@ from leakmeter.auditors.auditor import DivergedError, RoundMessages
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.judge.summary import summary
+from leakmeter.auditors.verdict.lines import summary
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
 from leakmeter.strategies.grid import GridWrapper
@@ -500,7 +500,8 @@ def test_findings_appear_in_flowers_result_beside_the_clients_metrics(federation
         metrics = dict(result.train_metrics_clientapp[server_round])
         assert metrics.pop("spy.moved") == np.linalg.norm(view.released - view.sent)
         assert metrics == dict(plain.train_metrics_clientapp[server_round])
-    assert [f.server_round for f in audited.findings()] == [1, 2, None]
+    # The last one is that the server sees every update here.
+    assert [f.server_round for f in audited.findings()] == [1, 2, None, None]
 
 
 def test_metrics_of_all_evaluations_are_noted_in_the_line_of_their_round(
@@ -602,7 +603,7 @@ def test_the_log_ends_with_the_verdict_and_where_the_report_is(
         audited.start(fed.grid, fed.arrays(), 4)
     lines = [record.getMessage() for record in caplog.records]
     verdict = next(i for i, line in enumerate(lines) if line.startswith("VERDICT "))
-    assert lines[verdict:-3] == summary(audited.findings(), audited.failures, audited.warnings)
+    assert lines[verdict:-3] == summary(audited.verdict, audited.failures)
     assert lines[-3].startswith("Audit written to ")
     assert lines[-2] == f"page: leakmeter report {tmp_path / 'run'}"
     assert json.loads((tmp_path / "run" / "report.json").read_text())["name"] == "night"

@@ -23,10 +23,10 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
-from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.verdict.order import covers
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4
 QUICK = TranscriptBudget(fit=400, candidates=6, own=40, pilot=300, trials=700)

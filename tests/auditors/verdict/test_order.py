@@ -1,4 +1,4 @@
-"""A guarantee is set against what was measured for the same attacker, and nothing else."""
+"""A guarantee is set against what was measured for attackers that it covers, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,10 +21,18 @@ from leakmeter.auditors.finding import (
     Sees,
     Unit,
 )
-from leakmeter.auditors.judge.adversary import by_adversary, covers, leading
-from leakmeter.auditors.judge.verdict import judged
-from leakmeter.fl_app.report.judge.of_run import contradictions
-from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, guarantee, run
+from leakmeter.auditors.verdict.order import (
+    Question,
+    attacker,
+    carries_bounds,
+    covers,
+    is_same,
+    is_weaker,
+    strongest,
+    unsized,
+)
+from leakmeter.auditors.verdict.verdict import judge
+from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, guarantee
 
 _MAYBE = st.none() | st.integers(0, 3)
 _MODELS = st.builds(
@@ -76,15 +84,18 @@ def test_a_bound_is_set_against_a_guarantee_only_if_every_field_allows_it(
     assert (upper.kind, lower.kind) == ("guarantee", "lower_bound")
     assert (upper.quantity, lower.quantity) == ("epsilon", "epsilon")
     assert not lower.is_conditional
-    assert upper.unit == lower.unit
-    assert upper.adjacency == lower.adjacency is not None
+    asked, answered = Question.of(lower), Question.of(upper)
+    assert asked is not None
+    assert answered in (asked, Question("client", "replace"))
     assert upper.server_round in (None, lower.server_round)
     assert (upper.delta or 0) <= (lower.delta or 0)
-    assert above.observer == below.observer
+    assert (below.observer, above.observer) in {
+        ("outsider", "server"),
+        *((one, one) for one in get_args(Observer)),
+    }
     assert None not in (above.sees, below.sees)
-    assert above.holds in (None, below.holds)
     assert above.knows_cohort >= below.knows_cohort
-    assert above.game in (None, below.game)
+    assert (above.game == "worst-data") <= (below.game == "worst-data")
     assert above.colluders >= below.colluders
     assert above.conduct in ("active", below.conduct)
     rounds = [1 if m.participations is None else m.participations for m in (above, below)]
@@ -101,7 +112,7 @@ def test_random_claims_that_do_match_are_compared_until_one_field_is_stronger(
         upper = replace(upper, threat_model=replace(model, participations=1))
     assert covers(upper, lower)
     most = model.participations or 1
-    other = next(o for o in get_args(Observer) if o != model.observer)
+    other = "wire" if model.observer != "wire" else "server"
     stronger: list[Finding] = [
         replace(lower, threat_model=replace(model, **changed))
         for changed in (
@@ -114,6 +125,7 @@ def test_random_claims_that_do_match_are_compared_until_one_field_is_stronger(
     stronger += [
         conditional(2.0, threat_model=model),
         replace(lower, adjacency="replace"),
+        replace(lower, adjacency="add-remove"),
         replace(lower, adjacency=None),
         replace(lower, unit="record"),
         replace(lower, kind="estimate"),
@@ -135,77 +147,67 @@ def test_a_stronger_attacker_than_the_guarantee_allows_is_not_compared(
     assert not covers(hidden, bound(2.0))  # a canary's seat is certain: no sampling hides it
 
 
+def test_an_attacker_that_sees_something_unknown_is_compared_with_nobody() -> None:
+    unknown = replace(CANARY, sees=None)
+    for one in (CANARY, unknown):
+        assert not covers(guarantee(1.0, threat_model=unknown), bound(2.0, threat_model=one))
+
+
 def test_other_words_change_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "Knows the cohort" in place of "knows who takes part" once let a bound be compared."""
     hidden = guarantee(1.0, threat_model=replace(ANYONE, knows_cohort=False))
     before = [covers(g, bound(2.0)) for g in (guarantee(1.0), hidden)]
-    groups = len(by_adversary([hidden, guarantee(1.0), bound(2.0)]))
+    rows = len(judge([hidden, guarantee(1.0), bound(2.0)]).rows)
     monkeypatch.setattr(wording, "attacker", lambda *_, **__: "someone")
     monkeypatch.setattr(Assumption, "sentence", property(lambda _: "something"))
     assert [covers(g, bound(2.0, rule="else")) for g in (guarantee(1.0), hidden)] == before
     assert before == [True, False]
-    assert len(by_adversary([hidden, guarantee(1.0), bound(2.0)])) == groups
+    assert len(judge([hidden, guarantee(1.0), bound(2.0)]).rows) == rows
 
 
-def test_a_bound_above_its_guarantee_is_a_contradiction() -> None:
-    [words] = contradictions(run(guarantee(1.0), bound(2.0)))
-    assert "an assumption of one of them does not hold" in words
-    assert contradictions(run(guarantee(2.5), bound(2.0))) == []
-    assert contradictions(run(guarantee(1.0), conditional(2.0))) == []
-    assert contradictions(run(guarantee(1.0, delta=1e-3), bound(2.0))) == []  # another promise
+def test_zero_out_and_a_record_are_covered_by_a_guarantee_for_any_two_updates() -> None:
+    """The old comparison asked for equal words, and left such guarantees unused."""
+    any_two = guarantee(1.0, adjacency="replace")
+    assert covers(any_two, bound(2.0))
+    assert covers(any_two, bound(2.0, unit="record", adjacency="add-remove"))
+    assert not covers(any_two, bound(2.0, adjacency="add-remove"))  # may change the denominator
+    assert not covers(guarantee(1.0), bound(2.0, adjacency="replace"))
+    assert not covers(guarantee(1.0), bound(2.0, unit="record"))
 
 
-def test_an_attacker_is_one_group_with_both_ends() -> None:
-    server = guarantee(9.0, threat_model=replace(ANYONE, observer="server"))
-    groups = by_adversary([bound(4.2), guarantee(12.0), server])
-    assert [(g.findings[0].value, [u.value for u in g.guarantees]) for g in groups] == [
-        (4.2, [12.0]),
-        (9.0, []),
-    ]
-    [verdict, _] = judged([bound(4.2), guarantee(12.0), server])
-    shown = verdict.headline.replace("\N{NO-BREAK SPACE}", " ")
-    assert shown.endswith("ε ≥ 4.2 shown … ε ≤ 12 guaranteed")
-    # A guarantee covers each attacker that it may be set against, and is then not by itself.
-    final = bound(1.0, threat_model=replace(CANARY, sees="final model"))
-    assert [len(g.guarantees) for g in by_adversary([bound(4.2), final, guarantee(12.0)])] == [1, 1]
-    # For more rounds than it is priced for, it is a group by itself.
-    often = bound(4.2, threat_model=replace(CANARY, participations=11))
-    assert [len(g.guarantees) for g in by_adversary([often, guarantee(12.0)])] == [0, 0]
-
-
-def test_of_several_guarantees_that_cover_a_bound_the_smallest_is_beside_it() -> None:
-    # Clients take part in one round, canaries in five: each price is printed once.
-    own, often = (
-        guarantee(value, threat_model=replace(ANYONE, participations=rounds))
-        for value, rounds in ((3.0, 1), (8.0, 5))
+def test_what_a_test_brings_along_is_no_part_of_the_attacker() -> None:
+    tested = replace(CANARY, game="independent")
+    assert attacker(bound(1.0, threat_model=tested)) == attacker(
+        bound(1.0, threat_model=replace(CANARY, holds="two updates", game="rerun"))
     )
-    single = bound(2.0, threat_model=replace(CANARY, participations=None))
-    for listed in ([own, often], [often, own]):
-        [group] = by_adversary([single, *listed])
-        assert group.rows == [(single, own), (often, None)]
-    five = bound(4.0, threat_model=replace(CANARY, participations=5))
-    first, second = by_adversary([five, own, often])
-    assert (first.rows, second.rows) == ([(five, often)], [(own, None)])
+    worst = bound(1.0, threat_model=replace(CANARY, game="worst-data"))
+    assert attacker(worst) != attacker(bound(1.0))
+
+
+@pytest.mark.parametrize("alone", [{"sees": "frozen sums"}, {"game": "worst-data"}])
+def test_a_bound_about_rounds_that_were_not_played_stays_in_its_own_row(
+    alone: dict[str, Any],
+) -> None:
+    made_up = replace(CANARY, observer="server", holds=None, **alone)
+    updates = replace(made_up, sees="updates", game=None)
+    assert is_weaker(made_up, updates)
+    assert not carries_bounds(made_up, updates)
+    assert carries_bounds(made_up, replace(made_up, participations=9))
 
 
 def test_runs_of_different_size_have_the_same_attackers() -> None:
-    small, large = (
-        by_adversary([bound(1.0, threat_model=replace(CANARY, participations=n, colluders=n))])
-        for n in (1, 7)
-    )
-    assert small[0].adversary == large[0].adversary
-    assert small[0].adversary.sentence() == large[0].adversary.sentence()
-    [single] = by_adversary([bound(1.0, threat_model=replace(CANARY, participations=None))])
-    assert single.adversary != small[0].adversary  # one round is not many
-
-
-def test_the_first_bound_without_a_condition_leads() -> None:
-    listed = [conditional(9.0), bound(1.0), bound(5.0), conditional(3.0, auditor="other")]
-    assert [f.value for f in leading(listed)] == [1.0, 3.0]
+    small, large = (replace(CANARY, participations=n, colluders=n) for n in (1, 7))
+    assert is_same(small, large)
+    assert unsized(small) == unsized(large)
+    assert strongest([large, small]) == large
+    single = replace(CANARY, participations=None)
+    assert not is_same(single, small)  # one round is not many
+    assert is_weaker(single, small)  # yet seen by whoever sees one of many
+    assert strongest([single]).participations is None
 
 
 def test_every_field_of_a_threat_model_is_compared() -> None:
-    """A new field must be thought about here and in `is_within`."""
+    """A new field must be thought about here and in `is_weaker`."""
     assert {f.name for f in fields(ThreatModel)} == {
         *("observer", "sees", "holds", "knows_cohort"),
         *("participations", "game", "colluders", "conduct"),

@@ -39,10 +39,6 @@ from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.information import Look
-from leakmeter.auditors.judge.adversary import by_adversary, covers
-from leakmeter.auditors.judge.meaning import surprises
-from leakmeter.auditors.judge.summary import details
-from leakmeter.auditors.judge.verdict import Verdict, is_distorted
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition
@@ -51,14 +47,17 @@ from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.game import RecordBudget, RecordCase
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.verdict import meaning
+from leakmeter.auditors.verdict.lines import details
+from leakmeter.auditors.verdict.order import covers
+from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import claim, condition, quantity, value
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.html import page
-from leakmeter.fl_app.report.judge.advice import _sentences as advised
-from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts
+from leakmeter.fl_app.report.judge.advice import _of_block, _of_row, advice
+from leakmeter.fl_app.report.judge.of_run import contradictions, verdict_of
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
@@ -181,6 +180,11 @@ def _promised(participations: int) -> Iterator[Finding]:
     yield from Tally(**{**counts, **own}).findings(Risks())
 
 
+def parts(verdict: Verdict) -> list[Row | Block]:
+    """Return all that a card may be about."""
+    return [*verdict.rows, *verdict.others]
+
+
 @pytest.fixture(scope="module")
 def said(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return what page, terminal, advice and CSV say, in ordinary spaces."""
@@ -188,13 +192,14 @@ def said(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     for run in runs:
         file = io.StringIO()
         console = Console(file=file, width=10_000, highlight=False, soft_wrap=True)
-        Progress(console).summary(run.of_the_run, [])
-        full = " ".join(details(run.of_the_run))
+        made = verdict_of(run)
+        Progress(console).summary(made, [])
+        full = " ".join(details(made))
         said[f"terminal of {run.name}"] = " ".join(f"{file.getvalue()} {full}".split())
-        made = verdicts(run)
-        for i, v in enumerate(made):
-            words = [v.headline, *v.found, *v.sure, *advice(v, run, made)]
-            said[f"verdict {i} of {run.name}"] = " ".join(words)
+        for i, part in enumerate(parts(made)):
+            head = [meaning.ends(part)] if isinstance(part, Row) else []
+            about = [*meaning.found(part), *meaning.sure(part), *advice(part, run, made)]
+            said[f"part {i} of {run.name}"] = " ".join([*head, *about])
         said[f"page of {run.name}"] = Page(page([run])).words
     said["comparison"] = Page(page(runs)).words
     for path in write_csv(runs, tmp_path_factory.mktemp("tables")):
@@ -212,9 +217,10 @@ def test_every_kind_of_finding_is_there(runs: list[Run]) -> None:
         *("mine", "membership", "span", "inversion", "transcript"),
         *("accountant", "water-filling", "secure-sum"),
     }
-    assert {v.level for v in verdicts(runs[0])} >= {
-        *("leak", "conditional", "open", "bounded", "count")
-    }
+    verdict = verdict_of(runs[0])
+    assert {row.severity for row in verdict.rows} == {"refuted", "shown", "suspected", "bounded"}
+    assert any(row.conditional for row in verdict.rows)
+    assert any(block.bits for block in verdict.others)
 
 
 def test_no_sentence_shows_how_it_was_made(said: dict[str, str]) -> None:
@@ -251,8 +257,8 @@ def test_every_claim_of_a_leading_number_is_the_same_everywhere(
     plain = [claim(f).replace("\N{NO-BREAK SPACE}", " ") for _, f in every]
     assert [row["claim"][: len(p)] for row, p in zip(rows, plain, strict=True)] == plain
     for run in runs:
-        for verdict in verdicts(run):
-            for f in (*verdict.group.leads, *verdict.group.guarantees):
+        for part in parts(verdict_of(run)):
+            for f in meaning.told(part):
                 words = re.sub(r"\s+", " ", claim(f))
                 assert words in said[f"terminal of {run.name}"]
                 page_of = said[f"page of {run.name}"]
@@ -275,11 +281,8 @@ def test_a_conditional_bound_is_never_without_its_condition(
 
 
 def test_runs_of_different_size_line_up(runs: list[Run]) -> None:
-    keys = [{v.group.adversary for v in verdicts(run)} for run in runs]
-    assert keys[0] & keys[1]
-    for verdict in verdicts(runs[0]):
-        if verdict.group.guarantees:
-            assert verdict.group.adversary in keys[1]
+    keys = [{row.asked for row in verdict_of(run).rows} for run in runs]
+    assert keys[0] == keys[1]
     names = {quantity(f.quantity) for f in runs[0].findings}
     assert names <= {quantity(f.quantity) for f in runs[1].findings}
 
@@ -329,38 +332,44 @@ def _silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _decisions(runs: Sequence[Run]) -> dict[str, Any]:
     """Return all that is decided about runs, without a word."""
-    made = [verdicts(run) for run in runs]
+    made = [verdict_of(run) for run in runs]
     both = list(zip(runs, made, strict=True))
     return {
         "covers": [[[covers(a, b) for b in r.findings] for a in r.findings] for r in runs],
-        "groups": [
-            [
-                (g.adversary, *(_places(run, fs) for fs in (g.findings, g.guarantees, g.leads)))
-                for g in by_adversary(run.of_the_run)
-            ]
-            for run in runs
+        "rows": [[_row(row, run) for row in verdict.rows] for run, verdict in both],
+        "others": [
+            [(block.attacker, _places(run, block.findings)) for block in verdict.others]
+            for run, verdict in both
         ],
-        "rows": [
-            [[_places(run, [f, *([u] if u else [])]) for f, u in v.group.rows] for v in of_run]
-            for run, of_run in both
+        "headline": [
+            (v.headline[0], v.rows.index(v.headline[1]) if v.headline[1] else None) for v in made
         ],
-        "verdicts": [
-            [(v.level, *_places(run, [v.lead]), len(v.found)) for v in of_run]
-            for run, of_run in both
+        "told": [
+            [_places(run, meaning.told(part)) for part in parts(verdict)] for run, verdict in both
         ],
-        "advice": [[_advised(v, run, of_run) for v in of_run] for run, of_run in both],
-        "surprises": [[len(list(surprises(v.group))) for v in of_run] for of_run in made],
-        "contradictions": [len(contradictions(run)) for run in runs],
-        "damage": [is_distorted(run.warnings) for run in runs],
+        "advice": [
+            [[words[:9] for words in _advised(part, run, verdict)] for part in parts(verdict)]
+            for run, verdict in both
+        ],
+        "surprises": [[len(list(meaning.surprises(p))) for p in parts(v)] for v in made],
+        "contradictions": [len(contradictions(verdict)) for verdict in made],
+        "damage": [verdict.is_distorted for verdict in made],
         "figures": [(f.name, len(f.series)) for f in figures(runs)],
         "page": [(name, len(Page(page([run])).ids)) for run in runs for name in (run.name,)],
     }
+
+
+def _row(row: Row, run: Run) -> tuple[Any, ...]:
+    """Return a row, with its findings by their places in the report."""
+    ends = [f for f in (row.shown, row.at_most) if f is not None]
+    return row.asked, row.severity, row.cap, _places(run, row.findings), _places(run, ends)
 
 
 def _places(run: Run, found: Sequence[Finding]) -> list[int]:
     return [next(i for i, f in enumerate(run.findings) if f is one) for one in found]
 
 
-def _advised(verdict: Verdict, run: Run, others: list[Verdict]) -> list[str]:
-    """Return how each advice begins, before it names a number."""
-    return [words[:9] for words in advised(verdict, run, others)]
+def _advised(part: Row | Block, run: Run, verdict: Verdict) -> list[str]:
+    """Return all advice, also where silenced words make two of them alike."""
+    rows = _of_row(part, run, verdict) if isinstance(part, Row) else _of_block(part, run)
+    return list(rows)

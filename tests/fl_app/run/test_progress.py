@@ -16,9 +16,11 @@ from rich.console import Console
 
 from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.judge.steps import Step
-from leakmeter.auditors.judge.summary import Ending, brief, details
+from leakmeter.auditors.finding import Sees
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.verdict.lines import Ending, brief, details
+from leakmeter.auditors.verdict.steps import Step
+from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 from leakmeter.fl_app.run.progress import Progress, set_flower_log
@@ -32,6 +34,7 @@ finding = partial(
     delta=1e-5,
     auditor="one-shot",
     threat_model=ThreatModel(observer="outsider", sees="final model", knows_cohort=True),
+    adjacency="zero-out",
     null_band=(0.01, 0.5),
 )
 
@@ -54,9 +57,9 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
         found = (finding(server_round=server_round),)
         line = RoundLine(server_round, 40, {"accuracy": 0.09889}, found)
         progress.round(line)
-    found = [finding(server_round=1, rule="not of the run"), finding()]
-    progress.summary(found, ["x, report: y"])
-    return flat(file.getvalue() + "\n".join(details(found, ["x, report: y"])))
+    verdict = judge([finding()])
+    progress.summary(verdict, ["x, report: y"])
+    return flat(file.getvalue() + "\n".join(details(verdict, ["x, report: y"])))
 
 
 @pytest.mark.parametrize(
@@ -139,16 +142,19 @@ def summary(
     """Return the end of a run, and below it all details."""
     file = io.StringIO()
     progress = Progress(Console(file=file, width=width, highlight=False))
-    progress.summary(findings, failures, warnings)
-    return flat(file.getvalue() + "\n".join(details(findings, failures, limitations, warnings)))
+    verdict = judge(findings, warnings)
+    progress.summary(verdict, failures)
+    return flat(file.getvalue() + "\n".join(details(verdict, failures, limitations)))
 
 
 def test_the_summary_begins_with_the_verdict() -> None:
     assert summary(bound()).startswith(
         "\nVERDICT  Anyone who sees the final model can be at least "
     )
-    none = "\nVERDICT  The audit has no result. This is not evidence of privacy.\n"
-    assert summary().startswith(none)
+    assert summary().startswith(
+        "\nVERDICT  No attacker was audited, and nothing is guaranteed. This is not\n"
+        "         evidence of privacy.\n"
+    )
 
 
 def test_the_summary_shows_what_the_run_says_with_its_attacker_and_its_null_band() -> None:
@@ -168,23 +174,25 @@ def test_each_attacker_has_one_block_with_both_ends() -> None:
         kind="guarantee", value=8.0, auditor="accountant", rule="composed", null_band=None
     )
     text = summary(
-        finding(adjacency="zero-out"),
+        finding(),
         bound(observer="server", value=0.5),
-        bound(adjacency="zero-out", value=0.7),
-        replace(guarantee, adjacency="zero-out"),
+        bound(value=0.7),
         guarantee,
+        replace(guarantee, adjacency=None),
     )
     blocks = [part.splitlines() for part in text[text.index("What the run leaks") :].split("\n\n")]
-    assert blocks[1] == [
+    assert blocks[1][0].startswith("Server that sees")
+    # The server sees the final model too, and nothing is guaranteed against it.
+    assert blocks[1][2] == "  ε ≥ 0.7 shown, nothing guaranteed"
+    assert blocks[2] == [
         WHO,
         "[zero-out, client]",
         "  ε ≥ 0.7 shown … ε ≤ 8 guaranteed",
         "  ε ≥ 0.7 at δ = 1e-05, 95 % confidence (one-shot: some fit)",
-        "  ε ≤ 8 at δ = 1e-05 (accountant: composed)",
         "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak, 90 % of audits say",
         "      0.01 to 0.5)",
+        "  ε ≤ 8 at δ = 1e-05 (accountant: composed)",
     ]
-    assert blocks[2][0].startswith("Server that sees")
     # Without an adjacency nothing is comparable, even for the same attacker.
     assert blocks[3] == [WHO, "  ε ≤ 8 at δ = 1e-05 (accountant: composed)"]
 
@@ -209,13 +217,15 @@ def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
     )
 
 
-def test_of_several_bounds_the_first_is_shown_and_not_the_largest() -> None:
+def test_of_several_bounds_the_first_and_the_largest_are_told_and_others_counted() -> None:
     text = summary(bound(value=1.0, rule="first (in few words)"), bound(value=9.0), bound())
     assert "ε ≥ 1 at δ = 1e-05, 95 % confidence (one-shot: first (in few words))" in text
-    assert "≥ 9" not in text
-    assert "and 2 more lower bounds by other methods: see report.json" in text
+    assert "ε ≥ 9 shown, nothing guaranteed" in text
+    assert "and 1 more lower bound by other methods: see report.json" in text
     weak = bound(value=9.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
-    assert "and 1 more lower bound under conditions: see" in summary(bound(value=1.0), weak)
+    conditional = summary(bound(value=1.0), weak)
+    assert "and 1 more lower bound under conditions: see" in conditional
+    assert "≥ 9" not in conditional
     others = summary(bound(value=1.0), bound(value=9.0, auditor="other"))
     assert "≥ 9" in others  # another auditor has its own
     assert "more lower bound" not in others
@@ -228,7 +238,6 @@ def test_a_bound_above_its_estimate_is_explained() -> None:
 def test_a_certain_separation_is_printed_beside_numbers() -> None:
     certain = {"kind": "diagnostic", "quantity": "certain separation", "null_band": None}
     text = summary(bound(value=0.0), finding(rule="the others sent the same", **certain))
-    assert text.startswith("\nVERDICT  Anyone who sees the final model could tell something")
     assert "one-shot: the others sent the same" in text
 
 
@@ -247,6 +256,7 @@ def test_weaker_kinds_are_named_where_they_share_a_sign() -> None:
 def test_diagnostics_stay_in_the_report_beside_numbers() -> None:
     text = summary(finding(), finding(kind="diagnostic", quantity="interference", rule="crowd"))
     assert "crowd" not in text
+    assert "crowd" in summary(finding(kind="diagnostic", quantity="interference", rule="crowd"))
 
 
 def test_the_summary_fits_an_ordinary_terminal() -> None:
@@ -348,33 +358,47 @@ def test_a_warning_is_above_the_bar_in_whole_words_and_the_log_is_as_before() ->
     assert lines[start + 1] == "one line of forty columns has room for"
 
 
-def test_the_end_of_a_run_has_at_most_25_lines_of_80_columns() -> None:
-    seen = ("all models", "final model", "round sum", "noised sum", "updates", "round model")
-    attackers = [
-        bound(
-            value=0.00545 + i,
-            rule="a rule of many words " * 9,
-            adjacency="zero-out",
-            threat_model=ThreatModel(observer=who, sees=sees, knows_cohort=True, participations=9),
-        )
-        for i, who in enumerate(("outsider", "server", "wire"))
-        for sees in seen
-    ]
-    kinds = ("clipped-coordinates", "dropouts", "few-canaries", "abandoned-rounds")
-    warnings = [RunWarning.of(kind, 50, 100) for kind in kinds]
+def ending(attackers: Sequence[Finding], **more: Any) -> list[str]:
+    """Return the end of a run in a terminal of 80 columns, with as many steps as there can be."""
     file = io.StringIO()
     progress = Progress(Console(file=file, width=80, highlight=False, soft_wrap=True))
     steps = [Step("Do something:", "leakmeter --out " + "x" * 90)] * 4
-    ending = Ending(steps, adds_noise=False, places=["page: p", "details: d"])
-    progress.summary(attackers, ["x: " + "failed " * 30] * 3, warnings, ending)
+    last = Ending(steps, adds_noise=False, places=["page: p", "details: d"])
+    progress.summary(judge(attackers, more.get("warnings", ())), more.get("failures", ()), last)
     lines = file.getvalue().splitlines()[1:]
-    assert len(lines) <= 25
+    assert all(len(line) <= 80 for line in lines if "leakmeter --out" not in line)
+    return lines
+
+
+def attackers_of(*observers: Any) -> list[Finding]:
+    seen: tuple[Sees, ...] = ("all models", "final model", "round sum")
+    seen += ("noised sum", "updates", "round model")
+    return [
+        bound(
+            value=0.00545 + i,
+            rule="a rule of many words " * 9,
+            threat_model=ThreatModel(observer=who, sees=sees, knows_cohort=True, participations=9),
+        )
+        for i, who in enumerate(observers)
+        for sees in seen
+    ]
+
+
+def test_the_end_of_a_run_with_everything_wrong_has_at_most_30_lines() -> None:
+    kinds = ("clipped-coordinates", "dropouts", "few-canaries", "abandoned-rounds")
+    warnings = [RunWarning.of(kind, 50, 100) for kind in kinds]
+    attackers = attackers_of("outsider", "server", "wire")
+    lines = ending(attackers, warnings=warnings, failures=["x: " + "failed " * 30] * 3)
+    assert len(lines) <= 30
     assert lines[0].startswith("VERDICT  ")
     assert [line for line in lines if line.startswith("NEXT  1. ")]
-    assert all(len(line) <= 80 for line in lines if "leakmeter --out" not in line)
     rows = lines[lines.index("") + 2 :][:5]
     assert rows[0].startswith("wiretap")  # the worst first
     assert "No upper bound: this run adds no noise." in lines
+
+
+def test_the_end_of_a_sound_run_has_at_most_25_lines() -> None:
+    assert len(ending(attackers_of("outsider", "server", "wire"))) <= 25
 
 
 @pytest.mark.parametrize(("verbose", "times"), [(False, 1), (True, 3)])

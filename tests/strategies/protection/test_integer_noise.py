@@ -146,7 +146,8 @@ def test_findings_name_law_and_assumptions_for_both_adjacencies(law: str) -> Non
     strategy = noised(shared(law))
     run(masked(strategy), rounds=2)
     found = [f for f in strategy.findings() if f.observer == "server"]
-    assert [f.adjacency for f in found] == ["zero-out", "replace"]
+    assert [f.adjacency for f in found] == ["zero-out", "replace", None]
+    assert [f.quantity for f in found] == ["epsilon", "epsilon", "mutual information"]
     assert 0 < found[0].value < found[1].value < math.inf
     for finding in found:
         assert finding.kind == "guarantee"

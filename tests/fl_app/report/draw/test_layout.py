@@ -13,7 +13,6 @@ import pytest
 from leakmeter.auditors import RoundLine
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Spectrum
 from leakmeter.fl_app.report.draw import figures
-from leakmeter.fl_app.report.draw.curves import attackers
 from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series
 from leakmeter.fl_app.report.draw.layout import TEXT, Drawing, Text, layout
 from leakmeter.fl_app.report.html.assets import STYLE
@@ -135,7 +134,7 @@ def rich(name: str, scale: float = 1.0) -> Run:
 
 RUNS = [rich("small"), rich("large", 1e4), rich("tiny", 1e-4)]
 DRAWN = {
-    **{f"{one.name} {f.name}": f for one in RUNS for f in (*attackers(one), *figures([one]))},
+    **{f"{one.name} {f.name}": f for one in RUNS for f in figures([one])},
     **{f"all {f.name}": f for f in (*figures(RUNS), *tradeoff(RUNS, aliases(RUNS)))},
 }
 
@@ -150,7 +149,7 @@ def test_no_words_of_a_figure_cover_data_or_other_words(name: str, width: int) -
 
 def test_every_kind_of_figure_is_looked_at() -> None:
     kinds = {re.sub(r"figure-\d+-", "", one.name) for one in DRAWN.values()}
-    assert {"attackers", "tradeoff", "accuracy", "information", "spectrum"} < kinds
+    assert {"tradeoff", "accuracy", "information", "spectrum"} < kinds
     assert any(name.startswith("cosines") for name in kinds)
     assert any(name.startswith("tradeoff-") for name in kinds)
     assert any(name.startswith("epsilon-") for name in kinds)
@@ -185,7 +184,8 @@ def test_a_figure_of_a_run_without_a_name_has_a_legend_only_for_several_lines() 
     assert figure(of(one, two)).count("<li>") == 2
 
 
-def test_a_condition_is_no_place_on_the_axis_of_attackers() -> None:
-    [drawn] = attackers(run(bound(2.0), conditional(9.0)))
-    values = [v for row in drawn.rows for one in row.series for v in one.x]
-    assert 9.0 not in values
+def test_a_condition_is_no_place_on_the_axis_of_a_comparison() -> None:
+    lines = (RoundLine(1, 9, {"accuracy": 0.5}),)
+    two = [replace(run(bound(2.0), conditional(9.0)), rounds=lines) for _ in range(2)]
+    [drawn] = tradeoff(two, aliases(two))
+    assert [one.x for one in drawn.series] == [(2.0,), (2.0,)]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from leakmeter.auditors import Finding, RoundLine
-from leakmeter.auditors.judge.adversary import Adversary
+from leakmeter.auditors import Finding, RoundLine, wording
+from leakmeter.auditors.verdict.order import attacker
 from leakmeter.fl_app.report.html.compare import aliases, comparison, tradeoff
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 
@@ -18,7 +18,7 @@ FINAL = replace(ANYONE, sees="final model")
 def cell(other: Finding, *promised: Finding) -> str:
     """Return what a run with these guarantees has beside the only finding of another."""
     first, second = replace(run(other), name="first"), replace(run(*promised), name="second")
-    who = Adversary.of(other).sentence()
+    who = wording.attacker(attacker(other), is_sized=False)
     [row] = [row for row in comparison([first, second]).split("<tr>") if f">{who}" in row]
     words = re.findall(r"<td>(.*?)</td>", row)[1]
     return re.sub("<[^>]*>", " ", words).replace("\N{NO-BREAK SPACE}", " ").strip()
@@ -34,12 +34,13 @@ def test_a_guarantee_without_a_lower_bound_is_no_single_point() -> None:
     assert {one.label: one.x for one in figure.series} == {"A": (9.0,), "B": (0.0, 8.0)}
 
 
-def test_the_upper_bound_of_a_run_is_shown_whoever_its_worst_attacker_is() -> None:
+def test_each_run_has_both_ends_of_its_worst_attacker() -> None:
     suspected = bound(9.0, unit="record", adjacency="replace")
-    page = comparison([run(suspected, guarantee(8.0)), run(suspected)])
+    page = comparison([run(bound(2.0), guarantee(8.0)), run(suspected)])
     rows = [re.sub("<[^>]*>", " ", row) for row in page.split("<tr>")[2:4]]
-    assert re.search(r"ε ≥ 9\s+ε ≤ 8\s+outsider, noised sums", rows[0])
-    assert re.search(r"ε ≥ 9\s+none", rows[1])
+    rows = [row.replace("\N{NO-BREAK SPACE}", " ") for row in rows]
+    assert re.search(r"outsider, every model\s+ε ≥ 2\s+ε ≤ 8", rows[0])
+    assert re.search(r"outsider, every model\s+ε ≥ 9\s+no bound", rows[1])
 
 
 @pytest.mark.parametrize("other", [guarantee(1.0, threat_model=FINAL), bound(1.0)])
@@ -52,10 +53,10 @@ def test_a_guarantee_for_a_stronger_attacker_covers_the_weaker_one(other: Findin
 @pytest.mark.parametrize(
     "changed",
     [
-        {"adjacency": "replace"},
+        {"adjacency": "add-remove"},
         {"unit": "record"},
-        {"observer": "server"},
-        {"holds": "record"},
+        {"observer": "wire"},
+        {"knows_cohort": False},
     ],
 )
 def test_a_guarantee_for_somebody_else_covers_nobody(changed: dict[str, str]) -> None:

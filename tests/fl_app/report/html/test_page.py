@@ -19,11 +19,12 @@ import pytest
 from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Due, Schedule
-from leakmeter.auditors.judge.adversary import by_adversary
 from leakmeter.auditors.run_log import RoundLine, RunLog
+from leakmeter.auditors.verdict.meaning import is_aside
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.html import page
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import read_run
 from tests.helpers import findings
 
@@ -205,8 +206,7 @@ def test_every_figure_that_there_are_data_for_is_there(
     names = [f"figure-{i}-{name}" for i, name in enumerate(charts, start=1)]
     # A line that is flat at its cap is a sentence.
     flat = [figure.name for figure in figures([read_run(folder)]) if figure.sentence]
-    assert read(folder).charts()[0] == "attackers"
-    assert sorted(read(folder).charts()[1:]) == sorted(set(names) - set(flat))
+    assert sorted(read(folder).charts()) == sorted(set(names) - set(flat))
 
 
 @pytest.mark.parametrize("kind", ["plain", "noised", "filled"])
@@ -233,11 +233,13 @@ def test_a_page_fetches_nothing_and_is_well_formed(
 
 def test_every_attacker_has_a_card_with_what_to_do(plain: Path) -> None:
     page = read(plain)
-    groups = by_adversary(read_run(plain).of_the_run)
-    assert [t for t, _ in page.tags].count("article") == len(groups) > 1
-    assert page.words.count("What to do") == len(groups) + 1  # the first screen, and each card
-    for group in groups:
-        assert group.adversary.sentence() in page.words
+    verdict = verdict_of(read_run(plain))
+    others = [block for block in verdict.others if not is_aside(block, verdict.rows)]
+    cards = [*verdict.rows, *others]
+    assert [t for t, _ in page.tags].count("article") == len(cards) > 1
+    assert page.words.count("What to do") == len(cards) + 1  # the first screen, and each card
+    for part in cards:
+        assert part.attacker.sentence() in page.words
 
 
 def test_a_guarantee_is_in_the_row_of_what_was_measured(noised: Path) -> None:
@@ -279,11 +281,12 @@ def test_runs_of_different_size_have_both_ends_in_one_row(
     table = words[words.index("Runs side by side") : words.index("Each attacker in detail: small")]
     assert table.count("Outsider that sees the model after every round") == 1
     row = table[table.index("Outsider that") :]
-    assert row.index("ε ≥ 4.2 shown … ε ≤ 12 guaranteed") < row.index(
-        "ε ≥ 5.1 shown … ε ≤ 19 guaranteed"
-    )
-    assert [t for t, _ in page.tags].count("article") == 2  # one card each
-    assert words.count("ε ≥ 4.2 shown … ε ≤ 12 guaranteed") == 3  # compared, card, forest
+    places = [row.index(end) for end in ("ε ≥ 4.2", "ε ≤ 12", "ε ≥ 5.1", "ε ≤ 19")]
+    assert places == sorted(places)
+    assert table.count("for a stronger attacker, so for this one too") == 2
+    # A card for whoever sees models and one for whoever sees sums, in each run.
+    assert [t for t, _ in page.tags].count("article") == 4
+    assert words.count("ε ≥ 4.2 shown … ε ≤ 12 guaranteed") == 2
 
 
 def test_a_conditional_bound_has_its_condition_wherever_it_is(tmp_path: Path) -> None:
@@ -299,9 +302,9 @@ def test_a_conditional_bound_has_its_condition_wherever_it_is(tmp_path: Path) ->
     page = read(folder)
     condition = f"if {Assumption.INDEPENDENT_SCORES.sentence}"
     words = page.words.lower().replace("\N{NO-BREAK SPACE}", " ")
-    # Beside these: the verdict, the headline of the card, and the table.
-    assert words.count("5.5") == words.count(f"{condition}: ε ≥ 5.5") + 3
-    assert f"{condition}, it gives away" in words
+    # Beside these: the verdict and the table.
+    assert words.count("5.5") == words.count(f"{condition}: ε ≥ 5.5") + 2
+    assert f"{condition}, anyone who sees the final model can tell" in words
     assert f"lower bound{condition}5.5" in words  # in the table
     [row] = [r for r in csv.DictReader((tmp_path / "findings.csv").open()) if r["value"] == "5.5"]
     assert row["claim"].startswith(condition)
@@ -370,7 +373,7 @@ def test_a_project_of_another_kind_gets_a_page(
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"page: {folder / 'report.html'}\n"
     page = read(folder)
-    assert "Seems to give away whether a client sent its update or nothing" in page.words
+    assert "anyone who sees the final model may tell whether a client sent a given" in page.words
     assert "This run is of another project" in page.words
     assert "--noise" not in page.words  # its settings are not ours
 

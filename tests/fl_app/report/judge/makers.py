@@ -8,9 +8,10 @@ from typing import Any
 
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.judge.verdict import Verdict
+from leakmeter.auditors.verdict import meaning
+from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.of_run import verdicts
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 from tests.helpers import findings
 
@@ -47,10 +48,18 @@ def run(*findings: Finding, **config: Any) -> Run:
     return Run("run", Path("/run"), config=named, findings=findings)
 
 
-def one(*findings: Finding, **config: Any) -> tuple[Verdict, str]:
-    """Return the only verdict, and all that the page says of it in one text."""
+def part_of(verdict: Verdict, finding: Finding) -> Row | Block:
+    """Return the row or the block that a finding is in."""
+    parts = (*verdict.rows, *verdict.others)
+    return next(part for part in parts if any(f is finding for f in part.findings))
+
+
+def one(*findings: Finding, **config: Any) -> tuple[Row | Block, str]:
+    """Return where the first finding is, and all that the page says of it in one text."""
     whole = run(*findings, **config)
-    [verdict] = verdicts(whole)
-    todo = advice(verdict, whole, [verdict])
-    said = " ".join([verdict.headline, *verdict.found, *verdict.sure, *todo])
-    return verdict, said.replace("\N{NO-BREAK SPACE}", " ")
+    verdict = verdict_of(whole)
+    part = part_of(verdict, findings[0])
+    head = [meaning.ends(part)] if isinstance(part, Row) else []
+    todo = advice(part, whole, verdict)
+    said = " ".join([*head, *meaning.found(part), *meaning.sure(part), *todo])
+    return part, said.replace("\N{NO-BREAK SPACE}", " ")

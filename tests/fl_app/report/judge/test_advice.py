@@ -10,7 +10,7 @@ import pytest
 
 from leakmeter.auditors import ThreatModel
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.of_run import verdicts
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import CANARY, bound, finding, guarantee, one, run
 
@@ -21,10 +21,10 @@ MORE = "More clients per round"
 def test_advice_names_what_helps_against_this_observer() -> None:
     final = bound(0.5, threat_model=replace(CANARY, sees="final model"))
     whole = run(bound(5.0), final, noise="none", sample=30)
-    made = verdicts(whole)
-    todo = " ".join(advice(made[0], whole, made)).replace("\N{NO-BREAK SPACE}", " ")
-    assert "in the models of all rounds (ε ≥ 5) than in the final one (ε ≥ 0.5)" in todo
-    assert "a smaller lower bound proves nothing about the final model" in todo
+    made = verdict_of(whole)
+    todo = " ".join(advice(made.rows[0], whole, made)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "Release only the final model (ε ≥ 0.5 shown in it, ε ≥ 5 in all; " in todo
+    assert "a smaller lower bound proves nothing" in todo
     assert "--noise central" in todo
     assert "(--sample, now 30)" in todo
     _, server = one(bound(1.0, threat_model=SUM, adjacency="replace"), noise="none", secagg="off")
@@ -44,8 +44,8 @@ def test_numbers_that_say_the_same_are_no_reason_to_release_less(
 ) -> None:
     last = bound(final, threat_model=replace(CANARY, sees="final model"))
     whole = run(bound(every), last, noise="none")
-    made = verdicts(whole)
-    assert "final model" not in " ".join(advice(made[0], whole, made))
+    made = verdict_of(whole)
+    assert "final model" not in " ".join(advice(made.rows[0], whole, made))
 
 
 def test_a_floor_is_raised_only_where_noise_is_filled_up() -> None:
@@ -54,9 +54,13 @@ def test_a_floor_is_raised_only_where_noise_is_filled_up() -> None:
     assert "--noise central" in said
 
 
-@pytest.mark.parametrize("kind", ["lower_bound", "approximation"])
-def test_more_clients_are_no_advice_where_one_data_set_is_partitioned(kind: Any) -> None:
-    about = {"kind": kind, "confidence": 0.95}
+@pytest.mark.parametrize(
+    ("kind", "quantity"), [("lower_bound", "epsilon"), ("approximation", "mutual information")]
+)
+def test_more_clients_are_no_advice_where_one_data_set_is_partitioned(
+    kind: Any, quantity: str
+) -> None:
+    about = {"kind": kind, "confidence": 0.95, "quantity": quantity}
     _, dealt = one(finding(threat_model=replace(SUM, game="partition"), **about))
     _, drawn = one(finding(threat_model=replace(SUM, game="independent"), **about))
     _, prose = one(finding(threat_model=replace(SUM, sees=None), **about))
@@ -93,5 +97,6 @@ def test_settings_of_another_project_are_not_named() -> None:
     _, said = one(bound(1.0))
     assert "--" not in said
     own = Run("run", Path("/run"), config={"noise": 3, "sample": 9}, findings=(bound(1.0),))
-    [verdict] = verdicts(own)
-    assert "--" not in " ".join(advice(verdict, own, [verdict]))
+    verdict = verdict_of(own)
+    [row] = verdict.rows
+    assert "--" not in " ".join(advice(row, own, verdict))

@@ -1,0 +1,66 @@
+"""The end of a run in a terminal: ends of each attacker in columns, bits below them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from leakmeter.auditors import Finding, RunWarning
+from leakmeter.auditors.verdict.lines import Ending, details, summary
+from leakmeter.auditors.verdict.verdict import judge
+from tests.fl_app.report.judge.makers import CANARY, bound, finding, guarantee
+
+HEADS = "ATTACKER"
+
+
+def table(*found: Finding) -> list[str]:
+    """Return the lines of the table, below its heads."""
+    lines = summary(judge(found))
+    start = next(i for i, line in enumerate(lines) if line.startswith(HEADS))
+    return lines[start + 1 : lines.index("", start)]
+
+
+def test_a_table_that_is_too_wide_loses_spaces_from_the_right_on() -> None:
+    own = guarantee(0.00655, threat_model=replace(CANARY, holds=None))
+    [row] = table(bound(0.00545), own)[:1]
+    assert row == "outsider, every model  if an update was sent ε ≥ 0.00545 ε ≤ 0.00655 proven 95 %"
+
+
+def test_whose_bound_a_row_has_is_marked() -> None:
+    rows = table(bound(5.0, threat_model=replace(CANARY, sees="final model")), bound(0.6))
+    assert rows[0].endswith("proven 90 %")
+    assert rows[1].endswith("proven 90 %*")
+    assert "* shown by a weaker attacker, so by this one too" in rows
+    assert not any("weaker attacker" in line for line in table(bound(5.0)))
+
+
+def test_bits_are_below_all_rows_whatever_their_size() -> None:
+    """Units are never ordered against each other."""
+    bits = finding(quantity="mutual information", value=900.0, kind="approximation", adjacency=None)
+    rows = table(bits, bound(0.1), guarantee(math.inf, observer="server"))
+    starts = ("outsider, every model", "server, noised sums", "outsider, every model")
+    assert all(line.startswith(who) for line, who in zip(rows, starts, strict=False))
+    assert "≈ 900 bits" in rows[2]
+    assert rows[2].endswith("model only")
+
+
+def test_a_run_without_attackers_has_no_table_and_what_is_wrong_comes_last() -> None:
+    lines = summary(judge([], [RunWarning.of("dropouts", 9, 10)]), ["x: y"], Ending())
+    assert not any(line.startswith(HEADS) for line in lines)
+    assert "Not audited as planned: x: y" in lines
+    assert lines[-1] == "NEXT  Fix what the warnings name, then run again."
+    assert summary(judge([]), (), Ending())[-1] == "NEXT  Nothing to do."
+
+
+def test_lines_keep_to_the_width_of_the_terminal() -> None:
+    found = [bound(5.0), guarantee(9.0)]
+    for width in (80, 100, 120):
+        lines = summary(judge(found), (), Ending(width=width))
+        assert max(map(len, lines)) <= width
+    assert len(summary(judge(found), (), Ending(width=120))) < len(summary(judge(found)))
+
+
+def test_a_remark_is_in_the_details_only_where_nothing_else_is_said_of_its_attacker() -> None:
+    remark = finding(kind="diagnostic", quantity="interference", rule="a crowd", adjacency=None)
+    assert "  one-shot: a crowd" in details(judge([remark]))
+    assert "  one-shot: a crowd" not in details(judge([remark, bound(1.0)]))

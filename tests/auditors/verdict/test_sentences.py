@@ -1,0 +1,196 @@
+"""The verdict in sentences is never stronger than its fields."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from leakmeter.auditors import Finding, RunWarning, ThreatModel
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.verdict import sentences
+from leakmeter.auditors.verdict.labels import who
+from leakmeter.auditors.verdict.verdict import judge
+from tests.auditors.verdict.test_laws import RUNS
+from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, finding, guarantee
+
+SERVER = ThreatModel(observer="server", sees="round sum", knows_cohort=True, participations=3)
+NOT_EVIDENCE = "This is not evidence of privacy."
+
+
+def flat(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def said(*found: Finding, **more: Any) -> str:
+    """Return the verdict on these findings, in ordinary spaces."""
+    return flat(sentences.headline(judge(found, **more)))
+
+
+def test_a_leak_is_at_least_and_names_who_and_what() -> None:
+    assert said(bound(2.0)) == (
+        "Anyone who sees every model can be at least 88 % sure whether a client sent a given "
+        "update (ε ≥ 2). Nothing is guaranteed against this attacker."
+    )
+
+
+def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None:
+    """ "Practically certain" would otherwise follow from 2 canaries of 135."""
+    facts = {"share_at_threshold": 2 / 135}
+    words = said(bound(30.0, facts=facts))
+    assert "can be practically certain whether a client sent a given update" in words
+    assert "(ε ≥ 30, for at least 1.4 % of the canaries, each in 1 round)" in words
+    often = replace(CANARY, participations=3)
+    assert "each in 3 rounds)" in said(bound(30.0, facts=facts, threat_model=often))
+
+
+def test_a_saturated_bound_says_that_the_audit_is_at_its_limit() -> None:
+    words = said(bound(1.0, cap=1.0, saturated=True))
+    assert words.endswith("The audit is at its limit, and the truth may be far above.")
+    assert "limit" not in said(bound(1.0, cap=9.0))
+
+
+@given(RUNS)
+def test_no_adjective_is_read_off_a_lower_bound(run: list[Finding]) -> None:
+    verdict = judge(run)
+    words = f"{sentences.headline(verdict)} {sentences.protection(verdict)}"
+    assert not re.search(r"\b(slight|clear|severe|little|small|low|high|weak|strong)", words)
+    assert ("practically certain" in words) <= any(row.low > 20 for row in verdict.rows)
+
+
+@given(RUNS)
+def test_no_sentence_shows_how_it_was_made(run: list[Finding]) -> None:
+    verdict = judge(run)
+    for words in (sentences.headline(verdict), sentences.protection(verdict)):
+        assert words.endswith(".")
+        assert not re.search(r"\bNone\b|\bnan\b|  |\.\.|\. \.", words)
+
+
+def test_an_interval_has_both_ends_and_the_assumptions_of_the_upper() -> None:
+    words = said(bound(2.0), guarantee(8.0))
+    assert words == (
+        "For anyone who sees the noised sums of all rounds, ε is at least 2 (shown) and at most 8 "
+        "(guaranteed) for the question whether a client sent a given update, under 1 stated "
+        "assumption."
+    )
+    assert "shown" not in said(bound(0.0), guarantee(8.0))
+    unchecked = guarantee(8.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
+    assert f", if {Assumption.INDEPENDENT_SCORES.sentence}." in said(unchecked)
+
+
+def test_a_guarantee_names_its_attacker_and_whom_it_does_not_cover() -> None:
+    """The headline once took the smallest guarantee and dropped its attacker."""
+    updates = replace(SERVER, sees="updates")
+    looked = [bound(0.0), bound(0.0, threat_model=updates)]
+    words = said(*looked, guarantee(2.15), guarantee(15.5, threat_model=updates))
+    assert words.startswith("For a server that sees every update, ε is at most 15.5 (guaranteed)")
+    open_ = guarantee(math.inf, threat_model=SERVER)
+    assert said(guarantee(8.0), open_).endswith(f" Nothing is guaranteed against: {who(SERVER)}.")
+
+
+def test_a_guarantee_above_20_promises_practically_nothing() -> None:
+    assert "at most 350 (guaranteed, which promises practically nothing)" in said(guarantee(344.5))
+
+
+def test_what_is_only_suspected_is_not_said_as_proven() -> None:
+    words = said(finding(value=3.0, null_band=(0.1, 0.5)))
+    assert words.startswith(
+        "A leak is suspected, not proven: anyone who sees every model may tell "
+    )
+    assert words.endswith("(ε ≈ 3). Nothing is guaranteed.")
+    words = said(conditional(9.0))
+    assert words.startswith(
+        f"A leak is shown under a condition only: if {Assumption.INDEPENDENT_SCORES.sentence}, "
+    )
+
+
+def test_nothing_shown_is_not_private() -> None:
+    assert said(bound(0.0)) == (
+        f"No leak was shown (1 attacker tried), and nothing is guaranteed. {NOT_EVIDENCE}"
+    )
+    assert said() == f"No attacker was audited, and nothing is guaranteed. {NOT_EVIDENCE}"
+    assert said(guarantee(math.inf)) == said()
+
+
+def test_a_refuted_guarantee_says_that_an_assumption_does_not_hold() -> None:
+    words = said(guarantee(1.0), bound(2.0))
+    assert words.startswith("A guarantee is refuted: ε ≤ 1 is claimed against anyone who sees ")
+    assert "the audit shows ε ≥ 2 (95 % confidence). An assumption of the guarantee" in words
+
+
+def test_a_reconstruction_says_how_many_of_how_many() -> None:
+    rebuilt = bound(
+        3.0,
+        quantity="originals recovered",
+        adjacency=None,
+        delta=None,
+        confidence=0.99,
+        facts={"originals": 3},
+        threat_model=replace(SERVER, participations=None),
+    )
+    assert said(rebuilt) == (
+        "A server that sees the sum of a round can rebuild training records: 3 of 3 originals "
+        "were recovered better than every stranger (99 % confidence)."
+    )
+    # Beside another bound, with the confidence at which both hold.
+    assert said(rebuilt, bound(9.0)) == said(rebuilt).replace("99 %", "94 %")
+    assert flat(sentences.protection(judge([rebuilt]))) == (
+        "In data-protection terms: records can be reconstructed (99 % confidence)."
+    )
+
+
+def test_a_distorted_run_is_said_first() -> None:
+    damage = [RunWarning.of("clipped-coordinates", 72, 100)]
+    words = said(bound(1.0), warnings=damage)
+    assert words.startswith("The run is distorted, so its numbers say little about a sound one. ")
+    assert "at least 73.1 % sure" in words
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (bound(2.0), "a client can be singled out; shown with artificial updates"),
+        (bound(2.0, unit="record"), "it can be inferred whether a record was used"),
+        (bound(2.0, holds="two updates"), "shown in trials that simulate a round"),
+        (guarantee(3.0), "singling out a client is limited by the guarantee; no audit showed"),
+        (bound(0.0), "nothing follows about singling out, membership or reconstruction"),
+    ],
+)
+def test_the_second_sentence_has_the_words_of_data_protection(found: Finding, words: str) -> None:
+    second = flat(sentences.protection(judge([found])))
+    assert second.startswith("In data-protection terms: ")
+    assert words in second
+
+
+def test_the_upper_end_names_whom_it_is_against_or_why_there_is_none() -> None:
+    assert flat(sentences.upper_end(judge([guarantee(8.0)]))) == (
+        "Guaranteed: ε ≤ 8 at δ = 1e-05 for a client (zero-out) against: outsider, noised sums, "
+        "under 1 stated assumption."
+    )
+    server = guarantee(15.5, threat_model=replace(ANYONE, observer="server"))
+    words = flat(sentences.upper_end(judge([guarantee(8.0), server])))
+    assert words.startswith("The largest guarantee: ε ≤ 15.5 ")
+    nobody = judge([bound(1.0)])
+    assert sentences.upper_end(nobody, adds_noise=False) == (
+        "No upper bound: this run adds no noise."
+    )
+    for verdict in (nobody, judge([guarantee(math.inf)])):
+        assert sentences.upper_end(verdict) == (
+            "No upper bound: nothing is guaranteed against these attackers."
+        )
+
+
+def test_all_bounds_together_have_one_confidence() -> None:
+    """The largest of four independent bounds at 95 % holds in 81 %."""
+    four = [bound(1.0, sees=sees) for sees in ("all models", "final model", "updates", "round sum")]
+    assert flat(sentences.together(judge(four[:1]))) == (
+        "All that is shown holds together with 95 % confidence."
+    )
+    assert "with 80 % confidence" in flat(sentences.together(judge(four)))
+    assert sentences.together(judge([guarantee(1.0)])) == ""
+    many = [bound(1.0)] * 30
+    assert sentences.together(judge(many)).startswith("Each bound holds at its own confidence")

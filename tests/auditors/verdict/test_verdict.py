@@ -1,0 +1,262 @@
+"""One row for each attacker and question, and the worst of them leads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.auditors import RunWarning, ThreatModel
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.verdict.order import Question
+from leakmeter.auditors.verdict.verdict import Verdict, is_beyond, judge
+from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.read import Run
+from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, finding, guarantee
+
+SERVER = ThreatModel(observer="server", sees="round sum", knows_cohort=True, participations=3)
+FINAL = replace(CANARY, sees="final model")
+
+
+def ends(verdict: Verdict) -> list[tuple[float, float]]:
+    return [(row.low, row.high) for row in verdict.rows]
+
+
+def test_a_bound_under_a_condition_leaves_its_attacker_the_guarantee() -> None:
+    """With integer noise "no bound" was printed about one sum and ε ≤ 7.67 about all of them."""
+    sums = replace(SERVER, sees="noised sum", holds="two updates", participations=None)
+    promised = guarantee(7.67, adjacency="replace", threat_model=replace(sums, holds=None))
+    shown = conditional(2.0, adjacency="replace", threat_model=sums, auditor="likelihood-ratio")
+    [row] = judge([shown, promised]).rows
+    assert (row.low, row.high) == (0.0, 7.67)
+    assert row.shown is None
+    assert row.conditional is shown
+    [other] = judge([bound(0.0, adjacency="replace", threat_model=sums), promised]).rows
+    assert other.high == row.high  # whatever the bound is
+
+
+def test_of_several_guarantees_the_largest_leads_with_its_attacker() -> None:
+    """With local noise the headline once took 2.15, and dropped 15.5 against the server."""
+    updates = replace(SERVER, sees="updates")
+    outsider = [bound(0.0), guarantee(2.15)]
+    server = [bound(0.0, threat_model=updates), guarantee(15.5, threat_model=updates)]
+    for listed in ([*outsider, *server], [*server, *outsider]):
+        case, row = judge(listed).headline
+        assert case == "interval"
+        assert row is not None
+        assert (row.high, row.attacker.observer, row.attacker.sees) == (15.5, "server", "updates")
+
+
+def test_no_guarantee_is_worse_than_a_large_one() -> None:
+    """ε ≤ 50 was once listed above an attacker against whom nothing is guaranteed."""
+    large = guarantee(50.0)
+    for nothing in (bound(0.0, threat_model=SERVER), guarantee(math.inf, threat_model=SERVER)):
+        rows = judge([large, nothing]).rows
+        assert [row.high for row in rows] == [math.inf, 50.0]
+
+
+def test_a_suspicion_does_not_lead_where_something_is_guaranteed() -> None:
+    """≈ 0.00308 bit outranked ε ≤ 8 in a run whose accuracy noise had ruined."""
+    bits = finding(
+        quantity="mutual information", value=0.00308, adjacency=None, null_band=(0, 1e-4)
+    )
+    estimate = finding(value=3.0, null_band=(0.0, 1.0))
+    for suspected in (bits, estimate):
+        case, row = judge([suspected, guarantee(8.0)], accuracy=0.26).headline
+        assert case == "interval"
+        assert row is not None
+        assert row.high == 8.0
+    assert judge([estimate]).headline[0] == "suspected"
+    assert judge([estimate, bound(0.1, threat_model=SERVER)]).headline[0] == "leak"
+
+
+def test_bits_are_a_block_of_their_own() -> None:
+    bits = [
+        finding(quantity=name, value=900.0, kind="approximation", adjacency=None)
+        for name in ("mutual information", "mutual information by critics")
+    ]
+    count = finding(quantity="canaries", kind="diagnostic", threat_model=SERVER, adjacency=None)
+    verdict = judge([count, *bits, bound(0.1)])
+    assert ends(verdict) == [(0.1, math.inf)]
+    first, second = verdict.others
+    assert first.bits == first.findings == tuple(bits)
+    assert (second.bits, second.findings) == ((), (count,))
+    assert judge(bits).headline == ("nothing", None)
+
+
+def test_an_epsilon_without_two_worlds_is_in_no_row() -> None:
+    lost = bound(5.0, adjacency=None)
+    verdict = judge([lost])
+    assert verdict.rows == ()
+    assert [block.findings for block in verdict.others] == [(lost,)]
+
+
+def test_statements_about_the_protocol_are_no_attackers() -> None:
+    count = finding(
+        value=3.0, kind="guarantee", quantity="honest clients in the smallest sum", adjacency=None
+    )
+    verdict = judge([count])
+    assert verdict.rows == ()
+    assert verdict.headline == ("nothing", None)
+    assert verdict.severity == "open"
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "severity"), [(0.01, "shown"), (math.log(9), "shown"), (20.0, "shown")]
+)
+def test_a_lower_bound_is_no_measure_of_how_bad_a_leak_is(epsilon: float, severity: str) -> None:
+    """Once 0.01 was a slight leak, although the truth may be far above."""
+    assert judge([bound(epsilon)]).severity == severity
+    assert judge([bound(20.1)]).severity == "certain"
+
+
+def test_the_largest_bound_of_an_attacker_is_shown_whichever_came_first() -> None:
+    for listed in ((1.0, 9.0, 5.0), (9.0, 1.0)):
+        assert judge([bound(value) for value in listed]).rows[0].low == 9.0
+
+
+def test_a_weaker_attackers_bound_is_one_about_the_stronger() -> None:
+    every = bound(0.6)
+    rows = judge([bound(5.0, threat_model=FINAL), every]).rows
+    assert [(row.attacker.sees, row.low) for row in rows] == [
+        ("final model", 5.0),
+        ("all models", 5.0),
+    ]
+    assert rows[1].findings == (every,)
+    assert rows[1].shown not in rows[1].findings
+
+
+def test_of_several_guarantees_that_cover_a_bound_the_smallest_is_its_other_end() -> None:
+    # Clients take part in one round, canaries in five: each has its price.
+    own, often = (
+        guarantee(value, threat_model=replace(ANYONE, sees="all models", participations=rounds))
+        for value, rounds in ((3.0, 1), (8.0, 5))
+    )
+    single = bound(2.0, threat_model=replace(CANARY, participations=None))
+    for listed in ([own, often], [often, own]):
+        [row] = [row for row in judge([single, *listed]).rows if single in row.findings]
+        assert (row.low, row.high) == (2.0, 3.0)
+    # In five rounds, only the second price is about it.
+    five = bound(4.0, threat_model=replace(CANARY, participations=5))
+    assert ends(judge([five, own, often])) == [(4.0, 8.0)]
+
+
+def test_for_more_rounds_than_it_is_priced_for_a_guarantee_covers_nothing() -> None:
+    often = bound(4.2, threat_model=replace(CANARY, participations=ANYONE.participations + 1))
+    [shown, promised] = judge([often, guarantee(12.0)]).rows
+    assert (shown.low, shown.high) == (4.2, math.inf)
+    assert promised.high == 12.0
+
+
+def test_a_bound_above_its_guarantee_refutes_it() -> None:
+    assert judge([guarantee(1.0), bound(2.0)]).headline[0] == "refuted"
+    assert judge([guarantee(2.5), bound(2.0)]).headline[0] == "interval"
+    assert judge([guarantee(1.0), conditional(2.0)]).headline[0] == "interval"
+    assert judge([guarantee(1.0, delta=1e-3), bound(2.0)]).headline[0] == "leak"  # at another δ
+
+
+def test_who_was_not_audited_has_a_row_that_says_so() -> None:
+    server = (replace(SERVER, sees="updates"), Question("client", "zero-out"))
+    verdict = judge([bound(1.0)], also=[server])
+    [shown, other] = verdict.rows
+    assert shown.is_audited
+    assert not other.is_audited
+    assert other.attacker.sees == "updates"
+    # An outsider's bound is one about whoever sees more, audited or not.
+    assert other.low == 1.0
+    [row] = judge([conditional(2.0)]).rows
+    assert not row.is_audited  # by no audit without a condition
+
+
+def test_a_row_knows_how_far_its_audits_could_have_gone() -> None:
+    assert judge([bound(0.0, cap=2.0), bound(0.0, cap=3.0)]).rows[0].cap == 3.0
+    assert judge([bound(0.0)]).rows[0].cap == math.inf
+    assert judge([guarantee(1.0)]).rows[0].cap is None
+    assert judge([bound(1.0, cap=1.0, saturated=True)]).rows[0].is_saturated
+    assert not judge([bound(0.0, cap=0.0, saturated=True)]).rows[0].is_saturated
+
+
+@pytest.mark.parametrize(("value", "level"), [(0.4, "open"), (0.6, "suspected"), (0.05, "open")])
+def test_an_estimate_is_read_beside_its_null_band(value: float, level: str) -> None:
+    assert judge([finding(value=value, null_band=(0.1, 0.5))]).severity == level
+
+
+def test_an_estimate_without_a_null_band_suggests_nothing() -> None:
+    assert judge([finding(value=50.0)]).severity == "open"
+
+
+def test_the_band_is_wider_where_more_estimates_were_looked_at() -> None:
+    """Of twenty estimates without a leak one is beyond its own band."""
+    one = finding(value=0.55, null_band=(0.1, 0.5))
+    assert is_beyond(one, 1)
+    assert not is_beyond(one, 20)
+    assert is_beyond(replace(one, value=0.9), 20)
+    others = [finding(value=0.3, null_band=(0.1, 0.5), sees="round sum") for _ in range(19)]
+    assert judge([one, *others]).severity == "open"
+
+
+def test_a_reconstruction_beyond_its_control_leads() -> None:
+    tried: dict[str, Any] = {"quantity": "originals recovered", "adjacency": None, "delta": None}
+    recovered = bound(3.0, **tried)
+    verdict = judge([bound(9.0), guarantee(50.0), bound(0.0, **tried), recovered])
+    assert verdict.headline == ("rebuilt", None)
+    assert verdict.severity == "rebuilt"
+    assert verdict.rebuilt[0] is recovered
+    assert verdict.others == ()  # nobody says it twice
+    assert judge([bound(0.0, **tried)]).headline == ("nothing", None)
+    assert judge([bound(3.0, **tried, assumptions=("a guess",))]).headline == ("nothing", None)
+    assert judge([recovered, bound(2.0), guarantee(1.0)]).headline[0] == "refuted"
+
+
+def test_an_unfinished_run_speaks_of_its_last_round() -> None:
+    rounds = (bound(1.0, server_round=1), bound(0.0, server_round=2))
+    verdict = verdict_of(Run("run", Path("/run"), findings=rounds, is_finished=False))
+    assert ends(verdict) == [(0.0, math.inf)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "distorted"),
+    [
+        ("clipped-coordinates", 2, True),
+        ("clipped-coordinates", 1, False),
+        ("non-finite-updates", 2, True),
+        ("non-finite-updates", 1, False),  # one client must not be able to discredit an audit
+        ("abandoned-rounds", 51, True),
+        ("abandoned-rounds", 50, False),
+        ("rejected-sums", 51, True),
+        ("clipped-updates", 100, False),
+        ("dropouts", 90, False),
+        ("few-canaries", 1, False),
+    ],
+)
+def test_a_damaged_run_is_called_distorted(kind: Any, count: int, distorted: bool) -> None:
+    verdict = judge([bound(1.0)], [RunWarning.of(kind, count, 100)])
+    assert verdict.is_distorted is distorted
+    assert verdict.headline[0] == "leak"  # whose numbers are still there
+
+
+def test_the_verdict_as_data_has_its_headline_and_whose_bounds_its_rows_are() -> None:
+    final = bound(5.0, threat_model=FINAL, facts={"share_at_threshold": 0.25}, cap=9.0)
+    verdict = judge([final, bound(0.6), guarantee(math.inf)], accuracy=0.5)
+    data = verdict.to_json()
+    assert (data["headline"], data["severity"], data["row"]) == ("leak", "shown", 0)
+    assert (data["delta"], data["accuracy"], data["distorted"]) == (1e-5, 0.5, False)
+    assert data["confidence"] == pytest.approx(0.9)
+    assert data["rows"][1]["attacker"]["sees"] == "all models"
+    assert data["rows"][1]["shown"] == {
+        "epsilon": 5.0,
+        "delta": 1e-5,
+        "confidence": 0.95,
+        "auditor": "one-shot",
+        "attacker": data["rows"][0]["shown"]["attacker"],
+        "adjacency": "zero-out",
+        "unit": "client",
+        "cap": 9.0,
+        "share": 0.25,
+    }
+    assert data["rows"][1]["shown"]["attacker"]["sees"] == "final model"
+    assert data["rows"][1]["at_most"]["epsilon"] == "inf"
+    assert data["rows"][1]["at_most"]["assumptions"] == [Assumption.EQUAL_WEIGHTS]
