@@ -36,6 +36,7 @@ GROUPS = {
 _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
        %(prog)s report RUN [RUN ...]
+       %(prog)s gate DIR --max-epsilon E
        %(prog)s reproduce NAME
        %(prog)s replay RUN --auditors NAMES [settings]
        %(prog)s watch DIR
@@ -50,6 +51,7 @@ _EPILOG = """\
 commands:
   run         train and audit; the default, so you can leave the word out
   report      write a page about one run, or compare several
+  gate        check a run against limits, with an exit code for pipelines
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
   watch       show a run in the browser during the run
