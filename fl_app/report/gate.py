@@ -32,6 +32,9 @@ from leakmeter.auditors.verdict.gate import (
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import Verdict
 from leakmeter.auditors.wording import plain_spaces
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.report.judge.of_run import result_of
+from leakmeter.fl_app.report.read import read_run
 
 # What each check asks, for tools that list rules.
 _RULES: Final = {
@@ -56,6 +59,7 @@ _SARIF: Final[Mapping[Outcome, tuple[str, str]]] = {
     "unable": ("open", "none"),
 }
 _HEAD, _WIDTH = "GATE  ", 80  # columns of an ordinary terminal
+EXCEEDED: Final = EXIT_CODES["exceeded"]
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 # Characters that XML 1.0 cannot contain, not even escaped; words of another project may.
 _NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -154,7 +158,8 @@ def _junit(gate: Gate) -> str:
         _add_case(suite, gate, one)
     ElementTree.indent(root)
     # Not as "unicode", whose declaration would name the machine's encoding.
-    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True).decode() + "\n"
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text.decode() + "\n"
 
 
 def _add_case(suite: ElementTree.Element, gate: Gate, one: Check) -> None:
@@ -257,3 +262,20 @@ def _cell(text: str) -> str:
 
 def _xml(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def gated(folder: Path, config: Config) -> tuple[list[str], int]:
+    """Return lines about the limits that a run was started with, and its exit code.
+
+    A run without limits passes, unless none of its rounds released anything.
+    """
+    result = result_of(read_run(folder))
+    limits = Limits(config.fail_above or None, config.require_guarantee or None)
+    if not limits.is_empty:
+        gate = Gate.of(result, limits)
+        return lines(gate), gate.code
+    for warning in result.verdict.warnings:
+        if warning.kind == "abandoned-rounds" and warning.count == warning.total:
+            code = EXIT_CODES["unable"]
+            return [f"All rounds were abandoned, so nothing was audited (exit code {code})."], code
+    return [], 0
