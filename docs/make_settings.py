@@ -24,7 +24,7 @@ out = ""        # absolute folder of the run; empty: LEAKMETER_RUNS or ~/leakmet
 resume = ""     # absolute folder of a run to resume
 """
 # Flower's runtime is the engine itself, and its exit code is its own.
-_NOT_FLOWERS = ("engine", "ray_address", "fail_above", "require_guarantee")
+_NOT_FLOWERS = ("engine", "ray_address", "fail_above", "require_guarantee", "against")
 _HEAD = """\
 # Settings
 

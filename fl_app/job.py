@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from leakmeter.auditors import AuditResult
 
 # What these ask for in a process, `assert_private` asks for in Python.
-_FOR_A_PROCESS = {"fail_above": "max_epsilon", "require_guarantee": "require_guarantee"}
+_FOR_A_PROCESS = {
+    "fail_above": "max_epsilon",
+    "require_guarantee": "require_guarantee",
+    "against": "against",
+}
 
 
 def run(

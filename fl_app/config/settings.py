@@ -295,6 +295,12 @@ class RunSettings:
         "run; the run itself is the same; 0 = off",
         low=0,
     )
+    against: str = _run(
+        "",
+        "attackers that --fail-above and --require-guarantee are about: server, outsider or wire, "
+        "or one with what it sees, such as outsider/all-models (default: all attackers of the run)",
+        metavar="ATTACKER",
+    )
 
 
 @dataclass(frozen=True)

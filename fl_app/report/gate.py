@@ -270,7 +270,8 @@ def gated(folder: Path, config: Config) -> tuple[list[str], int]:
     A run without limits passes, unless none of its rounds released anything.
     """
     result = result_of(read_run(folder))
-    limits = Limits(config.fail_above or None, config.require_guarantee or None)
+    asked = (config.fail_above or None, config.require_guarantee or None, config.against or None)
+    limits = Limits(*asked)
     if not limits.is_empty:
         gate = Gate.of(result, limits)
         return lines(gate), gate.code

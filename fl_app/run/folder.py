@@ -31,7 +31,7 @@ from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 # it does.
 MAY_CHANGE = (
     *("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget"),
-    *("fail-above", "require-guarantee"),
+    *("fail-above", "require-guarantee", "against"),
 )
 
 _CANNOT_WRITE = {
