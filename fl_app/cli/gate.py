@@ -112,7 +112,8 @@ def _gate(arguments: argparse.Namespace) -> int:
     from leakmeter.fl_app.report.judge.of_run import result_of
     from leakmeter.fl_app.report.read import read_run
 
-    gate = Gate.of(result_of(read_run(Path(arguments.run))), _limits(asked))
+    limits = _limits(asked)
+    gate = Gate.of(result_of(read_run(Path(arguments.run))), limits)
     text = FORMATS[arguments.format](gate)
     if not arguments.output:
         print(text, end="")

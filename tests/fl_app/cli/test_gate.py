@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.gate import FORMATS
 from leakmeter.fl_app.run.folder import RunFolder
 from tests.helpers.findings import finding
+from tests.helpers.project import ROOT
 
 # Small, and enough canaries to prove an ε of 0.4 where no noise hides them.
 SMALL = {
@@ -310,6 +312,27 @@ def test_a_run_all_of_whose_rounds_were_abandoned_is_not_a_success(
     assert "unable    distortion" in capsys.readouterr().out
     warnings = leakmeter.read_result("a").verdict.warnings
     assert RunWarning.of("abandoned-rounds", 2, 2) in warnings
+
+
+def test_the_workflow_to_copy_fails_on_one_example_and_passes_on_its_cure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = ROOT / "examples" / "gate"
+    steps = re.findall(r"run: leakmeter (.*)", (folder / "privacy.yml").read_text())
+    assert len(steps) == 4
+    for name, code in (("leaking", 3), ("cured", 0)):
+        for step in steps:
+            call = step.replace("$SETTINGS", str(folder / f"{name}.toml")).replace(
+                "runs/gate", name
+            )
+            # In the workflow, only the gate itself ends the job.
+            command = shlex.split(re.sub(r" (>>|\|\|) .*", "", call))
+            assert main(command) == (code if command[0] == "gate" else 0)
+    assert json.loads(Path("gate.sarif").read_text())["runs"][0]["invocations"][0]["exitCode"] == 0
+    capsys.readouterr()
+    main(["gate", "leaking", *LIMITS])
+    page = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out in page
 
 
 def test_python_runs_the_same_job(leaking: Path, capsys: pytest.CaptureFixture[str]) -> None:
