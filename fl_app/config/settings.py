@@ -285,14 +285,14 @@ class RunSettings:
     )
     fail_above: float = _run(
         0.0,
-        "exit with code 3 if an ε above this is proven for any attacker, and with 4 if the audit "
+        "exit with code 3 if an ε above this is proven (see --against), and with 4 if the audit "
         "could not have shown one; the run itself is the same; 0 = off",
         low=0,
     )
     require_guarantee: float = _run(
         0.0,
-        "exit with code 3 unless an ε of at most this is guaranteed against every attacker of the "
-        "run; the run itself is the same; 0 = off",
+        "exit with code 3 unless an ε of at most this is guaranteed against every attacker (see "
+        "--against); the run itself is the same; 0 = off",
         low=0,
     )
     against: str = _run(
