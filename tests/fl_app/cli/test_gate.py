@@ -281,6 +281,16 @@ def test_a_run_exits_with_the_code_of_its_limits(capsys: pytest.CaptureFixture[s
     assert main([*words(SMALL | CURE), "--out", "f", "--fail-above", "0.4"]) == 4
 
 
+def test_a_guarantee_is_asked_for_every_question_of_a_client() -> None:
+    """The target is for zero-out; that of replace is larger."""
+    noisy = {**SMALL, "auditors": "none", "noise": "distributed", "clip_norm": 1.0}
+    limits = {"require_guarantee": 8.0, "against": "server"}
+    for target, code in ((3.0, 0), (8.0, 3)):
+        chosen = {**noisy, **limits, "target_epsilon": target, "out": f"target-{target:g}"}
+        chosen.pop("canary_seats")
+        assert main(words(chosen)) == code
+
+
 def test_an_attacker_needs_a_name_that_there_is_and_a_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
