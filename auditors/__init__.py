@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from leakmeter.auditors.run_log import RoundLine as RoundLine
     from leakmeter.auditors.sampling.replay import ReplaySampler as ReplaySampler
     from leakmeter.auditors.sampling.sampler import UpdateSampler as UpdateSampler
+    from leakmeter.auditors.verdict.gate import assert_private as assert_private
+    from leakmeter.auditors.verdict.result import AuditResult as AuditResult
+    from leakmeter.auditors.verdict.verdict import Verdict as Verdict
 else:
     __all__, __getattr__ = front_page(__spec__)
 

@@ -23,8 +23,8 @@ _LAUNCH = """\
 out = ""        # absolute folder of the run; empty: LEAKMETER_RUNS or ~/leakmeter-runs
 resume = ""     # absolute folder of a run to resume
 """
-# Flower's runtime is the engine itself.
-_NOT_FLOWERS = ("engine", "ray_address")
+# Flower's runtime is the engine itself, and its exit code is its own.
+_NOT_FLOWERS = ("engine", "ray_address", "fail_above", "require_guarantee", "against")
 _HEAD = """\
 # Settings
 

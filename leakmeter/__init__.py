@@ -9,11 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from leakmeter._rooms import ROOMS, find_rooms
+from leakmeter._rooms import ROOMS, find_rooms, homes
 
 if TYPE_CHECKING:
     from leakmeter.auditors import *  # noqa: F403
     from leakmeter.clients import *  # noqa: F403
+    from leakmeter.fl_app.job import read_result as read_result
+    from leakmeter.fl_app.job import run as run
     from leakmeter.strategies import *  # noqa: F403
 
 __version__ = "0.2.0"
@@ -22,11 +24,15 @@ find_rooms(__file__)
 
 # The rooms whose public names are also found here, such as `leakmeter.Audited`.
 _DOORS = ("auditors", "clients", "strategies")
+# Single names, such as `leakmeter.run`, with their modules: those imported above by name.
+_SINGLE = {name: home for name, home in homes(__spec__).items() if name != "*"}
 
 
 def __getattr__(name: str) -> Any:
     if name in ROOMS:
         return import_module(f"leakmeter.{name}")
+    if name in _SINGLE:
+        return getattr(import_module(_SINGLE[name]), name)
     for door in _DOORS if not name.startswith("_") else ():
         room = import_module(f"leakmeter.{door}")
         if name in room.__all__:
@@ -36,4 +42,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     doors = [import_module(f"leakmeter.{door}") for door in _DOORS]
-    return sorted({*globals(), *ROOMS, *(name for door in doors for name in door.__all__)})
+    return sorted(
+        {*globals(), *ROOMS, *_SINGLE, *(name for door in doors for name in door.__all__)}
+    )

@@ -34,20 +34,21 @@ def front_page(spec: ModuleSpec | None) -> tuple[list[str], Callable[[str], Any]
     """
     assert spec is not None
     page = _full(spec.name)
-    homes = _homes(spec)
+    found = homes(spec)
 
     def find(name: str) -> Any:
-        if name in homes:
-            return getattr(import_module(homes[name]), name)
+        if name in found:
+            return getattr(import_module(found[name]), name)
         if not name.startswith("_") and find_spec(f"{page}.{name}") is not None:
             return import_module(f"{page}.{name}")
         raise AttributeError(f"module {page!r} has no attribute {name!r}")
 
-    return sorted(homes), find
+    return sorted(found), find
 
 
-def _homes(spec: ModuleSpec) -> dict[str, str]:
+def homes(spec: ModuleSpec | None) -> dict[str, str]:
     """Return the names that a front page imports for type checkers, with their modules."""
+    assert spec is not None
     assert isinstance(spec.loader, InspectLoader)
     body = ast.parse(spec.loader.get_source(spec.name) or "").body
     [block] = [node for node in body if isinstance(node, ast.If)]

@@ -112,6 +112,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_run", stop)
     monkeypatch.setattr(command, "_engine", lambda *_: nullcontext())
     monkeypatch.setattr("leakmeter.fl_app.report.read.read_runs", stop)
+    monkeypatch.setattr("leakmeter.fl_app.report.read.read_run", stop)
     monkeypatch.setattr("leakmeter.fl_app.live.page.LiveFolder.check", stop)
     try:
         assert main(arguments) == 0, f"not understood: {arguments}"

@@ -1,7 +1,7 @@
 """Limits that a verdict must keep, for pipelines: passed, exceeded, or not able to tell.
 
-An audit that shows nothing passes only if it could have shown something: where its cap is below
-the limit, or the run is distorted, the answer is that it cannot tell.
+An audit that shows nothing passes only if it could have shown something. Where its cap is not above
+the limit, where the run is distorted or incomplete, the answer is that it cannot tell.
 """
 
 from __future__ import annotations
@@ -9,17 +9,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Final, Literal, get_args
 
-from leakmeter.auditors.finding import ThreatModel
-from leakmeter.auditors.verdict.labels import amount, shown, tells, who
+from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.verdict.labels import amount, tells, who
+from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
+from leakmeter.auditors.verdict.sentences import given_that
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt
-from leakmeter.auditors.wording import number, percent, plain_spaces, share
+from leakmeter.auditors.wording import counted, number, percent, plain_spaces, share
 
 Outcome = Literal["passed", "exceeded", "unable"]
 # What a process ends with; 1 is a failure of the program, 2 a wrong call.
 EXIT_CODES: Final[dict[Outcome, int]] = {"passed": 0, "exceeded": 3, "unable": 4}
+_WORST_FIRST: Final[tuple[Outcome, ...]] = ("exceeded", "unable", "passed")
+_EXAMPLES: Final = {
+    "max_epsilon": "max_epsilon=2.0",
+    "require_guarantee": "require_guarantee=8.0",
+    "min_accuracy": "min_accuracy=0.8",
+}
+_MOST_DIGITS = 17  # of a double
+_MOST_NAMED = 3  # rows in one sentence
+
+
+def _name(observer: str, sees: str | None) -> str:
+    return f"{observer}/{(sees or 'unknown').replace(' ', '-')}"
+
+
+# What `against` may name: an observer with all that it may see, or with one thing that it sees.
+ATTACKERS: Final = (
+    *get_args(Observer),
+    *(_name(observer, sees) for observer in get_args(Observer) for sees in get_args(Sees)),
+)
 
 
 @dataclass(frozen=True)
@@ -27,10 +48,10 @@ class Limits:
     """What a run must keep; None and False ask for nothing.
 
     Attributes:
-        max_epsilon: No ε above this may be proven.
+        max_epsilon: No ε above this may be proven, and the audit must have been able to prove one.
         require_guarantee: An ε of at most this must be guaranteed.
-        against: Which attackers these two are about, as `attacker_name` names them, or an observer
-            for all of its attackers; None for all.
+        against: The attackers that these two are about, one of `ATTACKERS`; None for all of the
+            run.
         no_reconstruction: Whether a reconstruction test must have been played and found nothing.
         min_accuracy: The last model must be at least this accurate.
     """
@@ -43,16 +64,18 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_epsilon", "require_guarantee"):
-            limit = getattr(self, name)
-            if limit is not None and not 0 <= limit < math.inf:
-                raise ValueError(f"{name} must be an ε in [0, inf), got {limit}")
-        if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
-            raise ValueError(f"min_accuracy must be in [0, 1], got {self.min_accuracy}")
+            _require_number(name, getattr(self, name), math.inf, "a finite number of at least 0")
+        _require_number("min_accuracy", self.min_accuracy, 1.0, "a share from 0 to 1")
+        if self.against is not None and self.against not in ATTACKERS:
+            raise ValueError(
+                f"against must be one of {', '.join(ATTACKERS)}, got {self.against!r}; for example "
+                'against="outsider"'
+            )
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is asked for."""
-        asked = [getattr(self, f.name) for f in fields(self) if f.name != "against"]
+        asked = [getattr(self, spec.name) for spec in fields(self) if spec.name != "against"]
         return all(value is None or value is False for value in asked)
 
 
@@ -61,7 +84,7 @@ class Check:
     """One limit and what came of it.
 
     Attributes:
-        name: The limit, such as "max-epsilon".
+        name: The limit, such as "max-epsilon", or what every limit needs, such as "complete".
         outcome: Whether it was kept.
         text: Why, in a sentence with the numbers.
     """
@@ -71,139 +94,265 @@ class Check:
     text: str
 
 
-def check(verdict: Verdict, limits: Limits) -> list[Check]:
+def check(result: AuditResult | Verdict, limits: Limits) -> list[Check]:
     """Return what came of each limit.
 
+    Args:
+        result: A run with its failures, or only its verdict.
+        limits: What it must keep.
+
     Raises:
-        ValueError: `against` names no attacker of this run, or nothing is asked for.
+        ValueError: Nothing is asked for.
     """
     if limits.is_empty:
         raise ValueError(
-            "a gate needs a limit: max_epsilon, require_guarantee, no_reconstruction or "
-            "min_accuracy; for example --max-epsilon 8"
+            "a gate needs a limit, one of max_epsilon, require_guarantee, no_reconstruction and "
+            "min_accuracy, got none; for example max_epsilon=8.0"
         )
-    rows = _selected(verdict, limits.against)
-    return [*_distortion(verdict), *_checks(verdict, rows, limits)]
+    if isinstance(result, Verdict):
+        result = AuditResult(result)
+    if not result.is_finished:  # numbers of single rounds are not those of the run
+        return [Check("complete", "unable", "The run has no report: let it end, or resume it.")]
+    return [
+        Check(name, came, plain_spaces(text))
+        for name, came, text in (*_doubts(result), *_checks(result.verdict, limits))
+    ]
 
 
 def outcome(checks: Sequence[Check]) -> Outcome:
-    """Return what came of all limits together: one exceeded limit is enough."""
+    """Return what came of all limits together: one that is exceeded is enough."""
     found = {one.outcome for one in checks}
-    return next(one for one in ("exceeded", "unable", "passed") if one in found)
+    return next((one for one in _WORST_FIRST if one in found), "unable")
 
 
-def assert_private(result: AuditResult | Verdict, **limits: Any) -> None:
+def assert_private(
+    result: AuditResult | Verdict,
+    *,
+    max_epsilon: float | None = None,
+    require_guarantee: float | None = None,
+    against: str | None = None,
+    no_reconstruction: bool = False,
+    min_accuracy: float | None = None,
+) -> None:
     """Raise unless a run keeps its limits, for a test of your own.
 
     Args:
-        result: What `leakmeter.run` returned, or `Audited.verdict`.
-        limits: As in `Limits`, such as `max_epsilon=2.0`.
+        result: What `leakmeter.run` or `leakmeter.read_result` returned, or `Audited.verdict`. A
+            verdict alone does not say which auditors failed.
+        max_epsilon: No ε above this may be proven, and the audit must have been able to prove one.
+        require_guarantee: An ε of at most this must be guaranteed.
+        against: The attackers that these two are about: an observer such as "outsider", or one with
+            what it sees, such as "server/round-sum"; None for all attackers of the run.
+        no_reconstruction: Whether a reconstruction test must have been played and found nothing.
+        min_accuracy: The last model must be at least this accurate.
 
     Raises:
         AssertionError: A limit is exceeded, or the audit cannot tell. The text says which and why.
+        ValueError: A limit is no such number or name, or there is none.
 
     Example:
         assert_private(leakmeter.run(rounds=10), max_epsilon=2.0, against="outsider")
     """
+    limits = Limits(max_epsilon, require_guarantee, against, no_reconstruction, min_accuracy)
     verdict = result if isinstance(result, Verdict) else result.verdict
-    failed = [one for one in check(verdict, Limits(**limits)) if one.outcome != "passed"]
-    if failed:
-        raise AssertionError("\n".join(f"{one.name}: {one.outcome}. {one.text}" for one in failed))
+    if failed := [one for one in check(result, limits) if one.outcome != "passed"]:
+        said = [f"{one.name}: {one.outcome}. {one.text}" for one in failed]
+        raise AssertionError("\n".join([*said, f"Every ε is at {delta(verdict)}."]))
+
+
+def delta(verdict: Verdict) -> str:
+    """Return the δ of every ε in a verdict."""
+    return f"δ = {number(verdict.delta or 0.0)}"
 
 
 def attacker_name(model: ThreatModel) -> str:
     """Return the name of an attacker for `against`, such as "server/round-sum"."""
-    return f"{model.observer}/{(model.sees or 'unknown').replace(' ', '-')}"
+    return _name(model.observer, model.sees)
+
+
+_Found = tuple[str, Outcome, str]
+
+
+def _doubts(result: AuditResult) -> Iterator[_Found]:
+    """Yield why a run passes nothing, whatever its numbers are."""
+    verdict = result.verdict
+    if result.failures:  # what a missing auditor would have shown is not in any row
+        yield "complete", "unable", f"Not audited as planned: {'; '.join(result.failures)}"
+    for warning in verdict.warnings:
+        if warning.kind == "ended-early":
+            yield "complete", "unable", warning.text
+    if verdict.is_distorted:
+        said = " ".join(warning.text for warning in verdict.warnings)
+        yield "distortion", "unable", f"The run is distorted. {said}"
+
+
+def _checks(verdict: Verdict, limits: Limits) -> Iterator[_Found]:
+    if limits.max_epsilon is not None:
+        yield "max-epsilon", *_shown(verdict, limits.max_epsilon, limits.against)
+    if limits.require_guarantee is not None:
+        yield "require-guarantee", *_guaranteed(verdict, limits.require_guarantee, limits.against)
+    if limits.no_reconstruction:
+        yield "no-reconstruction", *_reconstruction(verdict)
+    if limits.min_accuracy is not None:
+        yield "min-accuracy", *_accuracy(verdict, limits.min_accuracy)
+
+
+def _shown(verdict: Verdict, limit: float, against: str | None) -> tuple[Outcome, str]:
+    """Return whether some ε above the limit is proven, or could have been.
+
+    A row counts as settled if its audit could have shown more than the limit, or if a theorem rules
+    more out. One of them must have been tested: a guarantee alone is another limit's question.
+    """
+    rows = _selected(verdict, against)
+    shown = [(row.low, row, row.shown) for row in rows if row.shown is not None and row.low > 0]
+    low, worst, bound = max(shown, key=lambda one: one[0], default=(0.0, None, None))
+    if worst is not None and bound is not None and low > limit:
+        said = f"{_of(worst)}: ε ≥ {_above(limit, bound)} is proven{_trust(verdict)}"
+        return "exceeded", f"{said}, above {limit:g}."
+    if (reason := _untested(verdict, rows, limit, against)) is not None:
+        return "unable", reason
+    proven = "Nothing" if bound is None else amount(bound)
+    return "passed", f"{proven} is proven, not above {limit:g} ({_attackers(rows)})."
+
+
+def _untested(
+    verdict: Verdict, rows: Sequence[Row], limit: float, against: str | None
+) -> str | None:
+    """Return why the audit could not have shown more than the limit; None if it could."""
+    if not rows:
+        return _absent(verdict, against)
+    tested = [row for row in rows if _most(row, verdict) > limit]
+    if not tested:
+        most = number(max(_most(row, verdict) for row in rows), kind="lower_bound")
+        return (
+            f"No audit {_attackers(rows)} could have shown more than ε = {most}, so {limit:g} was "
+            "not tested. Audit with more trials or canaries, or set a smaller limit."
+        )
+    lost = _refuted(verdict)  # rules nothing out
+    left = [row for row in rows if row not in tested and (row.high > limit or row.at_most in lost)]
+    if not left:
+        return None
+    return (
+        f"{_named(left)}: no audit could have shown more than {limit:g}, and nothing smaller is "
+        "guaranteed. Give the audit more trials, or name the attacker that you mean, such as "
+        f"{attacker_name(tested[0].attacker)}."
+    )
+
+
+def _most(row: Row, verdict: Verdict) -> float:
+    """Return the largest ε that audits of this attacker, or of a stronger one, could have shown.
+
+    Not `row.cap`: an audit of a weaker attacker that shows nothing says nothing about this one.
+    An audit that does not state its cap is not known to be able to show anything.
+    """
+    return max(
+        (
+            finding.cap
+            for other in verdict.rows
+            if is_weaker(row.attacker, other.attacker)
+            and row.question.is_implied_by(other.question)
+            for finding in other.findings
+            if finding.kind == "lower_bound"
+            and not finding.is_conditional
+            and finding.cap is not None
+            and (finding.delta or 0.0) >= (verdict.delta or 0.0)
+        ),
+        default=0.0,
+    )
+
+
+def _guaranteed(verdict: Verdict, limit: float, against: str | None) -> tuple[Outcome, str]:
+    rows, lost = _selected(verdict, against), _refuted(verdict)
+    if not rows:
+        return "unable", _absent(verdict, against)
+    if broken := [row for row in rows if row.at_most in lost]:
+        said = f"{_of(broken[0])}: the audit refutes the guarantee, so none is left"
+        return "exceeded", f"{said}; {limit:g} is asked for."
+    worst = max(rows, key=lambda row: row.high)
+    if worst.at_most is None or math.isinf(worst.high):
+        none = [row for row in rows if math.isinf(row.high)]
+        return "exceeded", f"{_named(none)}: nothing is guaranteed, {limit:g} is asked for."
+    if worst.high > limit:
+        given = f"ε ≤ {_above(limit, worst.at_most)}"
+        return "exceeded", f"{_of(worst)}: only {given} is guaranteed, {limit:g} is asked for."
+    given = f"{amount(worst.at_most)} is guaranteed{given_that(worst.at_most)}"
+    return "passed", f"{given}; {limit:g} is asked for ({_attackers(rows)})."
+
+
+def _reconstruction(verdict: Verdict) -> tuple[Outcome, str]:
+    if found := [f for f in verdict.rebuilt if is_rebuilt(f)]:
+        most = max(found, key=lambda f: f.value)
+        recovered = f"At least {counted(int(most.value), 'original')} recovered beyond chance"
+        return "exceeded", f"{recovered}{_trust(verdict)} by: {who(most.threat_model)}."
+    # A test that cannot find anything, or holds under a condition only, shows nothing.
+    if not any(not f.is_conditional and f.cap != 0 for f in verdict.rebuilt):
+        return "unable", "No reconstruction test was played that could tell: add inversion."
+    return "passed", "No original was recovered beyond chance."
+
+
+def _accuracy(verdict: Verdict, limit: float) -> tuple[Outcome, str]:
+    if verdict.accuracy is None:
+        return "unable", "Nobody measured the model's accuracy: evaluate it in the last round."
+    found, is_kept = verdict.accuracy, verdict.accuracy >= limit
+    words = share(found) if share(found) != share(limit) or found == limit else repr(found)
+    said = f"The model's accuracy is {words}; at least {limit:g} is asked for."
+    return "passed" if is_kept else "exceeded", said
 
 
 def _selected(verdict: Verdict, against: str | None) -> list[Row]:
-    if against is None:
-        return list(verdict.rows)
-    found = [
+    return [
         row
         for row in verdict.rows
-        if against in (row.attacker.observer, attacker_name(row.attacker))
+        if against in (None, row.attacker.observer, attacker_name(row.attacker))
     ]
-    if not found:
-        known = sorted({attacker_name(row.attacker) for row in verdict.rows})
-        raise ValueError(
-            f"against must be an observer or one of {', '.join(known) or 'no attacker'}, got "
-            f"{against!r}"
-        )
-    return found
 
 
-def _distortion(verdict: Verdict) -> Iterator[Check]:
-    if verdict.is_distorted:
-        yield Check("distortion", "unable", "The run is distorted: see its warnings.")
+def _absent(verdict: Verdict, against: str | None) -> str:
+    """Return that the run says nothing about an attacker, and about whom it does."""
+    if against is None or not verdict.rows:
+        return "The run says nothing about any attacker: no audit has a result."
+    known = ", ".join(sorted({attacker_name(row.attacker) for row in verdict.rows}))
+    return f"The run says nothing about {against}. It has {known}."
 
 
-def _checks(verdict: Verdict, rows: Sequence[Row], limits: Limits) -> Iterator[Check]:
-    if limits.max_epsilon is not None:
-        yield _shown(rows, limits.max_epsilon)
-    if limits.require_guarantee is not None:
-        yield _guaranteed(rows, limits.require_guarantee)
-    if limits.no_reconstruction:
-        yield _reconstruction(verdict)
-    if limits.min_accuracy is not None:
-        yield _accuracy(verdict, limits.min_accuracy)
+def _refuted(verdict: Verdict) -> list[Finding]:
+    """Return the guarantees that a lower bound contradicts; they are worth nothing to any row."""
+    return [row.at_most for row in verdict.rows if row.at_most is not None and row.low > row.high]
 
 
-def _shown(rows: Sequence[Row], limit: float) -> Check:
-    name, most = "max-epsilon", number(limit)
-    worst = max(rows, key=lambda row: row.low, default=None)
-    if worst is not None and worst.low > limit:
-        said = f"{_of(worst)}: {shown(worst)} is proven, above {most}."
-        return Check(name, "exceeded", plain_spaces(said))
-    cap = max((row.cap or 0.0 for row in rows), default=0.0)
-    if cap <= limit:
-        said = f"No audit could have shown more than ε = {number(cap)}, so {most} was not tested."
-        return Check(name, "unable", said)
-    blind = sorted({who(row.attacker) for row in rows if not row.is_audited})
-    also = f" Not audited: {'; '.join(blind)}." if blind else ""
-    proven = shown(worst) if worst is not None and worst.low > 0 else "nothing"
-    return Check(name, "passed", plain_spaces(f"{proven} is proven, not above {most}.{also}"))
-
-
-def _guaranteed(rows: Sequence[Row], limit: float) -> Check:
-    name, most = "require-guarantee", number(limit)
-    worst = max(rows, key=lambda row: row.high, default=None)
-    if worst is None:
-        return Check(name, "unable", "The run has no attacker to guarantee anything against.")
-    if worst.high > limit or worst.at_most is None:
-        given = (
-            "nothing" if math.isinf(worst.high) or worst.at_most is None else amount(worst.at_most)
-        )
-        return Check(name, "exceeded", f"{_of(worst)}: {given} is guaranteed, {most} is asked for.")
-    return Check(name, "passed", f"{amount(worst.at_most)} is guaranteed, {most} is asked for.")
-
-
-def _reconstruction(verdict: Verdict) -> Check:
-    name = "no-reconstruction"
-    if not verdict.rebuilt:
-        return Check(
-            name, "unable", "No reconstruction test was played: add the auditor inversion."
-        )
-    if found := [f for f in verdict.rebuilt if is_rebuilt(f)]:
-        trust = percent(found[0].confidence or 0.0)
-        return Check(
-            name,
-            "exceeded",
-            f"{found[0].value:g} originals were recovered beyond chance ({trust} confidence).",
-        )
-    return Check(name, "passed", "No original was recovered beyond chance.")
-
-
-def _accuracy(verdict: Verdict, limit: float) -> Check:
-    name = "min-accuracy"
-    if verdict.accuracy is None:
-        return Check(name, "unable", "Nobody measured the accuracy of the model.")
-    is_kept = verdict.accuracy >= limit
-    said = (
-        f"The model's accuracy is {share(verdict.accuracy)}; at least {share(limit)} is asked for."
-    )
-    return Check(name, "passed" if is_kept else "exceeded", said)
+def _trust(verdict: Verdict) -> str:
+    return f" ({percent(verdict.confidence)} confidence)" if verdict.confidence else ""
 
 
 def _of(row: Row) -> str:
     return f"{who(row.attacker)} ({tells(row)})"
+
+
+def _named(rows: Sequence[Row]) -> str:
+    """Return rows in words, the first few."""
+    names = list(dict.fromkeys(_of(row) for row in rows))
+    more = f"; {counted(len(names) - _MOST_NAMED, 'more row')}" if len(names) > _MOST_NAMED else ""
+    return "; ".join(names[:_MOST_NAMED]) + more
+
+
+def _attackers(rows: Sequence[Row]) -> str:
+    """Return against whom, such as "against outsider/all-models, server/round-sum"."""
+    return f"against {', '.join(sorted({attacker_name(row.attacker) for row in rows}))}"
+
+
+def _above(limit: float, finding: Finding) -> str:
+    """Return a value with three digits, or as many as show that it is above the limit."""
+    for digits in range(3, _MOST_DIGITS):
+        text = number(finding.value, digits, finding.kind)
+        if text != number(limit, digits):
+            return text
+    return repr(finding.value)
+
+
+def _require_number(name: str, value: object, most: float, allowed: str) -> None:
+    """Raise unless a limit is None or a number in its range; True and False are no numbers."""
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= most or math.isinf(value):  # type: ignore[operator,arg-type]
+        raise ValueError(f"{name} must be {allowed}, got {value!r}; for example {_EXAMPLES[name]}")

@@ -35,7 +35,9 @@ class AuditResult:
         findings: About the run as a whole.
         failures: Which auditors were left out, and why.
         limitations: What auditors cannot see or show here.
-        folder: Where report and page are; None if nothing was written.
+        folder: Where report and page are; None if nothing was kept.
+        is_finished: Whether the run has its report; the verdict on an unfinished one is that of its
+            last audited round.
     """
 
     verdict: Verdict
@@ -43,6 +45,7 @@ class AuditResult:
     failures: tuple[str, ...] = ()
     limitations: tuple[Limitation, ...] = ()
     folder: Path | None = None
+    is_finished: bool = True
 
     @property
     def accuracy(self) -> float | None:
@@ -57,6 +60,7 @@ class AuditResult:
             "failures": list(self.failures),
             "limitations": plain(self.limitations),
             "folder": None if self.folder is None else str(self.folder),
+            "finished": self.is_finished,
         }
 
     def __repr__(self) -> str:
@@ -101,7 +105,12 @@ def _line(row: Row) -> str:
 
 
 def _end(result: AuditResult) -> str:
-    """Return accuracy and folder, those that there are."""
-    accuracy = "not measured" if result.accuracy is None else share(result.accuracy)
-    where = "" if result.folder is None else f"; report in {result.folder}"
-    return f"accuracy {accuracy}{where}"
+    """Return accuracy, what is missing, and the folder, those that there are."""
+    parts = [f"accuracy {'not measured' if result.accuracy is None else share(result.accuracy)}"]
+    if not result.is_finished:
+        parts.append("the run is unfinished")
+    if result.failures:
+        parts.append(f"{counted(len(result.failures), 'failure')} of auditors")
+    if result.folder is not None:
+        parts.append(f"report in {result.folder}")
+    return "; ".join(parts)

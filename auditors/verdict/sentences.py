@@ -91,7 +91,7 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
     most = "Guaranteed" if at_best else "The largest guarantee"
     return (
         f"{most}: {amount(given)}{terms} for a {given.unit} ({given.adjacency}) against: "
-        f"{who(given.threat_model)}{_given_that(given)}."
+        f"{who(given.threat_model)}{given_that(given)}."
     )
 
 
@@ -173,7 +173,7 @@ def _interval(row: Row, verdict: Verdict) -> str:
     worth = ", which promises practically nothing" if is_certain(upper) else ""
     said = (
         f"For {attacker}, ε is {shown}at most {value(upper)} (guaranteed{worth}) for the question "
-        f"{question(row)}{_given_that(upper)}."
+        f"{question(row)}{given_that(upper)}."
     )
     left = [one.attacker for one in verdict.rows if math.isinf(one.high)]
     return said + (f" Nothing is guaranteed against: {_named(left)}." if left else "")
@@ -202,7 +202,7 @@ def _nothing(verdict: Verdict) -> str:
     return f"No leak was shown ({tried} tried), and nothing is guaranteed. {NOT_EVIDENCE}."
 
 
-def _given_that(promise: Finding) -> str:
+def given_that(promise: Finding) -> str:
     """Return the condition under which a guarantee holds."""
     if unchecked := conditions(promise.assumptions):
         return f", if {' and if '.join(sentence_of(a).rstrip('.') for a in unchecked)}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import commands, replay, report, run
+from leakmeter.fl_app.cli import commands, gate, replay, report, run
 from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest, unknown_name
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 
@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit code: 0 done, 1 failed, 2 a user's mistake, 130 interrupted.
+        The exit code: 0 done, 1 failed, 2 a user's mistake, 3 a limit is exceeded, 4 the audit
+        cannot tell, 130 interrupted.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # some terminals have no ε: they show a "?"
@@ -252,6 +253,7 @@ def _quoted(text: str) -> str:
 _COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.set_up,
     "report": report.set_up,
+    "gate": gate.set_up,
     "reproduce": commands.set_up_reproduce,
     "replay": replay.set_up,
     "watch": commands.set_up_watch,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import Field, fields, replace
+from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.cli.commands import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, RayError
-from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
+from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
+from leakmeter.fl_app.job import settled
 from leakmeter.fl_app.live import HOST
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ GROUPS = {
 _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
        %(prog)s report RUN [RUN ...]
+       %(prog)s gate DIR --max-epsilon E
        %(prog)s reproduce NAME
        %(prog)s replay RUN --auditors NAMES [settings]
        %(prog)s watch DIR
@@ -50,6 +51,7 @@ _EPILOG = """\
 commands:
   run         train and audit; the default, so you can leave the word out
   report      write a page about one run, or compare several
+  gate        check a run against limits, with an exit code for pipelines
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
   watch       show a run in the browser during the run
@@ -66,6 +68,8 @@ examples:
       the same settings with another seed
   %(prog)s --resume runs/demo
       resume an interrupted run
+  %(prog)s --fail-above 8
+      for a pipeline: exit with code 3 if an ε above 8 is proven
   %(prog)s report runs/demo runs/other
       one page that compares both runs, ./report.html
   %(prog)s report --text runs/demo
@@ -231,24 +235,15 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
             )
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
-    config, words = Config.adapted({**settings, **given})
+    config, words = settled({**settings, **given}, typed=given)
     if words:
         print(words, flush=True)
-    paths = {"data_dir": config.data_dir, "ledger": config.ledger}
-    # So that the run can be repeated and resumed from anywhere.
-    absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}
-    folder = absolute.get("data_dir")
-    if "data-dir" in given and folder and not config.download and not os.path.isdir(folder):
-        # Not where data are loaded: a node may lack the folder and have LEAKMETER_DATA.
-        raise ConfigError(
-            f"--data-dir must be a folder that exists, got {folder}; leave it out to search only "
-            "LEAKMETER_DATA"
-        )
-    return replace(config, **absolute)  # type: ignore[arg-type]
+    return config
 
 
 def _launch(folder: RunFolder, program: str) -> int:
     """Launch, and say how to resume a run that is cut short."""
+    from leakmeter.fl_app.report.gate import EXCEEDED, gated
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
     from leakmeter.fl_app.run.run import end
@@ -277,7 +272,11 @@ def _launch(folder: RunFolder, program: str) -> int:
     if not (folder.path / "report.json").exists():
         progress.say(f"no report could be written; {_how_to_resume(folder, program)}")
         return 1
-    return 0 if outcome.is_complete and has_page else 1
+    said, code = gated(folder.path, folder.config)
+    for line in said:
+        progress.say(line)
+    # What is proven is proven; else a run that is not whole has failed.
+    return code if code == EXCEEDED or (outcome.is_complete and has_page) else 1
 
 
 def _how_to_resume(folder: RunFolder, program: str) -> str:

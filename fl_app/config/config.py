@@ -162,6 +162,8 @@ def check_together(config: Settings) -> None:
     for owner in AUDITORS.values():
         owner.check(config)
     _check_audits(config)
+    if config.against:
+        _check_against(config)
 
 
 def _check_sum(config: Settings) -> None:
@@ -329,6 +331,17 @@ def _check_audits(config: Settings) -> None:
         able = ", ".join(name for name, owner in AUDITORS.items() if owner.bets)
         allowed = f"split without one of the auditors {able}"
         raise config.refused("bounds", allowed, "Add --auditors one-shot")
+
+
+def _check_against(config: Settings) -> None:
+    """Require an attacker that there is, and a limit that is about it."""
+    from leakmeter.auditors.verdict.gate import ATTACKERS  # imports numpy
+
+    if config.against not in ATTACKERS:
+        raise unknown_name("--against", config.against, ATTACKERS)
+    if not config.fail_above and not config.require_guarantee:
+        allowed = "empty without --fail-above or --require-guarantee"
+        raise config.refused("against", allowed, "Add --fail-above 8")
 
 
 def _named(config: Settings) -> list[type[AuditorSettings]]:

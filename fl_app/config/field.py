@@ -53,27 +53,30 @@ def setting(
     return field(default=default, metadata={**words, **limits})
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return a TOML file's top level; raise `ConfigError` if it is missing or broken."""
+def read_toml(path: Path, name: str = "--config") -> dict[str, Any]:
+    """Return a TOML file's top level; raise `ConfigError` if it is missing or broken.
+
+    `name` is the option that named the file.
+    """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             # Reading a pipe that nobody writes to would never return.
-            raise ConfigError(f"--config must be a regular file, got {path}: copy it to one")
+            raise ConfigError(f"{name} must be a regular file, got {path}: copy it to one")
         with path.open("rb") as file:
             content = file.read(_MOST_FILE + 1)
     except (OSError, ValueError) as error:  # the last one: a path with a zero byte
         if isinstance(error, ConfigError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"--config must be a readable file, got {path}: {reason}") from None
+        raise ConfigError(f"{name} must be a readable file, got {path}: {reason}") from None
     if len(content) > _MOST_FILE:
-        raise ConfigError(f"--config must be a TOML file of at most 1 MB, got {path}")
+        raise ConfigError(f"{name} must be a TOML file of at most 1 MB, got {path}")
     try:
         return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
     except RecursionError:
-        raise ConfigError(f"--config must be a TOML file, got {path}: nested too deep") from None
+        raise ConfigError(f"{name} must be a TOML file, got {path}: nested too deep") from None
     except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
-        raise ConfigError(f"--config must be a TOML file, got {path}: {error}") from None
+        raise ConfigError(f"{name} must be a TOML file, got {path}: {error}") from None
 
 
 def expanded(name: str, path: str | Path) -> Path:

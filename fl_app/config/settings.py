@@ -283,6 +283,24 @@ class RunSettings:
         "--bounds anytime; 0 = run all rounds",
         low=0,
     )
+    fail_above: float = _run(
+        0.0,
+        "exit with code 3 if an ε above this is proven (see --against), and with 4 if the audit "
+        "could not have shown one; the run itself is the same; 0 = off",
+        low=0,
+    )
+    require_guarantee: float = _run(
+        0.0,
+        "exit with code 3 unless an ε of at most this is guaranteed against every attacker (see "
+        "--against); the run itself is the same; 0 = off",
+        low=0,
+    )
+    against: str = _run(
+        "",
+        "attackers that --fail-above and --require-guarantee are about: server, outsider or wire, "
+        "or one with what it sees, such as outsider/all-models (default: all attackers of the run)",
+        metavar="ATTACKER",
+    )
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,12 @@ from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 
-# Settings that say where a run finds files and machines, not what it does.
-MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")
+# Settings that say where a run finds files and machines or what is asked of it in the end, not what
+# it does.
+MAY_CHANGE = (
+    *("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget"),
+    *("fail-above", "require-guarantee", "against"),
+)
 
 _CANNOT_WRITE = {
     getattr(errno, name)

@@ -96,6 +96,7 @@ class Recorded:
         self._check_given(given, ours)
         own = ",".join(name for name in self.config.auditor_names if name != _RECORDER)
         here = {"auditors": own, "engine": "inline", "ray-address": "", "stop-above": 0.0}
+        here |= {"fail-above": 0.0, "require-guarantee": 0.0, "against": ""}
         merged = {**ours, **here, **given}
         values = {spec.name: merged[kebab(spec.name)] for spec in fields(Config)}
         config = ReplayConfig(**values, played=self.config.seats)

@@ -5,16 +5,27 @@ from __future__ import annotations
 import html
 import json
 import math
-from typing import Any
+from dataclasses import replace
+from itertools import product
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.auditors import Finding
-from leakmeter.auditors.finding import RunWarning
+from leakmeter.auditors import Assumption, Finding, ThreatModel
+from leakmeter.auditors.finding import Observer, RunWarning, Sees
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.gate import Limits, Outcome, assert_private, check, outcome
+from leakmeter.auditors.verdict.gate import (
+    ATTACKERS,
+    Limits,
+    Outcome,
+    assert_private,
+    attacker_name,
+    check,
+    outcome,
+)
+from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import judge
 from tests.auditors.verdict.test_laws import RUNS
@@ -54,9 +65,96 @@ def test_a_guarantee_is_asked_for_against_every_attacker_or_against_one() -> Non
     assert ends(Limits(require_guarantee=9, against="server/round-sum"), *found) == "exceeded"
 
 
-def test_an_unknown_attacker_is_named_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match="outsider/final-model, got 'sever'"):
-        ends(Limits(max_epsilon=1, against="sever"), bound(0.0))
+SERVER = {"observer": "server", "sees": "round sum"}
+
+
+def said(limits: Limits, *findings: Finding, **more: Any) -> str:
+    return "\n".join(one.text for one in check(judge(findings, **more), limits))
+
+
+def test_a_name_of_no_attacker_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"against must be one of server, .*, got 'sever'"):
+        Limits(max_epsilon=1, against="sever")
+
+
+def test_a_run_without_the_named_attacker_cannot_tell_and_names_those_it_has() -> None:
+    for limits in (
+        Limits(max_epsilon=1, against="server"),
+        Limits(require_guarantee=1, against="server"),
+    ):
+        assert ends(limits, bound(0.0), guarantee(0.5)) == "unable"
+        assert "says nothing about server. It has outsider/final-model." in said(limits, bound(0.0))
+        assert ends(limits) == "unable"
+
+
+def test_without_a_named_attacker_every_one_must_be_tested_or_bounded() -> None:
+    """The best audit of a run says nothing about an attacker that it is not about."""
+    limits = Limits(max_epsilon=2.0)
+    weak = bound(0.0, **SERVER, adjacency="replace", cap=1.9)
+    assert ends(limits, bound(0.0), weak) == "unable"
+    assert "cohort hidden (which of two updates): no audit could" in said(limits, bound(0.0), weak)
+    assert ends(Limits(max_epsilon=2.0, against="outsider"), bound(0.0), weak) == "passed"
+    assert ends(Limits(max_epsilon=2.0, against="server"), bound(0.0), weak) == "unable"
+    promised = guarantee(2.0, **SERVER, adjacency="replace")
+    assert ends(limits, bound(0.0), weak, promised) == "passed"
+    assert ends(Limits(max_epsilon=2.0, against="server"), bound(0.0), weak, promised) == "unable"
+
+
+def test_an_audit_of_a_stronger_attacker_tests_the_weaker_one_too() -> None:
+    strong, weaker = bound(0.0, knows_cohort=True), guarantee(9.0)
+    assert ends(Limits(max_epsilon=2.0), strong, weaker) == "passed"
+    assert ends(Limits(max_epsilon=2.0), bound(0.0), guarantee(9.0, knows_cohort=True)) == "unable"
+
+
+def test_an_audit_that_does_not_say_what_it_could_show_passes_nothing() -> None:
+    assert ends(Limits(max_epsilon=2.0), bound(0.0, cap=None)) == "unable"
+    assert ends(Limits(max_epsilon=2.0), bound(2.5, cap=None)) == "exceeded"
+
+
+def test_a_conditional_bound_neither_exceeds_nor_tests() -> None:
+    assumed = bound(9.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
+    assert ends(Limits(max_epsilon=2.0), assumed) == "unable"
+
+
+def test_a_refuted_guarantee_is_none_for_anybody_that_it_is_about() -> None:
+    """Bound 4.5 above the guarantee 4: a limit of 5 must not be kept by what was refuted."""
+    found = [guarantee(4.0, **SERVER), bound(4.5, **SERVER), bound(0.0)]
+    assert ends(Limits(require_guarantee=5.0), *found) == "exceeded"
+    assert "refutes the guarantee" in said(Limits(require_guarantee=5.0), *found)
+    # The same guarantee covers an outsider, whom no bound contradicts.
+    assert ends(Limits(require_guarantee=5.0, against="outsider"), *found) == "exceeded"
+
+
+def test_what_is_printed_shows_that_a_limit_is_exceeded() -> None:
+    assert "ε ≥ 2.0004 is proven" in said(Limits(max_epsilon=2.0), bound(2.0004))
+    assert "only ε ≤ 8.01 is guaranteed" in said(Limits(require_guarantee=8.0), guarantee(8.0004))
+    words = said(Limits(min_accuracy=0.8), accuracy=0.79996)
+    assert "accuracy is 0.79996; at least 0.8 is asked for" in words
+
+
+def test_a_guarantee_that_passes_names_its_condition_and_attackers() -> None:
+    words = said(Limits(require_guarantee=8.0), guarantee(7.5))
+    assert words == "ε ≤ 7.5 is guaranteed; 8 is asked for (against outsider/final-model)."
+
+
+def test_a_run_whose_auditor_failed_or_that_has_not_ended_passes_nothing() -> None:
+    verdict, limits = judge([bound(0.0)]), Limits(max_epsilon=2.0)
+    assert outcome(check(AuditResult(verdict), limits)) == "passed"
+    failed = AuditResult(verdict, failures=("likelihood-ratio left out in round 2: ValueError",))
+    assert outcome(check(failed, limits)) == "unable"
+    assert "likelihood-ratio left out" in check(failed, limits)[0].text
+    unfinished = AuditResult(judge([bound(9.0)]), is_finished=False)
+    [one] = check(unfinished, limits)
+    assert (one.name, one.outcome) == ("complete", "unable")
+    early = [RunWarning.of("ended-early", 3, 5)]
+    assert ends(limits, bound(0.0), warnings=early) == "unable"
+
+
+def test_every_name_of_an_attacker_can_be_given() -> None:
+    for observer, sees in product(get_args(Observer), get_args(Sees)):
+        model = ThreatModel(observer=observer, sees=sees)
+        assert attacker_name(model) in ATTACKERS
+        assert ends(Limits(max_epsilon=1, against=observer), bound(0.0, **vars(model))) == "passed"
 
 
 def test_a_distorted_run_passes_nothing() -> None:
@@ -77,14 +175,33 @@ def test_no_reconstruction_needs_a_test_of_it() -> None:
     assert ends(Limits(no_reconstruction=True)) == "unable"
     assert ends(Limits(no_reconstruction=True), none) == "passed"
     assert ends(Limits(no_reconstruction=True), recovered) == "exceeded"
+    assert ends(Limits(no_reconstruction=True), none, recovered) == "exceeded"
+    words = "At least 2 originals recovered beyond chance (99 % confidence) by: outsider"
+    assert words in said(Limits(no_reconstruction=True), recovered)
+
+
+def test_a_reconstruction_test_that_cannot_tell_passes_nothing() -> None:
+    test = {"quantity": "originals recovered", "adjacency": None}
+    assumed = bound(2.0, **test, assumptions=(Assumption.INDEPENDENT_SCORES,))
+    assert ends(Limits(no_reconstruction=True), assumed) == "unable"
+    assert ends(Limits(no_reconstruction=True), bound(0.0, **test, cap=0.0)) == "unable"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_epsilon": -1}, {"min_accuracy": 2}, {"max_epsilon": math.inf}]
+    ("name", "value"),
+    [
+        ("max_epsilon", -1),
+        ("max_epsilon", math.inf),
+        ("max_epsilon", math.nan),
+        ("max_epsilon", True),
+        ("max_epsilon", "2"),
+        ("require_guarantee", -0.1),
+        ("min_accuracy", 2),
+    ],
 )
-def test_limits_are_checked(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        Limits(**wrong)  # type: ignore[arg-type]
+def test_limits_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{name} must be .*, got .*; for example {name}="):
+        Limits(**{name: value})
 
 
 def test_a_gate_without_a_limit_is_refused() -> None:
@@ -103,12 +220,44 @@ def test_a_looser_limit_is_never_exceeded_where_a_stricter_one_is_not(
         assert loose != "exceeded" or strict == "exceeded"
 
 
+@given(RUNS, st.sampled_from([0.0, 0.5, 2.0, 8.0]))
+def test_nobody_in_particular_is_everybody(run: list[Finding], limit: float) -> None:
+    """What is exceeded against one attacker is exceeded, and what is not tested is not passed."""
+    verdict = judge(run)
+    names = {attacker_name(row.attacker) for row in verdict.rows}
+    for name in ("max_epsilon", "require_guarantee"):
+        every = outcome(check(verdict, Limits(**{name: limit})))  # type: ignore[arg-type]
+        alone = {
+            outcome(check(verdict, Limits(**{name: limit}, against=one)))  # type: ignore[arg-type]
+            for one in names
+        }
+        assert (every == "exceeded") == ("exceeded" in alone)
+        if alone == {"passed"}:
+            assert every == "passed"
+
+
+@given(RUNS, st.sampled_from([0.5, 2.0, 8.0]))
+def test_what_passes_is_settled_for_every_row(run: list[Finding], limit: float) -> None:
+    verdict = judge([replace(f, cap=50.0) if f.kind == "lower_bound" else f for f in run])
+    if outcome(check(verdict, Limits(max_epsilon=limit))) == "passed":
+        for row in verdict.rows:
+            assert row.low <= limit
+            stronger = [r for r in verdict.rows if is_weaker(row.attacker, r.attacker)]
+            assert row.high <= limit or any(r.is_audited for r in stronger)
+
+
 def test_assert_private_raises_with_the_reason() -> None:
     assert_private(judge([bound(1.0)]), max_epsilon=2.0)
-    with pytest.raises(AssertionError, match=r"max-epsilon: exceeded\. .* is proven, above 0\.5"):
+    with pytest.raises(
+        AssertionError, match=r"max-epsilon: exceeded\. .* is proven \(95 % .*\), above 0\.5"
+    ):
         assert_private(AuditResult(judge([bound(1.0)])), max_epsilon=0.5)
     with pytest.raises(AssertionError, match=r"max-epsilon: unable"):
         assert_private(judge([]), max_epsilon=0.5)
+    with pytest.raises(AssertionError, match=r"Every ε is at δ = 1e-06\."):
+        assert_private(judge([bound(1.0, delta=1e-6)]), max_epsilon=0.5)
+    with pytest.raises(ValueError, match="a gate needs a limit"):
+        assert_private(judge([bound(1.0)]))
 
 
 @given(RUNS)

@@ -331,7 +331,7 @@ def test_the_version_is_that_of_the_package(
     ("arguments", "message"),
     [
         (["reprot", "runs/x"], "unknown command reprot; did you mean report?"),
-        (["nonsense"], "unknown command nonsense; the commands are run, report, reproduce"),
+        (["nonsense"], "unknown command nonsense; the commands are run, report, gate, "),
         (["report", "--cvs", "here", "runs/x"], "unknown option --cvs; did you mean --csv?"),
         (["report"], "the following arguments are required: RUN; see python run_sim.py report"),
         (["reproduce", "--lst"], "unknown option --lst; did you mean --list?"),
@@ -391,13 +391,14 @@ def test_help_without_a_command_is_that_of_run_and_names_the_others(
     assert re.findall(r"^  (\w+)  +[a-z]", text[text.index("\ncommands:") :], re.MULTILINE) == [
         "run",
         "report",
+        "gate",
         "reproduce",
         "replay",
         "watch",
         "keys",
         "completion",
     ]
-    for command in ("report", "reproduce", "replay", "watch"):
+    for command in ("report", "gate", "reproduce", "replay", "watch"):
         assert help_text(capsys, command).startswith(f"usage: python run_sim.py {command} [-h]")
 
 
@@ -587,7 +588,10 @@ def test_a_model_that_diverges_still_leaves_a_readable_report(
     # Updates that are not finite are left out, so the model stays as it was.
     assert "non-finite-updates" in {w["kind"] for w in report["warnings"]}
     assert math.isfinite(report["rounds"][-1]["metrics"]["loss"])
-    assert code == (1 if report["failures"] else 0)
+    # No round released anything, which is no success.
+    [abandoned] = [w for w in report["warnings"] if w["kind"] == "abandoned-rounds"]
+    assert abandoned["value"] == 1
+    assert code == (1 if report["failures"] else 4)
 
 
 def test_a_round_with_too_few_for_a_secure_sum_is_abandoned_and_the_next_goes_on(
