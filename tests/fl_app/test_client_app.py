@@ -15,7 +15,8 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.wire import put_by_number
-from leakmeter.fl_app import client_app, training
+from leakmeter.fl_app import client_app
+from leakmeter.fl_app import task as training
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import inline
