@@ -32,7 +32,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
-from leakmeter.fl_app.deployment import cohort_seed
+from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
 
@@ -46,6 +46,11 @@ class AuditRun:
     """
 
     config: Config
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether clients are real machines."""
+        return is_deployed()
 
     @property
     def task(self) -> Task:

@@ -130,10 +130,9 @@ class RecorderSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the recorder, which notes the settings of the run."""
         from leakmeter.auditors import AggregateRecorder
-        from leakmeter.fl_app.deployment import is_deployed
 
         return AggregateRecorder(
-            about={"config": run.config.to_mapping(), "deployed": is_deployed()}
+            about={"config": run.config.to_mapping(), "deployed": run.is_deployed}
         )
 
 
