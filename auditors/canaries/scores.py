@@ -159,11 +159,8 @@ def normality(claims: Claims, sizes: Mapping[str, int], *groups: Scores) -> Find
         sizes: How many canaries are behind the scores.
         groups: Scores that Gaussians are fitted to. Those too few or all equal are not tested.
     """
-    tested = [
-        anderson_darling(scores)
-        for scores in groups
-        if len(scores) >= _LEAST_TESTED and np.ptp(scores) > 0
-    ]
+    enough = (s for s in groups if len(s) >= _LEAST_TESTED and np.ptp(s) > 0)
+    tested = [anderson_darling(scores) for scores in enough]
     if not tested:
         return None
     statistic, p = min(tested, key=lambda both: both[1])
@@ -192,13 +189,11 @@ def without_refuted(found: Sequence[Finding]) -> list[Finding]:
     return kept
 
 
-def interfered(
-    interference: Interference, claims: Claims, sizes: Mapping[str, int]
-) -> list[Finding]:
+def interfered(seen: Interference, claims: Claims, sizes: Mapping[str, int]) -> list[Finding]:
     """Return how much other updates hide canaries, where the noise of a round is known."""
-    if not interference.rounds:
+    if not seen.rounds:
         return []
-    share, unsure = interference.of_the_run(), interference.unsure()
+    share, unsure = seen.of_the_run(), seen.unsure()
     if share > _MUCH + 2 * unsure:
         _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is too low", 100 * share)
     rule = "length of the noised means beyond their noise, squared, as a share of the noise"

@@ -197,7 +197,8 @@ class DualGaussian(SumDistribution):
             shrinkage = _intensity(square, ratio, free_count, quartic * free_count / count)
         shrinkage = min(max(shrinkage, _MIN_SHRINKAGE), 1.0)
         rest = np.sqrt(1 - (1 - shrinkage) * ratio)  # √D in units of std
-        white = white.changed(partial(_divided, units=rest.astype(np.float32)))
+        units = rest.astype(np.float32)
+        white = white.changed(lambda at, block: np.divide(block, units[at], out=block))
         # Without noise all ratios are 1 and these units are all √shrinkage: no second product.
         values, vectors = eigh(_products(white) if noise_std else products / shrinkage)
         values, vectors = values[::-1], vectors[:, ::-1]
@@ -312,11 +313,6 @@ def _whitened(
     for row, out in zip(block, white, strict=True):
         out[:] = (row.take(places) - centre) / std[here]  # `row[places]` takes twice as long
     return white
-
-
-def _divided(at: slice, block: AnyFloats, *, units: NDArray[np.float32]) -> AnyFloats:
-    block /= units[at]
-    return block
 
 
 def _products(rows: RowStore) -> Floats:
