@@ -98,8 +98,8 @@ class Case:
     def others(self, sampler: UpdateSampler) -> UpdateSampler:
         """Return the sampler in which every other client keeps its data over a transcript."""
         # Unless the game is "independent", the others never have records of either candidate.
-        apart = sampler.excluding_drawn(self.target, _candidates(self.stream), sorted(self.pair))
-        kept = apart.keeping((*self.stream, "data"))
+        drawn, pair = _candidates(self.stream), sorted(self.pair)
+        kept = sampler.excluding_drawn(self.target, drawn, pair).keeping((*self.stream, "data"))
         if kept is None:
             raise UnableError(_CANNOT_KEEP)
         return kept
