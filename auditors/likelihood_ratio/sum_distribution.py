@@ -107,7 +107,11 @@ class DenseGaussian(SumDistribution):
         places = _moving(own + noise_std**2, free if moments.columns is None else None)
         kept = places if moments.columns is None else moments.columns[places]
         std = np.sqrt(own[places] + noise_std**2)
-        matrix = _taken_square(moments.scatter, places, overwrite)
+        matrix = moments.scatter
+        if places.size < len(matrix):
+            matrix = np.asarray(matrix[np.ix_(places, places)])
+        elif not overwrite:  # indices would cost five times a plain copy
+            matrix = matrix.copy()
         scale = (std if moments.unit is None else std / moments.unit[places]).astype(matrix.dtype)
         matrix /= (moments.count - 1) * scale
         matrix /= scale[:, None]
@@ -329,13 +333,6 @@ def _taken(rows: RowStore, columns: Indices, centre: AnyFloats | None) -> AnyFlo
     if centre is not None:
         found -= centre[columns]
     return found
-
-
-def _taken_square(matrix: AnyFloats, kept: Indices, overwrite: bool) -> AnyFloats:
-    """Return these rows and columns; all of them are a copy unless it may be overwritten."""
-    if kept.size == len(matrix):  # indices cost five times a plain copy
-        return matrix if overwrite else matrix.copy()
-    return np.asarray(matrix[np.ix_(kept, kept)])
 
 
 def _moving(variance: Vector, free: Indices | None) -> Indices:
