@@ -11,7 +11,9 @@ from pathlib import Path
 import grimp
 import pytest
 
-from leakmeter.auditors import Auditor, UpdateSampler, Wrapper
+from leakmeter.auditors import Auditor
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.sampling.sampler import UpdateSampler
 from tests.helpers.project import ROOT
 
 ROOMS = ("auditors", "clients", "strategies")

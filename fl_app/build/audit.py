@@ -18,7 +18,7 @@ from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, Ro
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.clients.cohort import Cohort

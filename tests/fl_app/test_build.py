@@ -19,7 +19,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
-from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.judge.adversary import by_adversary, covers
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.audit import AuditRun

@@ -247,7 +247,7 @@ class InversionSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the search for the images in a round's mean update."""
-        from leakmeter.auditors.reconstruction import Attack
+        from leakmeter.auditors.reconstruction.attack import Attack
         from leakmeter.auditors.reconstruction.inversion import Inversion
 
         config, known = run.config, run.records

@@ -15,16 +15,14 @@ from scipy.stats import binomtest
 
 from leakmeter.auditors import (
     Anytime,
-    Canary,
     Finding,
     OneShotCanaries,
-    RoundFacts,
     RoundView,
     ThreatModel,
     check_auditor,
 )
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import DivergedError
+from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
 from leakmeter.auditors.canaries.scores import MAX_SCORE
 from leakmeter.auditors.canary import SEED_BITS, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors import RunWarning
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.judge.standing import headline, standings
 from leakmeter.auditors.judge.verdict import judged
 from leakmeter.fl_app.report.judge.of_run import verdicts

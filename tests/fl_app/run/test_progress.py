@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.judge.steps import Step
 from leakmeter.auditors.judge.summary import Ending, brief, details
 from leakmeter.auditors.run_log import RoundLine

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from leakmeter.auditors import Finding, RoundLine
+from leakmeter.auditors import Finding
 from leakmeter.auditors.judge.adversary import Adversary
+from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.report.html.compare import aliases, comparison, tradeoff
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 
