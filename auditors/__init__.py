@@ -1,10 +1,7 @@
 """Everything a Flower project needs to have its aggregates audited; depends on no other room.
 
-This table is what is public. The mathematics has front pages of its own, which need neither Flower
-nor torch: `auditors.bounds`, `auditors.gaussian`; then `auditors.information`,
-`auditors.likelihood_ratio` and `auditors.records`. Everything else is internal.
-
-Names are imported on first use, so that the mathematics can be had without Flower.
+This table is what is public; everything else is internal. Names are imported on first use, so that
+the mathematics can be had without Flower and torch.
 """
 
 from __future__ import annotations
