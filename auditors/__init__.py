@@ -1,10 +1,7 @@
 """Everything a Flower project needs to have its aggregates audited; depends on no other room.
 
-This table is what is public. The mathematics has front pages of its own, which need neither Flower
-nor torch: `auditors.bounds`, `auditors.gaussian`; then `auditors.information`,
-`auditors.likelihood_ratio` and `auditors.records`. Everything else is internal.
-
-Names are imported on first use, so that the mathematics can be had without Flower.
+This table is what is public; everything else is internal. Names are imported on first use, so that
+the mathematics can be had without Flower and torch.
 """
 
 from __future__ import annotations
@@ -16,29 +13,23 @@ from leakmeter._rooms import alias, front_page
 if TYPE_CHECKING:
     from leakmeter.auditors.assumptions import Assumption as Assumption
     from leakmeter.auditors.auditor import Auditor as Auditor
-    from leakmeter.auditors.auditor import Canary as Canary
     from leakmeter.auditors.auditor import Project as Project
-    from leakmeter.auditors.auditor import RoundFacts as RoundFacts
     from leakmeter.auditors.auditor import RoundView as RoundView
     from leakmeter.auditors.auditor import UnableError as UnableError
     from leakmeter.auditors.bounds.anytime import Anytime as Anytime
+    from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound as epsilon_lower_bound
     from leakmeter.auditors.callback import Callback as Callback
-    from leakmeter.auditors.callback import RunEnd as RunEnd
-    from leakmeter.auditors.callback import RunStart as RunStart
     from leakmeter.auditors.callback import StopAbove as StopAbove
     from leakmeter.auditors.canaries.auditor import OneShotCanaries as OneShotCanaries
     from leakmeter.auditors.checks import check_auditor as check_auditor
     from leakmeter.auditors.codec import Kept as Kept
-    from leakmeter.auditors.finding import Bound as Bound
     from leakmeter.auditors.finding import Finding as Finding
-    from leakmeter.auditors.finding import Limitation as Limitation
-    from leakmeter.auditors.finding import RunWarning as RunWarning
     from leakmeter.auditors.finding import ThreatModel as ThreatModel
+    from leakmeter.auditors.gaussian.pair import epsilon_gaussian as epsilon_gaussian
     from leakmeter.auditors.hook.audited import Audited as Audited
     from leakmeter.auditors.hook.mods import canary_mod as canary_mod
     from leakmeter.auditors.hook.mods import tap_mod as tap_mod
     from leakmeter.auditors.hook.wire import replay_number as replay_number
-    from leakmeter.auditors.hook.wrapper import Wrapper as Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
     from leakmeter.auditors.information.draws import Look as Look
     from leakmeter.auditors.information.neural import Critics as Critics
@@ -49,20 +40,16 @@ if TYPE_CHECKING:
     from leakmeter.auditors.likelihood_ratio.transcript import (
         TranscriptLikelihoodRatio as TranscriptLikelihoodRatio,
     )
-    from leakmeter.auditors.likelihood_ratio.transcript_runs import HiddenCohorts as HiddenCohorts
     from leakmeter.auditors.likelihood_ratio.transcript_runs import (
         TranscriptBudget as TranscriptBudget,
     )
     from leakmeter.auditors.presets import passive as passive
     from leakmeter.auditors.reconstruction.inversion import Inversion as Inversion
-    from leakmeter.auditors.reconstruction.inversion import RoundImages as RoundImages
-    from leakmeter.auditors.records.game import RecordLikelihoodRatio as RecordLikelihoodRatio
     from leakmeter.auditors.records.membership import Membership as Membership
     from leakmeter.auditors.replay_log import AggregateRecorder as AggregateRecorder
     from leakmeter.auditors.replay_log import replay as replay
-    from leakmeter.auditors.run_log import RoundLine as RoundLine
+    from leakmeter.auditors.rng import stream as stream
     from leakmeter.auditors.sampling.replay import ReplaySampler as ReplaySampler
-    from leakmeter.auditors.sampling.sampler import UpdateSampler as UpdateSampler
     from leakmeter.auditors.verdict.gate import assert_private as assert_private
     from leakmeter.auditors.verdict.result import AuditResult as AuditResult
     from leakmeter.auditors.verdict.verdict import Verdict as Verdict

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import derive, of_key
 
-__all__ = ["canary_vector"]
-
 SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
 BLOCK: Final = 2**15  # coordinates of a canary in memory at a time: they fit in the cache
 

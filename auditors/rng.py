@@ -10,8 +10,6 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-__all__ = ["stream"]
-
 _WORD = (1 << 64) - 1
 
 

@@ -11,12 +11,7 @@ from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
     from leakmeter.clients.protection.noise_mod import NoiseMod as NoiseMod
-    from leakmeter.clients.protection.noise_mod import fill_mod as fill_mod
-    from leakmeter.clients.protection.noise_mod import filled_record as filled_record
     from leakmeter.clients.protection.noise_mod import noise_mod as noise_mod
-    from leakmeter.clients.protection.record_rule import GaussianSampling as GaussianSampling
-    from leakmeter.clients.protection.record_rule import WaterFilling as WaterFilling
-    from leakmeter.clients.sampler import CohortSampler as CohortSampler
     from leakmeter.clients.secure_sum.mask_mod import MaskMod as MaskMod
     from leakmeter.clients.secure_sum.mask_mod import mask_mod as mask_mod
 else:

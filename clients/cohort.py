@@ -31,15 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from leakmeter.auditors._types import Indices, require
-from leakmeter.clients.engine import (
-    Chunk,
-    Engine,
-    Plain,
-    Step,
-    clients_in_cache,
-    functional,
-    steps,
-)
+from leakmeter.clients.engine import Chunk, Engine, Plain, Step, clients_in_cache, functional, steps
 from leakmeter.clients.layers import Layer, is_classified, layers_of
 from leakmeter.clients.update import LocalSteps, UpdateRule
 

@@ -27,7 +27,7 @@ from markupsafe import Markup
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for `tests`, which knows how to run a foreign app
 
-from leakmeter.auditors.gaussian import (  # noqa: E402
+from leakmeter.auditors.gaussian.pair import (  # noqa: E402
     classical_sigma_unsafe_above_epsilon_1,
     epsilon_gaussian,
 )

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from leakmeter import Bound
-from leakmeter.auditors.bounds import epsilon_lower_bound
-from leakmeter.auditors.gaussian import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio import Span, outside_span
-from leakmeter.auditors.rng import stream
+from leakmeter import epsilon_gaussian, epsilon_lower_bound, stream
+from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.likelihood_ratio.span import Span, outside_span
 
 DIM, OTHERS, LOUD, DELTA = 40, 3, 10.0, 1e-5
 IDLE = DIM // 4

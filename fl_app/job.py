@@ -16,7 +16,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, option
 
 if TYPE_CHECKING:
-    from leakmeter.auditors import AuditResult
+    from leakmeter.auditors.verdict.result import AuditResult
 
 # What these ask for in a process, `assert_private` asks for in Python.
 _FOR_A_PROCESS = {

@@ -17,8 +17,25 @@ PAGES = [
 ]
 # But for the papers, which are part of this project and moved with its internals.
 EXAMPLES = sorted({*(ROOT / "examples").rglob("*.py")} - {*(ROOT / PAPERS).rglob("*.py")})
-# Public although their module has no table of names, since it would have only this one.
-SINGLE = {"leakmeter.fl_app.engines.inline.run_inline"}
+# Pages about a method and two scripts also show these, with their modules. They are not public: a
+# module may move, and the changelog then says where.
+SHOWN = {
+    "leakmeter.auditors.bounds.anytime.AnytimeBound",
+    "leakmeter.auditors.canary.canary_vector",
+    "leakmeter.auditors.finding.Bound",
+    "leakmeter.auditors.gaussian.pair.classical_sigma_unsafe_above_epsilon_1",
+    "leakmeter.auditors.gaussian.pair.gaussian_sigma",
+    "leakmeter.auditors.information.theory.IndependentWhitened",
+    "leakmeter.auditors.information.theory.Theory",
+    "leakmeter.auditors.likelihood_ratio.integer_sum.IntegerSum",
+    "leakmeter.auditors.likelihood_ratio.span.Span",
+    "leakmeter.auditors.likelihood_ratio.span.outside_span",
+    "leakmeter.auditors.noise.IntegerNoise",
+    "leakmeter.clients.protection.noise_mod.fill_mod",
+    "leakmeter.clients.protection.noise_mod.filled_record",
+    "leakmeter.clients.protection.record_rule.GaussianSampling",
+    "leakmeter.clients.protection.record_rule.WaterFilling",
+}
 
 
 def imported(code: str) -> Iterator[str]:
@@ -35,7 +52,7 @@ def imported(code: str) -> Iterator[str]:
 
 def is_public(name: str) -> bool:
     """Whether a table of public names lists a name, or it is a module that has such a table."""
-    if name == "leakmeter" or name in SINGLE:
+    if name == "leakmeter":
         return True
     home, _, last = name.rpartition(".")
     module = import_module(home)
@@ -61,7 +78,7 @@ def sources() -> dict[str, list[str]]:
 
 def test_only_public_names_are_imported() -> None:
     for file, codes in sources().items():
-        names = {name for code in codes for name in imported(code)}
+        names = {name for code in codes for name in imported(code)} - SHOWN
         assert sorted(name for name in names if not is_public(name)) == [], file
 
 
@@ -74,9 +91,14 @@ def test_the_check_knows_public_from_internal() -> None:
         "leakmeter.strategies.Masked",
     ]
     assert [is_public(name) for name in names] == [True, True, False, True]
-    assert is_public("leakmeter.fl_app.engines.inline.run_inline")
+    assert not is_public("leakmeter.fl_app.engines.inline.run_inline")
     assert not is_public("leakmeter.auditors.rng.derive")
     assert not is_public("leakmeter.auditors._types.Vector")
+
+
+def test_every_exception_is_shown_somewhere() -> None:
+    names = {name for codes in sources().values() for code in codes for name in imported(code)}
+    assert names >= SHOWN
 
 
 def test_there_is_something_to_check() -> None:
@@ -87,6 +109,6 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("room", ["auditors", "clients", "strategies"])
 def test_every_name_in_a_table_is_there(room: str) -> None:
     module = import_module(f"leakmeter.{room}")
-    assert len(module.__all__) == len(set(module.__all__)) > 5
+    assert len(module.__all__) == len(set(module.__all__)) > 3
     for name in module.__all__:
         assert getattr(module, name) is not None

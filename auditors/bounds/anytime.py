@@ -240,9 +240,9 @@ class AnytimeBound(Resumable):
             included: Whether the coin said in, also where the seat failed to deliver, (n,).
         """
         # Proof. With Q1 and Q0 as in `coin_bound`, r = Q1/Q0 in one release and its clipping r̃ to
-        # [e^−ε, e^ε], the laws of (coin, canary) under r and r̃ differ in total variation by at
-        # most max(∫(r − r̃)₊, ∫(r̃ − r)₊) / (1 + ∫r) ≤ (G1 + e^−ε·G0) / (Q1 + Q0), where G1 and G0
-        # are the excesses in both directions. Its mean is at most (δ + e^−ε·δ) / 2 ≤ δ.
+        # [e^−ε, e^ε], the distributions of (coin, canary) under r and r̃ differ in total variation
+        # by at most max(∫(r − r̃)₊, ∫(r̃ − r)₊) / (1 + ∫r) ≤ (G1 + e^−ε·G0) / (Q1 + Q0), where G1
+        # and G0 are the excesses in both directions. Its mean is at most (δ + e^−ε·δ) / 2 ≤ δ.
         if not np.size(log_p):
             return self.value
         scores, is_in = checked_p_values(log_p, included)

@@ -52,7 +52,7 @@ _REFUTED: Final[Mapping[str, str]] = {
     Assumption.GAUSSIAN_COSINES: "refuted_fitted_std",
     Assumption.GAUSSIAN_MAXIMA: "refuted_largest_cosines",
 }
-MOST_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
+MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
 _DEEP = 1e-290  # below this the incomplete beta function loses digits, then underflows
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 
@@ -159,11 +159,8 @@ def normality(claims: Claims, sizes: Mapping[str, int], *groups: Scores) -> Find
         sizes: How many canaries are behind the scores.
         groups: Scores that Gaussians are fitted to. Those too few or all equal are not tested.
     """
-    tested = [
-        anderson_darling(scores)
-        for scores in groups
-        if len(scores) >= _LEAST_TESTED and np.ptp(scores) > 0
-    ]
+    enough = (s for s in groups if len(s) >= _LEAST_TESTED and np.ptp(s) > 0)
+    tested = [anderson_darling(scores) for scores in enough]
     if not tested:
         return None
     statistic, p = min(tested, key=lambda both: both[1])
@@ -192,13 +189,11 @@ def without_refuted(found: Sequence[Finding]) -> list[Finding]:
     return kept
 
 
-def interfered(
-    interference: Interference, claims: Claims, sizes: Mapping[str, int]
-) -> list[Finding]:
+def interfered(seen: Interference, claims: Claims, sizes: Mapping[str, int]) -> list[Finding]:
     """Return how much other updates hide canaries, where the noise of a round is known."""
-    if not interference.rounds:
+    if not seen.rounds:
         return []
-    share, unsure = interference.of_the_run(), interference.unsure()
+    share, unsure = seen.of_the_run(), seen.unsure()
     if share > _MUCH + 2 * unsure:
         _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is too low", 100 * share)
     rule = "length of the noised means beyond their noise, squared, as a share of the noise"
@@ -312,12 +307,12 @@ def headline(
 
 def surprise(log_p: Scores) -> Scores:
     """Return −ln p, at most 128·ln 2: canaries from seeds of 128 bits show no smaller p-value."""
-    return np.minimum(-log_p, MOST_SCORE)
+    return np.minimum(-log_p, MAX_SCORE)
 
 
 def _capped(shown: Scores, bound_of: Callable[[Scores], Bound]) -> Bound:
     """Return a bound with its cap: its value if every score were the largest possible."""
-    bound, cap = bound_of(shown), bound_of(np.full_like(shown, MOST_SCORE)).value
+    bound, cap = bound_of(shown), bound_of(np.full_like(shown, MAX_SCORE)).value
     return replace(bound, cap=cap, saturated=bound.value >= cap)
 
 
@@ -350,7 +345,7 @@ def _larger(one: Bound, other: Bound) -> Bound:
 def paid(spent: float = 0.0) -> str:
     """Return in words what was done to the p-values."""
     simulated = f"null simulated, at a chance of {spent:.2g} to fail, " if spent else ""
-    return f" ({simulated}scores capped at {MOST_SCORE:.1f}, seeds of {SEED_BITS} bits)"
+    return f" ({simulated}scores capped at {MAX_SCORE:.1f}, seeds of {SEED_BITS} bits)"
 
 
 def prove(

@@ -42,7 +42,6 @@ from leakmeter.auditors.information.findings import (
 from leakmeter.auditors.information.logdet import most_directions
 from leakmeter.auditors.information.over_rounds import (
     PairedDraws,
-    client_of_most_rounds,
     directions_of,
     many_trainings,
     over_rounds,
@@ -315,7 +314,10 @@ class MutualInformation(InformationAuditor):
 
     def claims_of(self, audited: AuditedRound) -> Claims:
         """Return what findings about this round have in common, with the client at stake."""
-        target = self._chosen(audited.hidden, audited.server_round)
+        target = self.target
+        if target is None and self.look.rank is None:  # only one can be looked at
+            rng = stream(self.seed, self.name, "target", audited.server_round)
+            target = int(rng.choice(audited.hidden))
         return replace(super().claims_of(audited), target=target)
 
     def report(self) -> Sequence[Finding]:
@@ -325,7 +327,9 @@ class MutualInformation(InformationAuditor):
         if self.target is not None and self.target not in account.entries:
             never = f"client {self.target} took part in no round: the sums reveal nothing about it"
             return [replace(claims, participations=0).note(Information(0.0, "diagnostic", never))]
-        found = [*claims.run(account), *self._together(claims)]
+        found = claims.run(account)
+        if self._paired and (together := over_rounds(self._paired, self.target, self.seed)):
+            found.append(claims.over_rounds(together, self._directions))
         who = account.most_bound(self.target) if self.theory.cases else None
         if who is None or not math.isfinite((entry := account.entries[who]).bound):
             return found
@@ -363,22 +367,6 @@ class MutualInformation(InformationAuditor):
     def _protected(self, audited: AuditedRound) -> list[int]:
         # Any client may be the colluder that was drawn, so all of them count.
         return audited.honest if self._any_of else audited.hidden
-
-    def _together(self, claims: Claims) -> list[Finding]:
-        """Return what all audited rounds reveal about the data of the client with most of them."""
-        if not self._paired:
-            return []
-        client = client_of_most_rounds(self._paired) if self.target is None else self.target
-        found = over_rounds(self._paired, client, self.seed)
-        return [] if found is None else [claims.over_rounds(found, client, self._directions)]
-
-    def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
-        """Return the client whose update is at stake; None for all, if all can be looked at."""
-        if self.target is not None:
-            return self.target
-        if self.look.rank is not None:
-            return None
-        return int(stream(self.seed, self.name, "target", server_round).choice(hidden))
 
     def _fit_draws(self, project: Project) -> int:
         """Return draws of each client that fix the directions; 0 without any."""

@@ -1,9 +1,9 @@
 """Fresh updates of the clients of a sum, and what they reveal about each of these clients.
 
-It knows nothing of Flower or of rounds: a sampler, a model and the numbers of the clients go in,
-and figures of information come out. Updates are drawn whole or along directions, once for all
-auditors that share them. Directions are fixed on draws of their own. A Gaussian model uses these
-for nothing else; critics may train on them, since they are tested on other draws.
+It needs no run: a sampler, a model and the numbers of the clients go in, and figures of information
+come out. Updates are drawn whole or along directions, once for all auditors that share them.
+Directions are fixed on draws of their own. A Gaussian model uses these for nothing else; critics
+may train on them, since they are tested on other draws.
 """
 
 from __future__ import annotations

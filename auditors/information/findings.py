@@ -242,13 +242,13 @@ class Claims:
             found.append(those.finding(alike.limited(limit), facts, WHOLE))
         return found
 
-    def over_rounds(self, found: OverRounds, client: int, directions: int) -> Finding:
+    def over_rounds(self, found: OverRounds, directions: int) -> Finding:
         """Return what all audited rounds of a client together reveal about its data."""
-        known = None if self.limit is None else self.limit(client)
+        known = None if self.limit is None else self.limit(found.client)
         # About the data, not the batches: their entropy counts once, however many the rounds.
         figure = found.figure.limited(None if known is None else known.records)
         facts = {
-            "target": client,
+            "target": found.client,
             TOLD_FROM_ZERO: found.is_told_from_zero,
             "single_rounds_bits": found.single_rounds / NATS_PER_BIT,
         }

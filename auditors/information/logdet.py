@@ -47,8 +47,8 @@ PARTS = 20  # that a jackknife over draws leaves out, at most
 _CHUNK = 1024
 # Part of a coordinate's variance that the ones before it leave unexplained; less is redundancy.
 _LEFT = 1e-10
-# Eigenvalues below this share of the largest are rounding.
-_ROUNDING = 1e-12
+_SPARE = 3  # rows beyond the coordinates, for a jackknife over rows to have a variance
+_ROUNDING = 1e-12  # eigenvalues below this share of the largest are no more than that
 # The others leave at least this share of a direction's variance, or it is the target's alone.
 _OTHERS = 1e-9
 _approximation = partial(
@@ -80,8 +80,8 @@ def logdet_information(sums_with: AnyFloats, sums_without: AnyFloats) -> Informa
     z, y = Sample.of("sums_with", sums_with), Sample.of("sums_without", sums_without)
     if z.mean.size != y.mean.size:
         raise ValueError(f"sums_without must have {z.mean.size} columns, got {y.mean.size}")
-    rank, rule = z.rank, "½ log₂|S_with| − ½ log₂|S_without|"
-    sizes = {"with": z.count, "without": y.count}
+    rank, sizes = z.rank, {"with": z.count, "without": y.count}
+    rule = "½ log₂|S_with| − ½ log₂|S_without|"
     figure = partial(_approximation, rule=rule, sample_sizes=sizes, rank=rank)
     if (y.moving & ~z.moving).any():
         coordinate = int(np.argmax(y.moving & ~z.moving))
@@ -95,7 +95,7 @@ def logdet_information(sums_with: AnyFloats, sums_without: AnyFloats) -> Informa
         return figure(0.0, std_error=0.0)
     # I = ½ ln|Σ_z| - ½ ln|Σ_y|. The entropies' constants, ½ d ln 2πe each, cancel.
     nats, error = combine([z, y], [0.5, -0.5])
-    if z.count == y.count and z.leaves_out_rows:  # both move in the same coordinates here
+    if z.count == y.count > rank + _SPARE:  # both move in the same coordinates here
         error = _less_excess(error, nats, rank, z.count)
     return figure(nats, std_error=error)
 
@@ -232,11 +232,6 @@ class Sample:
         """Coordinates that move."""
         return int(self.moving.sum())
 
-    @property
-    def leaves_out_rows(self) -> bool:
-        """Whether there are enough rows for a jackknife over them to have a variance."""
-        return self.count > self.rank + 3
-
     def log_det(self) -> tuple[float, float, Floats | None]:
         """Return ln|S| over the moving coordinates, without its bias, and how far it may err.
 
@@ -262,7 +257,7 @@ class Sample:
         # S = scatter / (K - 1), so its determinant is smaller by (K - 1)^d.
         value = log_scatter - rank * math.log(count - 1) - log_det_bias(rank, count)
         left_out = None
-        if self.leaves_out_rows:
+        if count > rank + _SPARE:
             # Matrix determinant lemma: without row k the scatter loses K/(K-1) · c cᵀ, c = row -
             # mean, so |scatter| shrinks by 1 - K/(K-1) · leverage. The new divisor K - 2 is the
             # same for every row, and a jackknife ignores constants.
@@ -367,10 +362,8 @@ def each_information(rows: AnyFloats, *, noise_std: float = 0.0) -> EachInformat
     # over N independent clients has N times as many. Draws of the sum itself would have K - 1.
     whole, kept = _nats(_covariances(rows), noise_std)
     parts = np.array_split(np.arange(draws), min(draws, PARTS))
-    # (parts, clients)
-    left_out = np.stack(
-        [_nats(_covariances(np.delete(centred, part, axis=0)), noise_std)[0] for part in parts]
-    )
+    rests = (np.delete(centred, part, axis=0) for part in parts)
+    left_out = np.stack([_nats(_covariances(rest), noise_std)[0] for rest in rests])
     shares = np.array([draws / len(part) for part in parts])
     finite = np.isfinite(whole) & np.isfinite(left_out).all(axis=0)
     with np.errstate(invalid="ignore"):

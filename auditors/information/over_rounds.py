@@ -68,6 +68,7 @@ class OverRounds:
         is_told_from_zero: Whether the figure is above that band.
         single_rounds: Sum of the figures of the single rounds, in nats.
         rounds: How many rounds.
+        client: Whose.
     """
 
     figure: Information
@@ -75,6 +76,7 @@ class OverRounds:
     is_told_from_zero: bool
     single_rounds: float
     rounds: int
+    client: int
 
 
 def directions_of(pairs: int, rounds: int, most: int | None) -> int:
@@ -153,21 +155,18 @@ def paired_draws(
     return [] if halves is None else [PairedDraws(server_round, hidden, noise_std, halves)]
 
 
-def client_of_most_rounds(drawn: Sequence[PairedDraws]) -> int:
-    """Return the client that took part in most of the rounds."""
-    counts = Counter(client for one in drawn for client in one.hidden)
-    # Of equally many rounds the first client: clients are alike, so this is no selection.
-    return min(counts, key=lambda c: (-counts[c], c))
-
-
-def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRounds | None:
+def over_rounds(drawn: Sequence[PairedDraws], client: int | None, seed: int) -> OverRounds | None:
     """Return what the rounds of a client reveal about its data; None if it was in none.
 
     Args:
-        drawn: The audited rounds.
-        client: Who; only the rounds that it takes part in count.
+        drawn: The audited rounds, at least one.
+        client: Who; only the rounds that it takes part in count. None takes whoever has the most.
         seed: Of the shuffles.
     """
+    if client is None:
+        counts = Counter(c for one in drawn for c in one.hidden)
+        # Of equally many rounds the first client: clients are alike, so this is no selection.
+        client = min(counts, key=lambda c: (-counts[c], c))
     rounds = [one for one in drawn if client in one.hidden]
     if not rounds:
         return None
@@ -198,6 +197,7 @@ def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRou
         told,
         math.fsum(max(_Joint.of([one]).information(), 0.0) for one in rounds),
         len(rounds),
+        client,
     )
 
 

@@ -107,7 +107,11 @@ class DenseGaussian(SumDistribution):
         places = _moving(own + noise_std**2, free if moments.columns is None else None)
         kept = places if moments.columns is None else moments.columns[places]
         std = np.sqrt(own[places] + noise_std**2)
-        matrix = _taken_square(moments.scatter, places, overwrite)
+        matrix = moments.scatter
+        if places.size < len(matrix):
+            matrix = np.asarray(matrix[np.ix_(places, places)])
+        elif not overwrite:  # indices would cost five times a plain copy
+            matrix = matrix.copy()
         scale = (std if moments.unit is None else std / moments.unit[places]).astype(matrix.dtype)
         matrix /= (moments.count - 1) * scale
         matrix /= scale[:, None]
@@ -197,7 +201,8 @@ class DualGaussian(SumDistribution):
             shrinkage = _intensity(square, ratio, free_count, quartic * free_count / count)
         shrinkage = min(max(shrinkage, _MIN_SHRINKAGE), 1.0)
         rest = np.sqrt(1 - (1 - shrinkage) * ratio)  # √D in units of std
-        white = white.changed(partial(_divided, units=rest.astype(np.float32)))
+        units = rest.astype(np.float32)
+        white = white.changed(lambda at, block: np.divide(block, units[at], out=block))
         # Without noise all ratios are 1 and these units are all √shrinkage: no second product.
         values, vectors = eigh(_products(white) if noise_std else products / shrinkage)
         values, vectors = values[::-1], vectors[:, ::-1]
@@ -314,11 +319,6 @@ def _whitened(
     return white
 
 
-def _divided(at: slice, block: AnyFloats, *, units: NDArray[np.float32]) -> AnyFloats:
-    block /= units[at]
-    return block
-
-
 def _products(rows: RowStore) -> Floats:
     """Return rows rowsᵀ, (samples, samples)."""
     total = np.zeros((len(rows), len(rows)))
@@ -333,13 +333,6 @@ def _taken(rows: RowStore, columns: Indices, centre: AnyFloats | None) -> AnyFlo
     if centre is not None:
         found -= centre[columns]
     return found
-
-
-def _taken_square(matrix: AnyFloats, kept: Indices, overwrite: bool) -> AnyFloats:
-    """Return these rows and columns; all of them are a copy unless it may be overwritten."""
-    if kept.size == len(matrix):  # indices cost five times a plain copy
-        return matrix if overwrite else matrix.copy()
-    return np.asarray(matrix[np.ix_(kept, kept)])
 
 
 def _moving(variance: Vector, free: Indices | None) -> Indices:

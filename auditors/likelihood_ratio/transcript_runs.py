@@ -97,8 +97,8 @@ class Case:
     def others(self, sampler: UpdateSampler) -> UpdateSampler:
         """Return the sampler in which every other client keeps its data over a transcript."""
         # Unless the game is "independent", the others never have records of either candidate.
-        apart = sampler.excluding_drawn(self.target, _candidates(self.stream), sorted(self.pair))
-        kept = apart.keeping((*self.stream, "data"))
+        drawn, pair = _candidates(self.stream), sorted(self.pair)
+        kept = sampler.excluding_drawn(self.target, drawn, pair).keeping((*self.stream, "data"))
         if kept is None:
             raise UnableError(_CANNOT_KEEP)
         return kept
@@ -358,17 +358,17 @@ class WholeRuns:
         owners = self.case.owners(self.sampler)
         for place, plan in enumerate(self.plans):
             cohort = plan.cohort
-            mean = partial(_mean_sum, model=model, stream=(*self.case.stream, "path", place))
-            total = mean(self.sampler, clients=cohort.others)
+            mean = partial(_mean_sum, model, (*self.case.stream, "path", place))
+            total = mean(self.sampler, cohort.others)
             if cohort.rate:
                 others = OthersSum(self.sampler, model, cohort.others, self.watch)
                 look = partial(directions, others, self.case, budget=self.budget)
                 made.append(look(place=place, noise_std=plan.seen_std))
                 # Half way between the worlds, so that the path favours neither.
-                total += sum(mean(own, clients=(self.case.target,)) for own in owners) / 2
+                total += sum(mean(own, (self.case.target,)) for own in owners) / 2
             else:
                 made.append(None)
-                total += mean(self.sampler, clients=plan.absent)
+                total += mean(self.sampler, plan.absent)
             # Every client with weight 1 on the path: directions need not be exact, only fixed
             # beforehand.
             model = model + total / (plan.divisor or len(cohort.others) + 1)
@@ -413,7 +413,7 @@ class WholeRuns:
 
 
 def _mean_sum(
-    sampler: UpdateSampler, *, model: Vector, clients: Sequence[int], stream: Stream
+    model: Vector, stream: Stream, sampler: UpdateSampler, clients: Sequence[int]
 ) -> Vector:
     """Return the mean of some draws of a sum, (dim,)."""
     drawn = np.concatenate(list(sampler.sums(model, clients, _REFERENCE, stream)))

@@ -13,7 +13,7 @@ from leakmeter.auditors._types import AnyFloats
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIDE = 64  # pixels that an image should have on a screen; digits have 8
-_MOST_WORDS = 2000  # characters of a caption
+_MAX_WORDS = 2000  # characters of a caption
 _CAPTION = b"Description"
 
 
@@ -32,7 +32,7 @@ def png(rows: Sequence[AnyFloats], caption: str) -> bytes:
     kind = {1: 0, 3: 2}[channels]  # grey or colour, as PNG numbers them
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     # Keyword, not compressed, no language, no translation of the keyword.
-    words = _CAPTION + b"\0\0\0\0\0" + caption[:_MOST_WORDS].encode()
+    words = _CAPTION + b"\0\0\0\0\0" + caption[:_MAX_WORDS].encode()
     return SIGNATURE + b"".join(
         (
             _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)),
@@ -48,7 +48,7 @@ def caption_of(content: bytes) -> str:
     head = _CAPTION + b"\0\0\0\0\0"
     for kind, data in _chunks(content):
         if kind == b"iTXt" and data.startswith(head):
-            return data[len(head) :].decode(errors="replace")[:_MOST_WORDS]
+            return data[len(head) :].decode(errors="replace")[:_MAX_WORDS]
     return ""
 
 

@@ -132,23 +132,15 @@ class RecordAudit:
         """Mean log-ratio with the own record and with the other."""
         return float(self.trials.first.mean()), float(self.trials.second.mean())
 
-    def at(self, confidence: float) -> RecordAudit:
-        """Return the same trials' bound at another confidence."""
-        assert self.bound.delta is not None
-        bound = self.trials.bound(self.bound.delta, confidence)
-        bound = replace(bound, rule=self.bound.rule, assumptions=self.bound.assumptions)
-        return replace(self, bound=bound)
-
     @property
     def facts(self) -> dict[str, float]:
         """Which pair it was, and how far apart its worlds are."""
         own, other = self.means
         return {"record": self.record, "other": self.other, "mean own": own, "mean other": other}
 
-    def details(self, server_round: int | None = None) -> tuple[Detail, ...]:
+    def details(self, confidence: float, server_round: int | None = None) -> tuple[Detail, ...]:
         """The trials' error curve, and the client's own randomness if it samples at all."""
-        assert self.bound.confidence is not None
-        curve = self.trials.curve(self.bound.confidence, server_round)
+        curve = self.trials.curve(confidence, server_round)
         return (curve, self.spectrum.drawn()) if self.spectrum.rank else (curve,)
 
     def finding(
@@ -158,7 +150,9 @@ class RecordAudit:
         claims = Claims(
             auditor, self.threat_model, unit="record", server_round=server_round, seed=seed
         )
-        return claims.finding(self.bound, self.facts, self.details(server_round))
+        assert self.bound.confidence is not None
+        details = self.details(self.bound.confidence, server_round)
+        return claims.finding(self.bound, self.facts, details)
 
 
 def audit_records(
@@ -240,7 +234,8 @@ class RecordLikelihoodRatio(ScheduledAuditor):
         super().__init__(every=every)
         within("delta", delta, lowest=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
-        self._case_of, self.confidence, self._seed = case_of, confidence, seed
+        self._case_of, self._delta = case_of, delta
+        self.confidence, self._seed = confidence, seed
         self._audit = partial(audit_records, delta=delta, budget=budget, seed=seed)
         self._played = []
 
@@ -272,16 +267,15 @@ class RecordLikelihoodRatio(ScheduledAuditor):
             return None
         # A strategy's own loop may run longer than planned; its rounds share the confidence too.
         sharing = max(len(self._due), len(audits))
-        claims = Claims(
-            self.name, threat, confidence=self.confidence, unit="record", seed=self._seed
-        )
-        shared = [(r, one.at(claims.shared(sharing))) for r, one in audits]
-        server_round, best = max(shared, key=lambda pair: pair[1].bound.value)
+        level = self._delta, self.confidence
+        claims = Claims(self.name, threat, *level, unit="record", seed=self._seed)
+        index, bound = claims.largest([one.trials for _, one in audits], sharing)
+        server_round, best = audits[index]
         looks = f"largest of {len(audits)} audited rounds, which share the confidence"
         rule = f"{best.bound.rule}; {looks}"
-        bound = replace(best.bound, confidence=self.confidence, rule=rule)
+        bound = replace(bound, rule=rule, assumptions=best.bound.assumptions)
         facts = {**best.facts, "audited rounds": len(audits), "sharing confidence": sharing}
-        return claims.finding(bound, facts, best.details(server_round))
+        return claims.finding(bound, facts, best.details(claims.shared(sharing), server_round))
 
 
 def _spectrum(case: RecordCase, grams: Sequence[Floats]) -> Spectrum:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
-from leakmeter.auditors.reconstruction import Attack
+from leakmeter.auditors.reconstruction.attack import Attack
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
 from leakmeter.clients.secure_sum.masking import Ring, add_vectors, mask, unmask

@@ -19,7 +19,7 @@ from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.auditor import share_confidence
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.clients.cohort import Cohort
@@ -33,7 +33,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
-from leakmeter.fl_app.deployment import cohort_seed
+from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
 
@@ -47,6 +47,11 @@ class AuditRun:
     """
 
     config: Config
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether clients are real machines."""
+        return is_deployed()
 
     @property
     def task(self) -> Task:

@@ -20,8 +20,8 @@ from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.reconstruction.inversion import RoundImages
-from leakmeter.auditors.records import Shadows, logit_confidences
 from leakmeter.auditors.records.game import RecordCase
+from leakmeter.auditors.records.membership import Shadows, logit_confidences
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients

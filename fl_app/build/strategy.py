@@ -22,22 +22,19 @@ from leakmeter.fl_app.config.tables import PATTERNS, SERVERS
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed, server_keys
 from leakmeter.fl_app.task import load_task, record_rule
 from leakmeter.strategies import (
-    AdaptiveClip,
     Central,
     Chosen,
     Clipped,
     Distributed,
-    FixedClip,
     Local,
     Masked,
-    Mechanism,
     Noised,
-    Participation,
     RecordNoise,
     Risks,
 )
 from leakmeter.strategies.accounting.assurance import Guarantees
-from leakmeter.strategies.protection.mechanism import Clipping
+from leakmeter.strategies.chosen import Participation
+from leakmeter.strategies.protection.mechanism import AdaptiveClip, Clipping, FixedClip, Mechanism
 from leakmeter.strategies.secure_sum.topology import Topology
 
 Link = TypeVar("Link", bound=Strategy)

@@ -16,8 +16,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors import Audited, Auditor, Finding, Limitation, RunWarning, StopAbove
+from leakmeter.auditors import Audited, Auditor, Finding, StopAbove
 from leakmeter.auditors.auditor import DamagedError
+from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.verdict.lines import Ending

@@ -155,6 +155,28 @@ class Mechanism(ABC):
         """The distribution of the noise."""
         return distribution("gaussian")
 
+    def check_clipping(self, clipping: Clipping | None, clip_mean: float | None) -> None:
+        """Raise if it cannot be combined with this clipping."""
+        name, kind = type(self).__name__, self.noise_distribution
+        if not self.clips_updates:
+            if clipping is not None or clip_mean is not None:
+                raise ValueError(
+                    f"clipping and clip_mean must be None with {name}, which clips gradients of "
+                    f"single examples, got {clipping} and {clip_mean}"
+                )
+            return
+        if clipping is None:
+            raise ValueError(f"clipping must be given with {name}, got None")
+        if clipping.bit_noise(None) is None:
+            return
+        if not self.adapts:
+            raise ValueError(f"noise must be Central with an adaptive clip norm, got {self}")
+        if not kind.is_gaussian:
+            raise ValueError(
+                "distribution must be gaussian with an adaptive clip norm: no proof covers other "
+                f"noise together with the noise on clip bits, got {kind.name}; take FixedClip"
+            )
+
     @abstractmethod
     def order(self, clip: Clip) -> Order:
         """Return what clients are told, beside the round and the metric that weights them."""

@@ -99,7 +99,7 @@ class Noised(Wrapper):
             raise ValueError(f"clip_mean must be None or in (0, inf), got {clip_mean}")
         require("(0, inf)", is_optional=True, expected_clients=expected_clients)
         require("(0, 1)", delta=delta)
-        _check_clipping(noise, clipping, clip_mean)
+        noise.check_clipping(clipping, clip_mean)
         check_is_inside(self)
         if any(isinstance(held, Noised) for held in wrappers(strategy)):
             raise TypeError("Noised must not hold Noised: updates get one noise")
@@ -242,7 +242,9 @@ class Noised(Wrapper):
         """Charge the round; noise the mean and let the inner strategy aggregate copies of it."""
         replies = wire.distinct(replies)
         come = [m for m in replies if m.has_content()]
-        if self._layout is None or self._expected is None or (not come and not self._is_empty):
+        # Where nobody was asked, noise may be added anyway.
+        is_filled = not self._messages and self.mechanism.fills_empty_rounds
+        if self._layout is None or self._expected is None or not (come or is_filled):
             self.spending.undo()
             return self._inner_aggregate_train(server_round, replies)
         parts = self._parts(come)
@@ -289,11 +291,6 @@ class Noised(Wrapper):
         )
         self._adapt(sum(bit for _, _, bit in parts), server_round)
         return noised
-
-    @property
-    def _is_empty(self) -> bool:
-        """Whether nobody was asked and noise is added anyway."""
-        return not self._messages and self.mechanism.fills_empty_rounds
 
     @property
     def _pattern(self) -> Mapping[str, Any]:
@@ -400,29 +397,6 @@ class Noised(Wrapper):
         assert self._expected is not None
         noisy = bits + float(gaussian(1, bit_std, self._rng("bit-noise", server_round))[0])
         self._clip_norm = self._clipping.moved(self._clip_norm, noisy / self._expected + 0.5)
-
-
-def _check_clipping(noise: Mechanism, clipping: Clipping | None, clip_mean: float | None) -> None:
-    """Raise if a mechanism cannot be combined with this clipping."""
-    if not noise.clips_updates:
-        if clipping is not None or clip_mean is not None:
-            raise ValueError(
-                f"clipping and clip_mean must be None with {type(noise).__name__}, which clips "
-                f"gradients of single examples, got {clipping} and {clip_mean}"
-            )
-        return
-    if clipping is None:
-        raise ValueError(f"clipping must be given with {type(noise).__name__}, got None")
-    if clipping.bit_noise(None) is None:
-        return
-    if not noise.adapts:
-        raise ValueError(f"noise must be Central with an adaptive clip norm, got {noise}")
-    if not noise.noise_distribution.is_gaussian:
-        raise ValueError(
-            "distribution must be gaussian with an adaptive clip norm: no proof covers other noise "
-            f"together with the noise on clip bits, got {noise.noise_distribution.name}; take "
-            "FixedClip"
-        )
 
 
 def _warn(layout: Layout, delta: float, population: int) -> None:

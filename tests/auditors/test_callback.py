@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors import Audited, Callback, OneShotCanaries, RoundLine, RunEnd, RunStart
+from leakmeter.auditors import Audited, Callback, OneShotCanaries
+from leakmeter.auditors.callback import RunEnd, RunStart
 from leakmeter.auditors.finding import RunWarning
-from leakmeter.strategies import Chosen, FixedSize
+from leakmeter.auditors.run_log import RoundLine
+from leakmeter.strategies import Chosen
+from leakmeter.strategies.chosen import FixedSize
 
 
 def strategy(**more: Any) -> Audited:

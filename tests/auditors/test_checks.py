@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Auditor, Canary, Finding, RoundView, ThreatModel, checks
+from leakmeter.auditors import Auditor, Finding, RoundView, ThreatModel, checks
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.checks import CHECKS, check_auditor
 
 

@@ -18,12 +18,11 @@ from leakmeter.auditors import (
     Auditor,
     Finding,
     OneShotCanaries,
-    RoundFacts,
     RoundView,
     check_auditor,
     replay,
 )
-from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.auditor import Project, RoundFacts, UnableError
 from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.replay_log import Recording
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Assumption, Limitation, RunWarning
+from leakmeter.auditors import Assumption
+from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import (
     SCHEMA,
     RoundLine,

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter import clients
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.sampler import CohortSampler
@@ -412,9 +411,3 @@ def test_the_time_of_an_update_is_measured_on_few_of_them(
     assert of.seconds(np.zeros(DIM), 2) == slow
     assert asked == trained
     np.testing.assert_array_equal(rows(of), before)
-
-
-def test_the_room_offers_the_sampler() -> None:
-    assert clients.CohortSampler is CohortSampler
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = clients.nothing

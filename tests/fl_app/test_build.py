@@ -19,7 +19,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
-from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.verdict.order import attacker, covers, is_weaker
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app import build

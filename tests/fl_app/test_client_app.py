@@ -15,7 +15,8 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.wire import put_by_number
-from leakmeter.fl_app import client_app, task
+from leakmeter.fl_app import client_app
+from leakmeter.fl_app import task as training
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import inline
@@ -73,7 +74,7 @@ def test_the_batches_of_a_client_have_a_stream_of_their_own(
 
     config = replace(tiny_config, seed=5)
     load_task(config)
-    monkeypatch.setattr(task, "stream", noted)
+    monkeypatch.setattr(training, "stream", noted)
     trained(config, 2, 3)
     assert asked == [(5, "train", 3, 2)]
 

@@ -16,11 +16,13 @@ import torch
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter import loggers
-from leakmeter.auditors import Audited, Finding, OneShotCanaries, RoundLine, RunEnd, ThreatModel
-from leakmeter.auditors.callback import Callback, RunStart
+from leakmeter.auditors import Audited, Finding, OneShotCanaries, ThreatModel
+from leakmeter.auditors.callback import Callback, RunEnd, RunStart
 from leakmeter.auditors.finding import RunWarning
+from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.loggers import _files, of_round, of_run
-from leakmeter.strategies import Chosen, FixedSize
+from leakmeter.strategies import Chosen
+from leakmeter.strategies.chosen import FixedSize
 
 EPSILON = "one-shot.epsilon.lower_bound.outsider.all models"
 

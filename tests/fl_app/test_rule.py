@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leakmeter.clients import GaussianSampling, WaterFilling, update
-from leakmeter.clients.protection.record_rule import Isotropic
+from leakmeter.clients import update
+from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import record_rule, update_rule
 

@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import MutualInformation, RoundFacts, RoundView
-from leakmeter.auditors.information import IndependentWhitened, LogConcaveWhitened, round_bound
+from leakmeter.auditors import MutualInformation, RoundView
+from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.information.theory import (
+    IndependentWhitened,
+    LogConcaveWhitened,
+    round_bound,
+)
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits.sums import GAUSSIAN_ENTROPY

@@ -10,16 +10,9 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod, NoiseMod, mask_mod
-from leakmeter.strategies import (
-    Central,
-    Chosen,
-    Distributed,
-    FixedClip,
-    FixedSize,
-    Local,
-    Masked,
-    Noised,
-)
+from leakmeter.strategies import Central, Chosen, Distributed, Local, Masked, Noised
+from leakmeter.strategies.chosen import FixedSize
+from leakmeter.strategies.protection.mechanism import FixedClip
 from tests.guest.clients import Failing, Stateful
 from tests.guest.harness import (
     NODES,

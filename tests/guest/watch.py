@@ -20,7 +20,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors import Auditor, Canary, canary_mod, tap_mod
+from leakmeter.auditors import Auditor, canary_mod, tap_mod
+from leakmeter.auditors.auditor import Canary
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies.grid import CLIENT_APP_RAISED
 from tests.guest.clients import REPLAY, Seen

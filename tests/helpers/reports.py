@@ -5,8 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from leakmeter.auditors import Finding, Limitation, RunWarning
-from leakmeter.auditors.finding import ErrorCurve, Histogram, PerClient, Spectrum
+from leakmeter.auditors import Finding
+from leakmeter.auditors.finding import (
+    ErrorCurve,
+    Histogram,
+    Limitation,
+    PerClient,
+    RunWarning,
+    Spectrum,
+)
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from tests.helpers.findings import finding
 

@@ -14,7 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.strategies import Chosen, FixedSize
+from leakmeter.strategies import Chosen
+from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.grid import GridWrapper
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors import Audited, Auditor, Finding, RoundView
 from leakmeter.auditors.hook import wire
-from leakmeter.strategies import Chosen, Clipped, FixedSize
+from leakmeter.strategies import Chosen, Clipped
+from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.grid import GridWrapper
 from tests.helpers import lies
 from tests.helpers.federation import Federation

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chisquare
 
-from leakmeter.strategies import EachOnce, FixedSize, Participation, Poisson, ShuffledEpochs
 from leakmeter.strategies.accounting.accountant import Release
+from leakmeter.strategies.chosen import EachOnce, FixedSize, Participation, Poisson, ShuffledEpochs
 
 
 @given(st.data())

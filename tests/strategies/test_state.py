@@ -23,8 +23,10 @@ from leakmeter.auditors import Audited
 from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients import NoiseMod
-from leakmeter.strategies import AdaptiveClip, Central, Chosen, FixedSize, Noised
+from leakmeter.strategies import Central, Chosen, Noised
+from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
+from leakmeter.strategies.protection.mechanism import AdaptiveClip
 
 NODES = {"fraction_evaluate": 0.0}
 MAKERS: dict[str, Callable[[], FedAvg]] = {

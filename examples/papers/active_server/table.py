@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.reconstruction import psnr
+from leakmeter.auditors.reconstruction.attack import psnr
 from leakmeter.papers.active_server.attacks import (
     ATTACKS,
     NONE,

@@ -20,8 +20,14 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import beta
 
-from leakmeter.auditors import bounds
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.one_run import (
+    coin_bound,
+    guess_by_rank,
+    one_run_epsilon,
+    share_bound,
+)
 from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.scores import (
     cosine_logsf,
@@ -105,12 +111,12 @@ def bounds_of(run: Run, delta: float) -> dict[str, Bound]:
     settings: dict[str, Any] = {"delta": delta, "confidence": CONFIDENCE, "guesses": GUESSES}
     settings["spent"] = run.spent
     known, sampled, gaussian = prove(*seen, **settings)
-    correct = bounds.guess_by_rank(scores[run.is_in], scores[~run.is_in], GUESSES)
+    correct = guess_by_rank(scores[run.is_in], scores[~run.is_in], GUESSES)
     return {
         "headline": headline(*seen, **settings)[0],
-        "coins": bounds.coin_bound(run.log_p, run.is_in, delta=delta, confidence=level),
-        "one run": bounds.one_run_epsilon(scores.size, GUESSES, correct, delta, CONFIDENCE),
-        "shares": bounds.share_bound(-run.log_p[run.is_in], delta=delta, confidence=level),
+        "coins": coin_bound(run.log_p, run.is_in, delta=delta, confidence=level),
+        "one run": one_run_epsilon(scores.size, GUESSES, correct, delta, CONFIDENCE),
+        "shares": share_bound(-run.log_p[run.is_in], delta=delta, confidence=level),
         "known null": known,
         "sampled null": sampled,
         "one run, Gaussian": gaussian,
@@ -244,7 +250,7 @@ def _all_in(epsilon: float, rng: Rng, dim: int = 10**6, canaries: int = 1000) ->
     out, inside = (along / np.sqrt(along**2 + beside) for along, beside in alone)
     if epsilon:
         inside = simulate_cosines(dim, canaries, gaussian_sigma(epsilon, delta), rng)
-    ours = partial(bounds.epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True)
+    ours = partial(epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True)
     z = math.sqrt(dim) * inside[None]
     known, sampled = Scores.of(z[0], None, audit.normal_logsf), Scores.of(inside, out, None)
     without = {

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds import AnytimeBound, coin_bound
+from leakmeter.auditors.bounds.anytime import AnytimeBound
+from leakmeter.auditors.bounds.one_run import coin_bound
 from leakmeter.auditors.gaussian import pair
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.base import Cells, Table

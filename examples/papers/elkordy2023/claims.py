@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from operator import itemgetter
 
-from leakmeter.auditors.information import gaussian_information
+from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.papers.base import Comparison
 from leakmeter.papers.elkordy2023 import page
 from leakmeter.papers.elkordy2023.measure import Point

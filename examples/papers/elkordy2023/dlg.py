@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors import information as mi
+from leakmeter.auditors.information.directions import principal_subspace
+from leakmeter.auditors.information.logdet import logdet_information
+from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.auditors.reconstruction.attack import Attack, invert, matched, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
@@ -186,7 +188,7 @@ def _row(case: Case, users: int, at: Mapping[str, Any]) -> tuple[Any, ...]:
     bits, gaussian = "∞", "∞"
     if users > 1:
         bits = f"{at['bits']:.1f} ± {at['nats error'] / math.log(2):.1f}"
-        gaussian = f"{mi.gaussian_information(_RANK, users).bits:.1f}"
+        gaussian = f"{gaussian_information(_RANK, users).bits:.1f}"
     return (
         *(case.dataset, case.model, case.batch, case.sought(users), users),
         *(decibels(at["psnr"]), *(f"{np.mean(at[name]):.1f}" for name in _CONTROLS)),
@@ -311,14 +313,14 @@ def information(case: Case) -> dict[str, Any]:
     cohort = Cohort(net, fedsgd(batch_size=case.batch, lr=1.0))
     sampler = CohortSampler(cohort, (x, y), source, seed=SEED)
     fit = np.concatenate(list(sampler.sample(start, [0], _FIT, ("fit",))))[:, 0]
-    subspace = mi.principal_subspace(fit, rank=_RANK)
+    subspace = principal_subspace(fit, rank=_RANK)
     everybody = range(max(case.users))
     chunks = sampler.sample(start, everybody, case.draws, ("sum",), project=subspace.directions)
     rows = np.concatenate(list(chunks))  # (draws, clients, rank)
     found = {}
     for users in (n for n in case.users if n > 1):
         without = rows[:, 1:users].sum(axis=1)
-        bits = mi.logdet_information(rows[:, 0] + without, without)
+        bits = logdet_information(rows[:, 0] + without, without)
         found[str(users)] = {"bits": bits.bits, "nats error": bits.std_error}
     return {"rank": _RANK, "variance kept": subspace.variance_kept, "users": found}
 

@@ -19,9 +19,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.draws import Drawing, Draws, Look, measure
-from leakmeter.auditors.information.theory import NATS_PER_BIT
+from leakmeter.auditors.information.theory import NATS_PER_BIT, gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.clients.cohort import Cohort

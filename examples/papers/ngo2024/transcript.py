@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors import RoundFacts, RoundView, TranscriptBudget, TranscriptLikelihoodRatio
+from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio
+from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts
 from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode

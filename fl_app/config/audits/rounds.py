@@ -130,10 +130,9 @@ class RecorderSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the recorder, which notes the settings of the run."""
         from leakmeter.auditors import AggregateRecorder
-        from leakmeter.fl_app.deployment import is_deployed
 
         return AggregateRecorder(
-            about={"config": run.config.to_mapping(), "deployed": is_deployed()}
+            about={"config": run.config.to_mapping(), "deployed": run.is_deployed}
         )
 
 
@@ -248,7 +247,7 @@ class InversionSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the search for the images in a round's mean update."""
-        from leakmeter.auditors.reconstruction import Attack
+        from leakmeter.auditors.reconstruction.attack import Attack
         from leakmeter.auditors.reconstruction.inversion import Inversion
 
         config, known = run.config, run.records

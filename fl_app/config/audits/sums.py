@@ -155,8 +155,8 @@ class TranscriptSettings(AuditorSettings):
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
         """Return the audit of all rounds together."""
-        from leakmeter.auditors import HiddenCohorts, TranscriptBudget, TranscriptLikelihoodRatio
-        from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
+        from leakmeter.auditors import TranscriptBudget, TranscriptLikelihoodRatio
+        from leakmeter.auditors.likelihood_ratio.transcript_runs import HiddenCohorts, Mode
 
         config = run.config
         hidden = None
@@ -266,7 +266,8 @@ class MutualInformationSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the Gaussian audit of information, with the published bound if asked for."""
         from leakmeter.auditors import MutualInformation
-        from leakmeter.auditors.information import Look, Theory
+        from leakmeter.auditors.information.draws import Look
+        from leakmeter.auditors.information.theory import Theory
 
         config = run.config
         return MutualInformation(
@@ -326,7 +327,7 @@ class MineSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the audit of information by critics."""
         from leakmeter.auditors import Critics, NeuralInformation
-        from leakmeter.auditors.information import Look
+        from leakmeter.auditors.information.draws import Look
 
         config = run.config
         return NeuralInformation(
@@ -343,7 +344,7 @@ class MineSettings(AuditorSettings):
 
 def _cases(run: AuditRun) -> list[Case]:
     """Return what Theorem 1 is to assume of the gradients; nothing for no bound."""
-    from leakmeter.auditors.information import IndependentWhitened, LogConcaveWhitened
+    from leakmeter.auditors.information.theory import IndependentWhitened, LogConcaveWhitened
 
     config = run.config
     match config.mi_case:

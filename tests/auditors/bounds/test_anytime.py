@@ -14,8 +14,8 @@ import pytest
 from scipy.special import log_ndtr
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds import AnytimeBound, coin_bound
-from leakmeter.auditors.bounds.anytime import canary_bets, guess_bets, trial_bets
+from leakmeter.auditors.bounds.anytime import AnytimeBound, canary_bets, guess_bets, trial_bets
+from leakmeter.auditors.bounds.one_run import coin_bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 
 # ln p at the middle of bins between all thresholds of a candidate.

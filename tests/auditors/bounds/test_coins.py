@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds import (
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.one_run import (
     coin_bound,
-    epsilon_lower_bound,
     guess_by_rank,
     one_run_epsilon,
     share_bound,

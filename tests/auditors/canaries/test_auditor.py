@@ -15,17 +15,15 @@ from scipy.stats import binomtest
 
 from leakmeter.auditors import (
     Anytime,
-    Canary,
     Finding,
     OneShotCanaries,
-    RoundFacts,
     RoundView,
     ThreatModel,
     check_auditor,
 )
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import DivergedError
-from leakmeter.auditors.canaries.scores import MOST_SCORE
+from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
+from leakmeter.auditors.canaries.scores import MAX_SCORE
 from leakmeter.auditors.canary import SEED_BITS, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
@@ -544,7 +542,7 @@ def test_every_bound_is_there_with_what_it_depends_on() -> None:
             assert Assumption.FAIR_COINS in found[name].assumptions
         assert found["headline"].sample_sizes["canaries"] == 80
         for name in ("headline", "known null"):
-            assert 80 < (found[name].cap or 0) < MOST_SCORE
+            assert 80 < (found[name].cap or 0) < MAX_SCORE
 
 
 @pytest.mark.parametrize(("delta", "has_coins"), [(1e-5, True), (1e-3, False)])
@@ -583,8 +581,8 @@ def test_no_score_means_more_than_the_seed_of_the_canaries() -> None:
     # Without noise p-values go far below 2^-128, and ε >= 586 was printed.
     findings = play(OneShotCanaries(seats=30, delta=DELTA), dim=20_000, sigma=1e-4)
     for bound in bounds(findings, "final model").values():
-        assert bound.value < MOST_SCORE == SEED_BITS * np.log(2)
-    assert bounds(findings, "final model")["headline"].facts["threshold"] == MOST_SCORE
+        assert bound.value < MAX_SCORE == SEED_BITS * np.log(2)
+    assert bounds(findings, "final model")["headline"].facts["threshold"] == MAX_SCORE
     auditor = OneShotCanaries(seats=2)
     auditor.begin(100, 2)
     seeds = {o.seed for o in auditor.instruct(1, range(9)).values()}

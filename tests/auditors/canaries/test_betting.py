@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundFacts, RoundView
+from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView
+from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.canaries.plan import schedule
 from leakmeter.auditors.canaries.scores import cosine_logsf
 from leakmeter.auditors.canaries.transcript import Transcript

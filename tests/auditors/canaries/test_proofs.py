@@ -18,7 +18,7 @@ from leakmeter.auditors.bounds.one_run import (
     share_bound,
 )
 from leakmeter.auditors.canaries.scores import (
-    MOST_SCORE,
+    MAX_SCORE,
     cosine_logsf,
     headline,
     largest_cosine_log_p,
@@ -251,10 +251,10 @@ def test_what_was_spent_on_the_null_is_taken_from_the_p_values_of_the_headline()
 
 
 def test_scores_are_capped_at_what_seeds_of_128_bits_can_mean() -> None:
-    assert pytest.approx(88.7228, abs=1e-4) == MOST_SCORE
+    assert pytest.approx(88.7228, abs=1e-4) == MAX_SCORE
     is_in = np.arange(100) < 50
     found = []
-    for score in (MOST_SCORE, 1000.0, math.inf):
+    for score in (MAX_SCORE, 1000.0, math.inf):
         log_p = np.where(is_in, -score, -1.0)
         common = {"delta": 1e-6, "confidence": 0.95, "guesses": 20}
         bound, facts = headline(-log_p, is_in, log_p, **common)  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def test_scores_are_capped_at_what_seeds_of_128_bits_can_mean() -> None:
         assert known.saturated
         found.append((bound.value, known.value, facts["threshold"], facts["median_score"]))
     assert found[0] == found[1] == found[2]
-    assert max(found[0]) == MOST_SCORE
+    assert max(found[0]) == MAX_SCORE
 
 
 @pytest.mark.parametrize("runs", few_or_many(60, 400))

@@ -23,23 +23,24 @@ from flwr.serverapp.strategy import (
 from leakmeter.auditors import (
     Audited,
     Auditor,
-    Canary,
     Finding,
-    Limitation,
     OneShotCanaries,
     RoundView,
     ThreatModel,
     canary_mod,
     tap_mod,
 )
-from leakmeter.auditors.auditor import DivergedError, RoundMessages
+from leakmeter.auditors.auditor import Canary, DivergedError, RoundMessages
 from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.verdict.lines import summary
 from leakmeter.clients import MaskMod
-from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies import Central, Chosen, Masked, Noised
+from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.protection.mechanism import FixedClip
 from tests.helpers.strategies import OwnLoop, Through
 
 NO_EVALUATION = {"fraction_evaluate": 0.0}

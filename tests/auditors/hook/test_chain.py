@@ -27,7 +27,9 @@ from leakmeter.auditors.hook.chain import (
     wrappers,
 )
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised, RecordNoise
+from leakmeter.strategies import Central, Chosen, Masked, Noised, RecordNoise
+from leakmeter.strategies.chosen import FixedSize
+from leakmeter.strategies.protection.mechanism import FixedClip
 
 MEMBERS = ("client_of", "facts", "findings", "hides_updates", "pattern", "weight_key")
 

@@ -29,7 +29,6 @@ from leakmeter.auditors import (
     Auditor,
     Finding,
     LikelihoodRatio,
-    Limitation,
     Look,
     MutualInformation,
     OneShotCanaries,
@@ -38,10 +37,12 @@ from leakmeter.auditors import (
     SampleBudget,
     canary_mod,
 )
+from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook import remarks
 from leakmeter.auditors.hook.remarks import NO_ANSWER
 from leakmeter.fl_app.report.read import read_runs
-from leakmeter.strategies import Chosen, FixedSize
+from leakmeter.strategies import Chosen
+from leakmeter.strategies.chosen import FixedSize
 from tests.helpers import strategies
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast

@@ -11,22 +11,16 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors import (
-    Audited,
-    Auditor,
-    Canary,
-    OneShotCanaries,
-    RoundFacts,
-    RoundView,
-    RunWarning,
-    canary_mod,
-    tap_mod,
-)
+from leakmeter.auditors import Audited, Auditor, OneShotCanaries, RoundView, canary_mod, tap_mod
+from leakmeter.auditors.auditor import Canary, RoundFacts
+from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.health import Health
 from leakmeter.auditors.hook.remarks import NO_TRUTH
 from leakmeter.clients import MaskMod, NoiseMod
-from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Local, Masked, Noised
+from leakmeter.strategies import Central, Chosen, Local, Masked, Noised
+from leakmeter.strategies.chosen import FixedSize
+from leakmeter.strategies.protection.mechanism import FixedClip
 from tests.helpers.findings import finding
 
 ZERO = np.zeros(3)

@@ -14,7 +14,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from leakmeter.auditors import Anytime, Audited, OneShotCanaries, StopAbove
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.strategies import Chosen, FixedSize
+from leakmeter.strategies import Chosen
+from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.strategies import OwnLoop
 
 ROUNDS = 6

@@ -15,7 +15,6 @@ from leakmeter.auditors import (
     Audited,
     Auditor,
     LikelihoodRatio,
-    Limitation,
     Look,
     MutualInformation,
     OneShotCanaries,
@@ -27,8 +26,10 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.codec import pack, unpack
+from leakmeter.auditors.finding import Limitation
 from leakmeter.clients import MaskMod
-from leakmeter.strategies import Chosen, FixedSize, Masked
+from leakmeter.strategies import Chosen, Masked
+from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.findings import finding
 
 CAPABLE = Project(dim=10_000, num_rounds=30, clients=12, seats=2)

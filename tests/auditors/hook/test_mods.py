@@ -21,7 +21,8 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from leakmeter.auditors import Canary, canary_mod, tap_mod
+from leakmeter.auditors import canary_mod, tap_mod
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Auditor, Finding, Limitation, RoundFacts, RoundView
-from leakmeter.auditors.auditor import DivergedError, Due
+from leakmeter.auditors import Auditor, Finding, RoundView
+from leakmeter.auditors.auditor import DivergedError, Due, RoundFacts
+from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.panel import Panel
 from tests.helpers.findings import finding
 

@@ -13,7 +13,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.wrapper import Wrapper, replaced
-from leakmeter.strategies import Chosen, FixedSize
+from leakmeter.strategies import Chosen
+from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.strategies import OwnLoop, Through
 
 

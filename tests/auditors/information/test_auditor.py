@@ -12,15 +12,15 @@ from leakmeter.auditors import MutualInformation, check_auditor
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information import (
+from leakmeter.auditors.information.draws import Look
+from leakmeter.auditors.information.findings import QUANTITY, WHOLE
+from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     LogConcaveWhitened,
-    Look,
     Theory,
     gaussian_information,
     update_entropy,
 )
-from leakmeter.auditors.information.findings import QUANTITY, WHOLE
 from leakmeter.auditors.wording import claim
 
 DIM, CLIENTS = 20, 6

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.information import (
-    Information,
+from leakmeter.auditors.information.directions import principal_subspace
+from leakmeter.auditors.information.logdet import (
     each_information,
-    gaussian_information,
+    jackknife,
     joint_information,
+    log_det_bias,
+    log_det_std,
     logdet_information,
-    principal_subspace,
 )
-from leakmeter.auditors.information.logdet import jackknife, log_det_bias, log_det_std
+from leakmeter.auditors.information.theory import Information, gaussian_information
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many
 

@@ -13,9 +13,9 @@ from leakmeter.auditors import Critics, Look, MutualInformation, NeuralInformati
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.information.neural import held_out
+from leakmeter.auditors.information.theory import gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.auditors.wording import claim

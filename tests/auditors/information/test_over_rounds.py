@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors import Finding, Look, MutualInformation, RoundFacts, RoundView
+from leakmeter.auditors import Finding, Look, MutualInformation, RoundView
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Project
+from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.draws import Draws

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.information import (
+from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     Information,
     LogConcaveWhitened,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.likelihood_ratio import IntegerSum
+from leakmeter.auditors.likelihood_ratio.integer_sum import IntegerSum
 from leakmeter.auditors.noise import IntegerNoise
 from leakmeter.auditors.noise.distribution import Grid
 from leakmeter.auditors.noise.integer import RoundedNorms

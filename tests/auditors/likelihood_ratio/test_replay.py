@@ -17,7 +17,8 @@ from leakmeter.auditors import (
     tap_mod,
 )
 from leakmeter.clients import MaskMod
-from leakmeter.strategies import Chosen, FixedSize, Masked
+from leakmeter.strategies import Chosen, Masked
+from leakmeter.strategies.chosen import FixedSize
 
 QUICK = SampleBudget(fit=60, candidates=12, pilot=10, trials=25)
 

@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors import (
-    HiddenCohorts,
-    RoundFacts,
-    RoundView,
-    TranscriptBudget,
-    TranscriptLikelihoodRatio,
-    check_auditor,
-)
+from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio, check_auditor
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.auditor import Project, RoundFacts, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
+from leakmeter.auditors.likelihood_ratio.transcript_runs import HiddenCohorts
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter

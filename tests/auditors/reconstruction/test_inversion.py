@@ -11,7 +11,7 @@ import pytest
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
-from leakmeter.auditors.reconstruction import Attack
+from leakmeter.auditors.reconstruction.attack import Attack
 from leakmeter.auditors.reconstruction.inversion import Inversion, RoundImages, _Compared
 from leakmeter.auditors.reconstruction.picture import caption_of
 from leakmeter.auditors.rng import stream

@@ -119,5 +119,5 @@ def test_bits_have_their_sign_their_unit_and_no_bound_unless_one_is_known() -> N
     assert labels.ceiling(block, bits) == "no bound"
     most = replace(bits, kind="guarantee", value=1.2341)
     [block] = judge([bits, most]).others
-    assert labels.ceiling(block, bits).replace("\N{NO-BREAK SPACE}", " ") == "≤ 1.24 bits"
+    assert labels.ceiling(block, bits).replace("\N{NO-BREAK SPACE}", " ") == "≤ 1.24"
     assert labels.strength(bits) == "model only"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from leakmeter.auditors import Finding, RunWarning
+from leakmeter.auditors import Finding
+from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.verdict.lines import Ending, details, summary
 from leakmeter.auditors.verdict.verdict import judge
 from tests.fl_app.report.judge.makers import CANARY, bound, finding, guarantee

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from leakmeter.auditors import Finding, RunWarning, ThreatModel
+from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.labels import who
 from leakmeter.auditors.verdict.verdict import judge

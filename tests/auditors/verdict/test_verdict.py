@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors import RunWarning, ThreatModel
+from leakmeter.auditors import ThreatModel
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.verdict.order import Question
 from leakmeter.auditors.verdict.verdict import Verdict, is_beyond, judge
 from leakmeter.fl_app.report.judge.of_run import verdict_of

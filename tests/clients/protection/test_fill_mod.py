@@ -9,8 +9,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.hook import wire
-from leakmeter.clients import NoiseMod, fill_mod
-from leakmeter.clients.protection.noise_mod import PROMISES, _compare, filled_record
+from leakmeter.clients import NoiseMod
+from leakmeter.clients.protection.noise_mod import PROMISES, _compare, fill_mod, filled_record
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 
 pytestmark = pytest.mark.usefixtures("flower_task")

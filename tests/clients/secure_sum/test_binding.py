@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.auditors import Canary
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint

@@ -21,14 +21,10 @@ from leakmeter.auditors import (
     Finding,
     Inversion,
     LikelihoodRatio,
-    Limitation,
     Membership,
     MutualInformation,
     NeuralInformation,
     OneShotCanaries,
-    RecordLikelihoodRatio,
-    RoundImages,
-    RunWarning,
     assumptions,
     wording,
 )
@@ -37,14 +33,15 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
-from leakmeter.auditors.finding import ThreatModel
-from leakmeter.auditors.information import Look
+from leakmeter.auditors.finding import Limitation, RunWarning, ThreatModel
+from leakmeter.auditors.information.draws import Look
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition
 from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
-from leakmeter.auditors.reconstruction import Attack
-from leakmeter.auditors.records.game import RecordBudget, RecordCase
+from leakmeter.auditors.reconstruction.attack import Attack
+from leakmeter.auditors.reconstruction.inversion import RoundImages
+from leakmeter.auditors.records.game import RecordBudget, RecordCase, RecordLikelihoodRatio
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict import meaning

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.finding import Sees
+from leakmeter.auditors.finding import Limitation, RunWarning, Sees
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.lines import Ending, brief, details
 from leakmeter.auditors.verdict.steps import Step

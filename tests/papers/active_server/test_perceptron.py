@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from leakmeter.auditors.reconstruction import psnr
+from leakmeter.auditors.reconstruction.attack import psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.active_server.perceptron import Batch, Perceptron
 

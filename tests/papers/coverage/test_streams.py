@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.bounds import AnytimeBound
-from leakmeter.auditors.bounds.anytime import canary_bets, log_wealth
+from leakmeter.auditors.bounds.anytime import AnytimeBound, canary_bets, log_wealth
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.coverage import streams
 from leakmeter.papers.coverage.case import most_allowed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.information import gaussian_information
+from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.papers.base import audited_run
 from leakmeter.papers.elkordy2023.measure import name_of, noised_accuracies
 from leakmeter.papers.elkordy2023.rounds import (

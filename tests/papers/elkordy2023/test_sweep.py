@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.finding import PerClient
-from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.draws import Draws, Look, measure
+from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.papers.base import audited_run
 from leakmeter.papers.elkordy2023 import page
 from leakmeter.papers.elkordy2023.measure import (

@@ -14,8 +14,9 @@ from leakmeter.auditors.auditor import check_noise_is_known
 from leakmeter.auditors.hook.chain import survey
 from leakmeter.clients import NoiseMod
 from leakmeter.clients.protection.clipping import clip
-from leakmeter.strategies import Central, Clipped, FixedClip, Masked, Noised
+from leakmeter.strategies import Central, Clipped, Masked, Noised
 from leakmeter.strategies.flower import restore_strategy, strategy_state
+from leakmeter.strategies.protection.mechanism import FixedClip
 
 NODES = {"fraction_evaluate": 0.0}
 

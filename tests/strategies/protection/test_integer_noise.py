@@ -22,17 +22,10 @@ from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import put_quantiser
-from leakmeter.strategies import (
-    AdaptiveClip,
-    Central,
-    Chosen,
-    Distributed,
-    FixedClip,
-    FixedSize,
-    Masked,
-    Noised,
-)
+from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised
 from leakmeter.strategies.accounting.ledger import Ledger, spent
+from leakmeter.strategies.chosen import FixedSize
+from leakmeter.strategies.protection.mechanism import AdaptiveClip, FixedClip
 from tests.helpers.federation import Federation
 from tests.helpers.numbers import first_fast
 

@@ -11,7 +11,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.hook import wire
-from leakmeter.strategies import AdaptiveClip, Central, Local
+from leakmeter.strategies import Central, Local
+from leakmeter.strategies.protection.mechanism import AdaptiveClip
 from tests.strategies.protection import test_noised as noisy
 from tests.strategies.secure_sum.test_lies import Twice
 

@@ -15,7 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from scipy import stats
 
-from leakmeter.auditors import Audited, Auditor, Canary, RoundView, canary_mod, tap_mod
+from leakmeter.auditors import Audited, Auditor, RoundView, canary_mod, tap_mod
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.hook import wire
@@ -26,20 +27,9 @@ from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import add_identity
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.strategies import (
-    AdaptiveClip,
-    Central,
-    Chosen,
-    Distributed,
-    EachOnce,
-    FixedClip,
-    FixedSize,
-    Local,
-    Masked,
-    Noised,
-    Poisson,
-)
-from leakmeter.strategies.chosen import Participation
+from leakmeter.strategies import Central, Chosen, Distributed, Local, Masked, Noised
+from leakmeter.strategies.chosen import EachOnce, FixedSize, Participation, Poisson
+from leakmeter.strategies.protection.mechanism import AdaptiveClip, FixedClip
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

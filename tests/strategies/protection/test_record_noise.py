@@ -15,7 +15,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from scipy import stats
 from torch import nn
 
-from leakmeter.auditors import Audited, Auditor, Canary, canary_mod
+from leakmeter.auditors import Audited, Auditor, canary_mod
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod, NoiseMod
@@ -24,16 +25,9 @@ from leakmeter.clients.protection.noise_mod import filled_record
 from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFilling
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.papers.zhang2024.prices import gaussian_sampling_epsilon, water_filling_epsilon
-from leakmeter.strategies import (
-    Central,
-    Chosen,
-    FixedClip,
-    FixedSize,
-    Masked,
-    Noised,
-    RecordNoise,
-    Risks,
-)
+from leakmeter.strategies import Central, Chosen, Masked, Noised, RecordNoise, Risks
+from leakmeter.strategies.chosen import FixedSize
+from leakmeter.strategies.protection.mechanism import FixedClip
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

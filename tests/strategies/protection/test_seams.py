@@ -13,12 +13,12 @@ from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors.noise import DISTRIBUTIONS
 from leakmeter.clients import NoiseMod
-from leakmeter.strategies import Central, FixedClip, Local, Mechanism, Noised
+from leakmeter.strategies import Central, Local, Noised
 from leakmeter.strategies.accounting.accountant import Release, unamplified
 from leakmeter.strategies.accounting.assurance import Charge, Exposure
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
 from leakmeter.strategies.protection.client_noise import ClientNoise
-from leakmeter.strategies.protection.mechanism import Clip, Summed
+from leakmeter.strategies.protection.mechanism import Clip, FixedClip, Mechanism, Summed
 from tests.strategies.protection import test_noised as noisy
 from tests.strategies.protection.laplace import Laplace
 

@@ -18,8 +18,10 @@ from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.keys import KeyPair
 from leakmeter.clients.secure_sum.participant import BOX_BYTES
 from leakmeter.clients.secure_sum.wire import put_by_number
-from leakmeter.strategies import Central, Chosen, Distributed, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised
+from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.protection.mechanism import FixedClip
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers.project import ROOT
 from tests.strategies.protection import test_noised as noisy

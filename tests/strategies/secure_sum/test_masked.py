@@ -18,9 +18,9 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakmeter.auditors import Audited, Auditor, Canary, Finding, RoundView, canary_mod, tap_mod
+from leakmeter.auditors import Audited, Auditor, Finding, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.hook import wire

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
-from leakmeter.auditors import Audited, Canary
+from leakmeter.auditors import Audited
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.clients import MaskMod

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from leakmeter.auditors import RoundLine
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Spectrum
+from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series
 from leakmeter.fl_app.report.draw.layout import TEXT, Drawing, Text, layout

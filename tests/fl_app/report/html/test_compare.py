@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from leakmeter.auditors import Finding, RoundLine, wording
+from leakmeter.auditors import Finding, wording
+from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.order import attacker
 from leakmeter.fl_app.report.html.compare import aliases, comparison, tradeoff
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run

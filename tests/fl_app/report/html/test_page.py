@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Due, Schedule
+from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.auditors.verdict.meaning import is_aside
 from leakmeter.fl_app.cli.main import main

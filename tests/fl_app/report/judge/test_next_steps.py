@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.auditors import Finding, RunWarning, ThreatModel
+from leakmeter.auditors import Finding, ThreatModel
+from leakmeter.auditors.finding import RunWarning
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read import Run

@@ -11,8 +11,9 @@ from typing import Any, get_args
 
 import pytest
 
-from leakmeter.auditors import Assumption, Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors import Assumption, Finding, ThreatModel
 from leakmeter.auditors.auditor import Schedule
+from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.auditors.wording import claim
 from leakmeter.fl_app.cli.main import main

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.information import gaussian_information
+from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.elkordy2023.mine_estimator.estimator import Spread, estimate, rotated
 from leakmeter.papers.elkordy2023.mine_estimator.training import Training
