@@ -222,11 +222,6 @@ def is_certain(finding: Finding) -> bool:
     return is_epsilon(finding) and CERTAIN < finding.value < math.inf
 
 
-def is_nothing(finding: Finding) -> bool:
-    """Whether it is a lower bound that every mechanism satisfies."""
-    return finding.kind == "lower_bound" and finding.value <= 0
-
-
 def value(finding: Finding) -> str:
     """Return the value as it is printed everywhere."""
     if is_epsilon(finding):
@@ -311,13 +306,6 @@ def claim(finding: Finding) -> str:
     """Return the number as strongly as it may be read: with its condition, sign and remark."""
     if_ = f"{words}: " if (words := condition(finding)) else ""
     return if_ + remarked(finding)
-
-
-def both_ends(bound: Finding, guarantee: Finding) -> str:
-    """Return what was shown and what is guaranteed against one attacker."""
-    upper, shown = claim(guarantee), "nothing" if is_nothing(bound) else claim(bound)
-    done = " guaranteed" if math.isfinite(guarantee.value) else ""
-    return f"{shown} shown … {upper}{done}"
 
 
 def terms(finding: Finding) -> str:

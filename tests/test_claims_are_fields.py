@@ -29,7 +29,7 @@ MAKERS = {
         "remark",
         "remarked",
     ),
-    *("signed", "both_ends", "size", "terms", "null_band"),
+    *("signed", "size", "terms", "null_band"),
 }
 # Modules all of whose functions return words: cells of a verdict's table, and its sentences.
 WORDY = {"labels", "sentences"}

@@ -14,13 +14,13 @@ from pathlib import Path
 from tests.helpers.project import ROOT, sources
 
 # Lowered with every step towards 42,000 lines in 250 modules; never raised for a new capability.
-MAX_LINES = 47_590
-MAX_MODULES = 265
+MAX_LINES = 46_470
+MAX_MODULES = 223
 MAX_IN_FOLDER = 15
-LARGER_FOLDERS = {"auditors", "auditors/hook", "clients/secure_sum"}  # to be melted
+LARGER_FOLDERS = {"auditors/hook", "clients/secure_sum"}  # to be melted
 MAX_MEDIAN_BODY = 5  # lines of a function without its signature and docstring
 MIN_DOCUMENTED = 0.93  # share of public modules, classes and functions
-MIN_COMMENTS = 3.1  # per hundred lines
+MIN_COMMENTS = 3.33  # per hundred lines
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

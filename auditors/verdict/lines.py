@@ -76,7 +76,7 @@ def summary(
         *_paragraph(sentences.together(verdict), width),
         *_notes(failures, verdict, width),
         "",
-        *_next(ending.steps, is_sound=not verdict.warnings and not failures),
+        *_next(ending.steps, width, is_sound=not verdict.warnings and not failures),
         *ending.places,
     ]
     return [plain_spaces(line) for line in said]
@@ -162,12 +162,12 @@ def _notes(failures: Sequence[str], verdict: Verdict, width: int) -> list[str]:
     return lines
 
 
-def _next(todo: Sequence[Step], *, is_sound: bool) -> list[str]:
-    """Return the next steps, each in a line, with a command in a line of its own to copy."""
+def _next(todo: Sequence[Step], width: int, *, is_sound: bool) -> list[str]:
+    """Return the next steps, each with its command in a line of its own to copy."""
     lines = []
     for i, step in enumerate(todo[:MAX_STEPS], start=1):
         head = _NEXT if i == 1 else " " * len(_NEXT)
-        lines.append(f"{head}{i}. {step.text}")
+        lines += _paragraph(f"{head}{i}. {step.text}", width, hanging=f"{' ' * len(_NEXT)}   ")
         if step.command:
             lines.append(f"{' ' * len(_NEXT)}   {step.command}")
     if not lines:

@@ -123,18 +123,6 @@ def observations(part: Row | Block) -> list[Finding]:
     return [f for f in part.findings if f.kind == "diagnostic" and f.quantity in OBSERVED]
 
 
-def draws_of(finding: Finding) -> str:
-    """Return how many draws agreed without an exception, and what follows."""
-    names = ("draws", "confidence", "largest chance")
-    draws, confidence, chance = (finding.facts.get(name) for name in names)
-    if not (isinstance(draws, int) and isinstance(confidence, float) and isinstance(chance, float)):
-        return "every draw"
-    return (
-        f"all {draws} draws: with {percent(confidence)} confidence, the chance of an exception is "
-        f"at most {number(100 * chance, kind='guarantee')} %"
-    )
-
-
 def surprises(part: Row | Block) -> Iterator[str]:
     """Yield numbers that do not fit: an estimate below a proven bound, or above a guarantee."""
     for f in part.findings:

@@ -69,6 +69,18 @@ def protection(verdict: Verdict) -> str:
     )
 
 
+def draws_of(finding: Finding) -> str:
+    """Return how many draws agreed without an exception, and what follows."""
+    names = ("draws", "confidence", "largest chance")
+    draws, confidence, chance = (finding.facts.get(name) for name in names)
+    if not (isinstance(draws, int) and isinstance(confidence, float) and isinstance(chance, float)):
+        return "every draw"
+    return (
+        f"all {draws} draws: with {percent(confidence)} confidence, the chance of an exception is "
+        f"at most {number(100 * chance, kind='guarantee')} %"
+    )
+
+
 def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
     """Return against whom something is guaranteed, or that nothing is.
 
@@ -108,6 +120,8 @@ def _headline(verdict: Verdict) -> str:
     case, row = verdict.headline
     if case == "rebuilt":
         return _rebuilt(next(f for f in verdict.rebuilt if is_rebuilt(f)), verdict)
+    if case == "seen":
+        return _seen(verdict.certainties[0])
     if row is None:
         return _nothing(verdict)
     match case:
@@ -137,6 +151,13 @@ def _rebuilt(best: Finding, verdict: Verdict) -> str:
     return (
         f"{subject(best.threat_model)} can rebuild training records: {value(best)}{of} originals "
         f"were recovered better than every stranger ({_trusted(verdict)})."
+    )
+
+
+def _seen(certain: Finding) -> str:
+    return (
+        f"{subject(certain.threat_model)} distinguished two updates of a client in "
+        f"{draws_of(certain)}. Nothing is guaranteed against this attacker."
     )
 
 

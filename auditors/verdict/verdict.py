@@ -41,7 +41,7 @@ Severity = Literal["refuted", "rebuilt", "certain", "shown", "suspected", "open"
 # Who wants to know what.
 Asked = tuple[ThreatModel, Question]
 # Which of these the headline is about, the first that applies.
-Headline = Literal["refuted", "rebuilt", "leak", "interval", "suspected", "nothing"]
+Headline = Literal["refuted", "rebuilt", "leak", "seen", "interval", "suspected", "nothing"]
 # Shares beyond which a run is distorted. A single client can send values that are not finite, and
 # must not be able to discredit the audit.
 _DISTORTING: Final = {
@@ -213,6 +213,8 @@ class Verdict:
             return "rebuilt", None
         if open_ := [row for row in self.rows if row.low > 0 and math.isinf(row.high)]:
             return "leak", open_[0]
+        if self.certainties:
+            return "seen", None
         if bounded := [row for row in self.rows if math.isfinite(row.high)]:
             # The largest guarantee: against whom it is given is part of the sentence.
             return "interval", max(bounded, key=lambda r: (r.high, r.low, r.at_most in r.findings))
@@ -226,7 +228,15 @@ class Verdict:
         case, row = self.headline
         if case == "rebuilt":
             return "rebuilt"
+        if case == "seen":
+            return "shown"
         return "open" if row is None else row.severity
+
+    @property
+    def certainties(self) -> list[Finding]:
+        """What separated the two worlds in every draw: no bound on ε, but no mere remark."""
+        found = (f for block in self.others for f in block.findings)
+        return [f for f in found if f.quantity == "certain separation" and f.value > 0]
 
     @property
     def is_distorted(self) -> bool:

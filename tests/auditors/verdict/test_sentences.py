@@ -195,3 +195,20 @@ def test_all_bounds_together_have_one_confidence() -> None:
     assert sentences.together(judge([guarantee(1.0)])) == ""
     many = [bound(1.0)] * 30
     assert sentences.together(judge(many)).startswith("Each bound holds at its own confidence")
+
+
+def test_what_every_draw_separates_is_never_called_nothing() -> None:
+    server = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
+    facts = {"draws": 60, "confidence": 0.95, "largest chance": 0.05}
+    certain = finding(
+        quantity="certain separation",
+        kind="diagnostic",
+        value=1.0,
+        threat_model=server,
+        facts=facts,
+    )
+    verdict = judge([certain])
+    assert verdict.severity == "shown"
+    said = sentences.headline(verdict)
+    assert "distinguished two updates of a client in all 60 draws" in said
+    assert "at most 5 %" in said.replace("\N{NO-BREAK SPACE}", " ")
