@@ -424,6 +424,36 @@ def plain_spaces(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
+# Signs that some terminals cannot print, in letters that all of them can.
+_IN_ASCII: Final = str.maketrans(
+    {
+        "ε": "eps",
+        "δ": "delta",
+        "≥": ">=",
+        "≤": "<=",
+        "≈": "~",
+        "…": "...",
+        "–": "-",
+        "−": "-",
+        "×": "x",
+        "∞": "inf",
+        "“": '"',
+        "”": '"',
+        "₂": "2",
+        "\N{NO-BREAK SPACE}": " ",
+    }
+)
+
+
+def in_ascii(text: str) -> str:
+    """Return text in letters that every terminal can print.
+
+    >>> in_ascii("ε ≥ 2.04, ε ≈ 1.9")
+    'eps >= 2.04, eps ~ 1.9'
+    """
+    return text.translate(_IN_ASCII).encode("ascii", "replace").decode()
+
+
 def slug(name: str) -> str:
     """Return a name that may be an identifier in a page.
 

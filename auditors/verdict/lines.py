@@ -23,6 +23,7 @@ from leakmeter.auditors.wording import (
     claim,
     counted,
     evidence,
+    in_ascii,
     null_band,
     observation,
     observed,
@@ -34,7 +35,7 @@ from leakmeter.auditors.wording import (
 _WIDTH = 80  # of an ordinary terminal
 _VERDICT, _NEXT = "VERDICT  ", "NEXT  "
 _HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
-_MIN_WIDTH = 12  # of a column
+_MIN_WIDTH = 6  # of a column
 _MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES = 5, 2, 3, 4
 
 
@@ -47,12 +48,18 @@ class Ending:
         adds_noise: Whether the run adds noise; None where nobody knows.
         places: Further lines, such as where the page is.
         width: Columns of the terminal.
+        is_ascii: Whether the terminal has no Greek letters and signs.
     """
 
     steps: Sequence[Step] = ()
     adds_noise: bool | None = None
     places: Sequence[str] = ()
     width: int = _WIDTH
+    is_ascii: bool = False
+
+    def spelled(self, text: str) -> str:
+        """Return text in the letters of the terminal."""
+        return in_ascii(text) if self.is_ascii else plain_spaces(text)
 
 
 def summary(
@@ -71,7 +78,7 @@ def summary(
         *_paragraph(_VERDICT + sentences.headline(verdict), width, hanging=" " * len(_VERDICT)),
         *_paragraph(sentences.protection(verdict), width),
         "",
-        *_table(verdict, width),
+        *_table(verdict, ending),
         *_paragraph(sentences.upper_end(verdict, adds_noise=ending.adds_noise), width),
         *_paragraph(sentences.together(verdict), width),
         *_notes(failures, verdict, width),
@@ -79,7 +86,7 @@ def summary(
         *_next(ending.steps, width, is_sound=not verdict.warnings and not failures),
         *ending.places,
     ]
-    return [plain_spaces(line) for line in said]
+    return [ending.spelled(line) for line in said]
 
 
 def details(
@@ -95,7 +102,7 @@ def details(
     return [plain_spaces(line) for line in _details(verdict, failures, limitations)]
 
 
-def _table(verdict: Verdict, width: int) -> list[str]:
+def _table(verdict: Verdict, ending: Ending) -> list[str]:
     """Return the attackers, worst first, in columns; below them, what is measured in bits."""
     shown = verdict.rows[:_MAX_ROWS]
     rows = [_HEADS] + [
@@ -121,7 +128,8 @@ def _table(verdict: Verdict, width: int) -> list[str]:
     ]
     if len(rows) == 1:
         return []
-    lines = _columns(rows, width)
+    spelled = [tuple(ending.spelled(cell) for cell in row) for row in rows]
+    lines = _columns(spelled, ending.width)
     if any(_is_taken_over(row) for row in shown):
         lines.append("* shown by a weaker attacker, so by this one too")
     if left := len(verdict.rows) - len(shown):

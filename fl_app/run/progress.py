@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -13,12 +14,14 @@ from rich.progress import Progress as Bar
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.labels import glimpse, short_name
 from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.steps import steps
 from leakmeter.auditors.verdict.verdict import Verdict
-from leakmeter.auditors.wording import counted, plain_spaces, share
+from leakmeter.auditors.wording import counted, in_ascii, plain_spaces, share
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
+_HEADS = ("VERDICT", "ATTACKER", "NEXT")  # lines that are bold in a terminal
 
 
 class _Once(logging.Filter):
@@ -81,12 +84,14 @@ class Progress:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
+        self._is_ascii = not _can_print("ε ≥ ≤ ≈ δ …", self._console.encoding)
         self._bar: Bar | None = None
         self._log = _AboveBar(self._console)
 
     def say(self, text: str) -> None:
         """Print one line."""
-        self._console.print(plain_spaces(text), markup=False)
+        spelled = in_ascii(text) if self._is_ascii else plain_spaces(text)
+        self._console.print(spelled, markup=False)
 
     def begin(self, config: Config, dim: int, sizes: Sizes, rounds_done: int) -> None:
         """Say what is about to run."""
@@ -157,8 +162,22 @@ class Progress:
         """
         self.stop()
         self.say("")
+        ending = replace(ending or Ending(steps(verdict)), is_ascii=self._is_ascii)
+        if self._console.is_terminal:
+            ending = replace(ending, width=min(max(self._console.width, 60), 120))
         for line in summary(verdict, failures, ending):
-            self.say(line)
+            # Rich leaves styles out where the output is no terminal.
+            style = "bold" if line.startswith(_HEADS) else None
+            self._console.print(line, markup=False, style=style)
+
+
+def _can_print(text: str, encoding: str) -> bool:
+    """Whether a terminal of this encoding has all letters of a text."""
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def _round(line: RoundLine, total: int) -> str:

@@ -427,3 +427,27 @@ def test_flowers_lines_have_colours_only_in_a_terminal() -> None:
     finally:
         log.removeHandler(handler)
     assert handler.colored is False
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_end_of_a_run_fits_its_terminal_and_is_bold_where_it_should(width: int) -> None:
+    file = io.StringIO()
+    looks = {"force_terminal": True, "color_system": "standard", "highlight": False}
+    console = Console(file=file, width=width, soft_wrap=True, **looks)  # type: ignore[arg-type]
+    Progress(console).summary(judge([bound(value=3.0)]))
+    lines = file.getvalue().splitlines()
+    assert any(line.startswith("\x1b[1mVERDICT") for line in lines)
+    plain = [re.sub(r"\x1b\[\d*m", "", line).rstrip() for line in lines]
+    assert max(len(line) for line in plain if "python run_sim.py" not in line) <= width
+
+
+def test_a_terminal_without_greek_letters_gets_words() -> None:
+    raw = io.BytesIO()
+    console = Console(file=io.TextIOWrapper(raw, encoding="ascii"), highlight=False)
+    Progress(console).summary(judge([bound(value=2.04)]))
+    console.file.flush()
+    text = raw.getvalue().decode("ascii")
+    assert "eps >= 2.04" in text
+    heads = next(line for line in text.splitlines() if line.startswith("ATTACKER"))
+    row = next(line for line in text.splitlines() if line.startswith("outsider"))
+    assert row[heads.index("SHOWN") :].startswith("eps >= 2.04")
