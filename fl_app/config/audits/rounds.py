@@ -22,6 +22,7 @@ class OneShotSettings(AuditorSettings):
     """Canaries in a few seats of each round: did this client take part?"""
 
     auditor = "one-shot"
+    num_bounds = 2
     short_name = "canaries"
     bets = True
     lacks = ""
@@ -61,12 +62,14 @@ class OneShotSettings(AuditorSettings):
             allowed = f"from 2 to {most} = canary seats × rounds / repetitions"
             fix = "Use more seats (--canary-seats) or rounds (--rounds)"
             raise out_of_range("--canaries", allowed, canaries, fix=fix)
-        limit = (1 - config.confidence) / canaries
+        named = [one for one in AuditorSettings.__subclasses__() if one.is_in(config)]
+        sharing = sum(one.num_bounds for one in named)
+        limit = (1 - config.confidence) / canaries / sharing
         if config.bounds == "anytime" and config.delta >= limit:
             raise config.refused(
                 "delta",
-                f"below (1 − confidence) / canaries = {limit:.2g} with --bounds anytime, which "
-                "pays δ for each canary",
+                f"below (1 − confidence) / (canaries · bounds of the run) = {limit:.2g} with "
+                "--bounds anytime, which pays δ for each canary",
                 f"Try --delta {limit / 100:.1g}",
             )
 
@@ -141,6 +144,7 @@ class RecordLikelihoodRatioSettings(AuditorSettings):
     """Likelihood ratio under noise for records: is one record in a batch?"""
 
     auditor = "record-likelihood-ratio"
+    num_bounds = 2
 
     @classmethod
     def check(cls, config: Settings) -> None:
