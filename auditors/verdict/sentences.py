@@ -19,8 +19,10 @@ from leakmeter.auditors.wording import (
     condition,
     counted,
     is_certain,
+    null_band,
     number,
     percent,
+    signed,
     sureness,
     value,
 )
@@ -37,6 +39,11 @@ _EVIDENCE: Final = {
 _RISKS: Final = {  # by unit: what a proven ε makes possible, in the words of data protection
     "client": "a client can be singled out",
     "record": "it can be inferred whether a record was used",
+}
+
+_OBSERVED_RISKS: Final = {
+    "reconstruction PSNR in dB": "reconstruction of records",
+    "share outside the span": "singling out a client",
 }
 
 
@@ -63,6 +70,11 @@ def protection(verdict: Verdict) -> str:
             f"In data-protection terms: singling out a {unit} is limited by the guarantee; no "
             "audit showed that it is possible."
         )
+    if case == "seen":
+        return "In data-protection terms: a client can be singled out; seen in every draw."
+    if case == "observed":
+        risk = _OBSERVED_RISKS[verdict.observations[0].quantity]
+        return f"In data-protection terms: {risk} is suspected; observed in this run, not proven."
     return (
         "In data-protection terms: nothing follows about singling out, membership or "
         "reconstruction, in either direction."
@@ -122,6 +134,8 @@ def _headline(verdict: Verdict) -> str:
         return _rebuilt(next(f for f in verdict.rebuilt if is_rebuilt(f)), verdict)
     if case == "seen":
         return _seen(verdict.certainties[0])
+    if case == "observed":
+        return _observed(verdict.observations[0])
     if row is None:
         return _nothing(verdict)
     match case:
@@ -158,6 +172,13 @@ def _seen(certain: Finding) -> str:
     return (
         f"{subject(certain.threat_model)} distinguished two updates of a client in "
         f"{draws_of(certain)}. Nothing is guaranteed against this attacker."
+    )
+
+
+def _observed(finding: Finding) -> str:
+    return (
+        f"A leak is suspected, not proven: {_lowered(subject(finding.threat_model))} got "
+        f"{signed(finding)} ({null_band(finding)}). Nothing is guaranteed."
     )
 
 

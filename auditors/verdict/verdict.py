@@ -31,7 +31,7 @@ from leakmeter.auditors.verdict.order import (
     strongest,
     unsized,
 )
-from leakmeter.auditors.wording import CERTAIN, INFORMATION, is_epsilon
+from leakmeter.auditors.wording import CERTAIN, INFORMATION, OBSERVED, is_epsilon
 
 # refuted: a lower bound is above a guarantee. rebuilt: data were reconstructed beyond chance.
 # certain: more than ε = 20 is proven. shown: some ε is proven. suspected: an estimate beyond its
@@ -41,7 +41,9 @@ Severity = Literal["refuted", "rebuilt", "certain", "shown", "suspected", "open"
 # Who wants to know what.
 Asked = tuple[ThreatModel, Question]
 # Which of these the headline is about, the first that applies.
-Headline = Literal["refuted", "rebuilt", "leak", "seen", "interval", "suspected", "nothing"]
+Headline = Literal[
+    "refuted", "rebuilt", "leak", "seen", "interval", "suspected", "observed", "nothing"
+]
 # Shares beyond which a run is distorted. A single client can send values that are not finite, and
 # must not be able to discredit the audit.
 _DISTORTING: Final = {
@@ -220,7 +222,7 @@ class Verdict:
             return "interval", max(bounded, key=lambda r: (r.high, r.low, r.at_most in r.findings))
         if suspected := [row for row in self.rows if row.severity == "suspected"]:
             return "suspected", suspected[0]
-        return "nothing", None
+        return ("observed", None) if self.observations else ("nothing", None)
 
     @property
     def severity(self) -> Severity:
@@ -230,6 +232,8 @@ class Verdict:
             return "rebuilt"
         if case == "seen":
             return "shown"
+        if case == "observed":
+            return "suspected"
         return "open" if row is None else row.severity
 
     @property
@@ -237,6 +241,12 @@ class Verdict:
         """What separated the two worlds in every draw: no bound on ε, but no mere remark."""
         found = (f for block in self.others for f in block.findings)
         return [f for f in found if f.quantity == "certain separation" and f.value > 0]
+
+    @property
+    def observations(self) -> list[Finding]:
+        """Observed numbers beyond what the same method says in 95 % of runs without a leak."""
+        found = (f for block in self.others for f in block.findings if f.quantity in OBSERVED)
+        return [f for f in found if f.null_band is not None and f.value > f.null_band[1]]
 
     @property
     def is_distorted(self) -> bool:

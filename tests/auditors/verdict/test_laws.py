@@ -211,7 +211,7 @@ def test_the_headline_is_the_first_case_that_applies(run: list[Finding]) -> None
         assert row is not None
         assert row.high == max(finite)
     else:
-        assert case in ("suspected", "nothing")
+        assert case in ("suspected", "observed", "nothing")
 
 
 @given(RUNS)

@@ -212,3 +212,21 @@ def test_what_every_draw_separates_is_never_called_nothing() -> None:
     said = sentences.headline(verdict)
     assert "distinguished two updates of a client in all 60 draws" in said
     assert "at most 5 %" in said.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_a_reconstruction_beyond_its_control_is_never_called_nothing() -> None:
+    near = finding(
+        quantity="reconstruction PSNR in dB",
+        kind="diagnostic",
+        value=60.0,
+        adjacency=None,
+        unit="record",
+        null_band=(8.0, 9.3),
+    )
+    verdict = judge([near])
+    assert verdict.severity == "suspected"
+    said = sentences.headline(verdict).replace("\N{NO-BREAK SPACE}", " ")
+    assert "reconstruction PSNR in dB: 60, observed" in said
+    assert "without a leak, 90 % of audits say 8 to 9.3" in said
+    assert "reconstruction of records is suspected" in sentences.protection(verdict)
+    assert judge([replace(near, value=9.0)]).headline == ("nothing", None)
