@@ -52,7 +52,7 @@ header, main, footer { max-width: 1160px; margin: 0 auto; padding: 0 1.5rem; }
 .brand { margin: 0; padding: .8rem 0 .7rem; font-size: .82rem; color: var(--soft); }
 .brand strong { color: var(--ink); font-weight: 650; }
 .brand .run::before { content: "·"; margin-right: .4em; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: 0; letter-spacing: -.014em; font-weight: 640;
+h1 { font-size: 1.3rem; line-height: 1.25; margin: 0; letter-spacing: -.014em; font-weight: 640;
   text-wrap: balance; }
 h2 { font-size: .95rem; line-height: 1.3; margin: 0; font-weight: 640; }
 h3 { font-size: .95rem; line-height: 1.35; margin: 0; font-weight: 620; }
@@ -63,17 +63,18 @@ h3 { font-size: .95rem; line-height: 1.35; margin: 0; font-weight: 620; }
 .icon { width: 1.05em; height: 1.05em; flex: none; fill: none; stroke: currentColor;
   stroke-width: 1.7; stroke-linecap: round; stroke-linejoin: round; }
 
-.hero { display: flex; gap: .95rem; align-items: flex-start; padding: 1rem 1.2rem 1.1rem;
+.hero { display: flex; gap: .95rem; align-items: flex-start; padding: .8rem 1.2rem .85rem;
   background: var(--wash); border-radius: 12px; }
 .hero > .icon { width: 2.1rem; height: 2.1rem; color: var(--tone); stroke-width: 1.3;
   margin-top: .15rem; }
 .level { margin: 0 0 .1rem; font-size: .78rem; font-weight: 650; color: var(--tone); }
+.hero h1 + p { margin: .25rem 0 0; font-size: .88rem; }
 .level::first-letter { text-transform: uppercase; }
 p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background: var(--warn-wash);
   border-left: 3px solid var(--tone); border-radius: 4px; }
-.facts { display: grid; grid-template-columns: repeat(5, auto); gap: 0; margin: .7rem 0 0;
+.facts { display: grid; grid-template-columns: repeat(6, auto); gap: 0; margin: .7rem 0 0;
   background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px; }
-.facts div { padding: .55rem 1.1rem .6rem; border-left: 1px solid var(--rule); min-width: 0; }
+.facts div { padding: .45rem .9rem .5rem; border-left: 1px solid var(--rule); min-width: 0; }
 .facts div:first-child { border-left: 0; }
 .facts dt { font-size: .76rem; color: var(--soft); }
 .facts dd { margin: 0; font-weight: 620; font-size: .95rem; line-height: 1.35; }
@@ -82,7 +83,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .attackers, .actions { background: var(--sheet); border: 1px solid var(--rule);
   border-radius: 12px; padding: .8rem 1.1rem .6rem; min-width: 0; }
 .row { display: grid; grid-template-columns: 12.6rem minmax(0, 1fr) 11.8rem; gap: 1rem;
-  align-items: center; padding: .42rem 0; border-top: 1px solid var(--rule); }
+  align-items: center; padding: .26rem 0; border-top: 1px solid var(--rule); }
 .row.axis { border: 0; padding: .5rem 0 .25rem; font-size: .74rem; color: var(--soft); }
 .row small { display: block; font-size: .78rem; line-height: 1.35; }
 .row strong { font-weight: 620; font-size: .9rem; line-height: 1.35; }
@@ -95,8 +96,6 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .scale span:last-child { transform: translateX(-100%); }
 .bar { position: relative; height: .72rem; border-radius: 99px; background: var(--shade);
   overflow: hidden; display: block; }
-.bar.off { background: none; height: auto; font-size: .78rem; color: var(--soft);
-  border-radius: 0; }
 .bar span { position: absolute; top: 0; bottom: 0; }
 .bar .shown { left: 0; background: var(--tone); border-radius: 99px; min-width: .3rem; }
 .bar .open { opacity: .3; background: repeating-linear-gradient(115deg, var(--tone) 0 2px,
@@ -258,7 +257,7 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   body { font-size: 9.5pt; } .skip, #tip, figure details, .fold > summary::before { display: none; }
   header, main, footer { max-width: none; padding-inline: 0; }
   .columns { grid-template-columns: minmax(0, 1fr); }
-  .facts { grid-template-columns: repeat(5, auto); }
+  .facts { grid-template-columns: repeat(6, auto); }
   .facts div { padding: .4rem .6rem; }
   .first { break-after: page; } .fold { border: 0; padding: 0; }
   .actions pre { max-height: none; }

@@ -78,8 +78,8 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 {% endif %}</span>
 <span class="what"><strong>{{ row.sure }}</strong><small>
 {% if row.size %}{{ term("ε") }}{{ row.size[1:] }} · {% endif %}
-{{ term(*row.strength) }}{{ row.level }}</small>
-{% if row.is_saturated %}<small>at the audit's limit</small>{% endif %}
+{{ term(*row.strength) }}{{ row.level }}
+{% if row.is_saturated %} · at its limit{% endif %}</small>
 <small>{{ "guaranteed " ~ row.at_most if row.is_bounded else "no guarantee" }}</small></span></li>
 {% endfor %}</ul>
 <p class="note legend-line">Filled: shown. Hatched: may be, up to what is guaranteed.
