@@ -111,7 +111,7 @@ class Audited(Wrapper):
         super().__init__(strategy)
         self._panel = Panel(auditors)
         self._limit = Limit(callbacks, auditors)
-        self._known: tuple[Limitation, ...] = self._limit.limitations
+        self._known: tuple[Limitation, ...] = ()
         self._sending = Sending(sends)
         self._run_log: RunLog | None = None
         if out:
@@ -255,8 +255,6 @@ class Audited(Wrapper):
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self.strategy, self._layout.dim, num_rounds)
             self._panel.consider(self._project)
-        for one in self._limit.limitations:
-            _log.warning("%s: %s", one.auditor, one.text)
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _configure(

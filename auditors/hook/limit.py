@@ -14,8 +14,8 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.callback import Callback, StopAbove
 from leakmeter.auditors.codec import Kept, Resumable
-from leakmeter.auditors.finding import Finding, Limitation
-from leakmeter.auditors.wording import is_epsilon, number, percent
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import is_epsilon, number
 
 _log = logging.getLogger("flwr")
 
@@ -29,18 +29,6 @@ class ProvenError(Exception):
     """Leaves the loop of a run that stops; `Audited.start` handles it."""
 
 
-def _apart(names: Sequence[str]) -> Limitation:
-    """Return that each auditor that may stop the run has its own confidence (a union bound)."""
-    count = len(names)
-    return Limitation(
-        "stop-above",
-        f"{count} auditors may stop the run ({', '.join(names)}), and the confidence of each bound "
-        f"is its own: {count} bounds at 95 % all hold with {percent(1 - 0.05 * count)} confidence "
-        f"or more. For 95 % together, give each {percent(1 - 0.05 / count)}: "
-        f"--confidence {1 - 0.05 / count:.4g}, or Anytime({1 - 0.05 / count:.4g})",
-    )
-
-
 class Limit(Resumable):
     """The largest proven ε at which a run continues.
 
@@ -52,7 +40,6 @@ class Limit(Resumable):
         auditors: Those of the run.
 
     Attributes:
-        limitations: What several auditors that may stop the run do not claim together.
         proven: The largest such bound so far.
         result: What Flower's loop would have returned, as far as it came.
         reason: Why the run was stopped; None if it was not.
@@ -69,8 +56,6 @@ class Limit(Resumable):
                 f"{names}: try OneShotCanaries(seats=2, confidence=Anytime(0.95))"
             )
         self.above = min(limits, default=None)
-        names = [auditor.name for auditor in auditors if auditor.is_anytime]
-        self.limitations = (_apart(names),) if limits and len(names) > 1 else ()
         self.begin()
 
     def begin(self) -> None:

@@ -91,7 +91,9 @@ class Progress:
     def say(self, text: str) -> None:
         """Print one line."""
         spelled = in_ascii(text) if self._is_ascii else plain_spaces(text)
-        self._console.print(spelled, markup=False)
+        # Rich leaves styles out where the output is no terminal.
+        style = "bold" if text.startswith(_HEADS) else None
+        self._console.print(spelled, markup=False, style=style)
 
     def begin(self, config: Config, dim: int, sizes: Sizes, rounds_done: int) -> None:
         """Say what is about to run."""
@@ -166,9 +168,7 @@ class Progress:
         if self._console.is_terminal:
             ending = replace(ending, width=min(max(self._console.width, 60), 120))
         for line in summary(verdict, failures, ending):
-            # Rich leaves styles out where the output is no terminal.
-            style = "bold" if line.startswith(_HEADS) else None
-            self._console.print(line, markup=False, style=style)
+            self.say(line)
 
 
 def _can_print(text: str, encoding: str) -> bool:

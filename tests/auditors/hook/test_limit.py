@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,25 +153,12 @@ def test_it_needs_an_auditor_whose_bounds_hold_at_every_round() -> None:
         StopAbove(-1)
 
 
-def test_two_auditors_that_may_stop_a_run_claim_no_confidence_together(
-    federation: Any, tmp_path: Path, caplog: Any
+def test_two_auditors_that_may_stop_a_run_share_its_confidence(
+    federation: Any, tmp_path: Path
 ) -> None:
-    def named(name: str) -> OneShotCanaries:
-        auditor = OneShotCanaries(seats=2, confidence=Anytime(0.95))
-        auditor.name = name
-        return auditor
-
-    def limits(*names: str, callbacks: Sequence[StopAbove]) -> list[str]:
-        fed, out = federation(), tmp_path / "run"
-        run = Audited(chosen(), [named(n) for n in names], callbacks=callbacks, out=out)
-        run.start(fed.grid, fed.arrays(), 1)
-        assert run.folder is not None
-        said = json.loads((run.folder / "report.json").read_text())["limitations"]
-        return [one["text"] for one in said if one["auditor"] == "stop-above"]
-
-    [text] = limits("one", "two", callbacks=[StopAbove(1e6)])
-    assert "2 bounds at 95 % all hold with 90 % confidence or more" in text
-    assert "--confidence 0.975, or Anytime(0.975)" in text
-    assert text in caplog.text
-    assert limits("one", callbacks=[StopAbove(1e6)]) == []
-    assert limits("one", "two", callbacks=[]) == []
+    made = [OneShotCanaries(seats=2, confidence=Anytime(0.95)) for _ in range(2)]
+    made[1].name = "two"
+    fed, run = federation(), Audited(chosen(), made, callbacks=[StopAbove(1e6)], out=tmp_path)
+    run.start(fed.grid, fed.arrays(), 1)
+    misses = [auditor.num_bounds * (1 - auditor.confidence) for auditor in made]
+    assert sum(misses) == pytest.approx(0.05)
