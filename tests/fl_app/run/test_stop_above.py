@@ -175,3 +175,14 @@ def test_what_cannot_work_is_named_before_anything_starts(
 ) -> None:
     assert main([*tiny, *given]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bounds", ["split", "anytime"])
+@pytest.mark.parametrize("auditors", ["likelihood-ratio", "likelihood-ratio,mutual-information"])
+def test_a_run_without_canaries_has_its_bounds(
+    tiny: list[str], tmp_path: Path, bounds: str, auditors: str
+) -> None:
+    given = ["--auditors", auditors, "--bounds", bounds, "--canary-seats", "0", "--noise", "none"]
+    assert main([*tiny, *given, "--rounds", "2", "--out", str(tmp_path / "run")]) == 0
+    report = report_of(tmp_path / "run")
+    assert report["verdict"]["confidence"] >= 0.95 - 1e-9
