@@ -96,6 +96,9 @@ class Assumption(StrEnum):
     OTHERS_ADD_OWN_NOISE = given("the other clients have the data and add the noise of this run")
     MEASURED_EIGENVALUES = given("eigenvalues are those of these data and this model only")
     RECORDS_ALIKE = unchecked("members and held-out records come from the same distribution")
+    DEALT_AT_RANDOM = given(
+        "chance alone decided which records of a label were used, and which are compared with them"
+    )
     # Mutual information
     GAUSSIAN_UPDATES = unchecked("updates are Gaussian")
     ALIKE_GAUSSIAN_UPDATES = unchecked(

@@ -314,7 +314,8 @@ def terms(finding: Finding) -> str:
     if finding.confidence is not None:
         together = " at all rounds together" if finding.is_anytime else ""
         words.append(f"{percent(finding.confidence)} confidence{together}")
-    return " " + ", ".join(words) if words else ""
+    start = ", " if finding.delta is None else " "
+    return start + ", ".join(words) if words else ""
 
 
 def null_band(finding: Finding) -> str:

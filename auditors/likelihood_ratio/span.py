@@ -12,7 +12,8 @@ in the span of what the others may add. Ours differs:
    the samples had stopped adding directions, or if it is in a column that none ever touched.
 3. On real rounds (`SpanCondition`) it is a diagnostic. A round shows one update of each client,
    which is only part of what it may send, so it proves neither that an update is exposed nor that
-   one is safe.
+   one is safe. Whether a client stands out is a test: the first client of the first audited round
+   has the largest share of n with a probability of at most 1/n, if all send alike updates.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-7}
 _WEAK = 10.0  # times the tolerance: directions that barely stand out of rounding are as inexact
 _CHUNK = 128  # samples at a time
 _BLOCK = 512  # directions in one array
+_SERVER = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
 
 
 @dataclass(frozen=True)
@@ -252,27 +254,32 @@ class SpanCondition(ScheduledAuditor):
     Args:
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
+        confidence: Of the test whether a client stands out; one test a run.
 
     Example:
         strategy = Audited(FedAvg(), auditors=[SpanCondition(every=10)])
     """
 
     name = "span"
+    num_bounds = 1
     reads = frozenset({"truth"})
     wants_truth = True
     wants_mean = False
 
     _audited: Kept[int]  # rounds so far
     _largest: Kept[tuple[int, int, Span] | None]  # round, client and its share
+    _tested: Kept[tuple[int, int, int, int] | None]  # round, client, its rank and of how many
 
-    def __init__(self, *, every: int = 1) -> None:
+    def __init__(self, *, every: int = 1, confidence: float = 0.95) -> None:
         super().__init__(every=every)
-        self._audited, self._largest = 0, None
+        within("confidence", confidence, above=0.0, below=1.0)
+        self.confidence = confidence
+        self._audited, self._largest, self._tested = 0, None, None
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget an earlier run."""
         super().begin(dim, num_rounds)
-        self._audited, self._largest = 0, None
+        self._audited, self._largest, self._tested = 0, None, None
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are no other clients to compare with."""
@@ -296,6 +303,12 @@ class SpanCondition(ScheduledAuditor):
         client = max(found, key=lambda c: found[c].share)
         seen = (view.server_round, client, found[client])
         self._audited += 1
+        if self._tested is None:  # one test a run, of a client that is fixed beforehand
+            first = min(found)
+            own = found[first]
+            # Of updates that the others span, only rounding is left, and its order means nothing.
+            rank = sum(one.share >= own.share or not own.outside for one in found.values())
+            self._tested = (view.server_round, first, rank, len(found))
         if self._largest is None or found[client].share > self._largest[2].share:
             self._largest = seen
         shares = tuple(s.share for s in found.values())
@@ -303,10 +316,30 @@ class SpanCondition(ScheduledAuditor):
         return [_finding(seen, view.server_round, details=details)]
 
     def report(self) -> Sequence[Finding]:
-        """Return the largest share of all audited rounds."""
-        if self._largest is None:
+        """Return whether a client stands out, and the largest share of all audited rounds."""
+        if self._largest is None or self._tested is None:
             return ()
-        return [_finding(self._largest, None, f" and {self._audited} audited rounds")]
+        largest = _finding(self._largest, None, f" and {self._audited} audited rounds")
+        return [self._stands_out(*self._tested), largest]
+
+    def _stands_out(self, seen_in: int, client: int, rank: int, clients: int) -> Finding:
+        """Return the test; of few clients one is too likely to be the first by chance."""
+        can_show = 1 / clients <= 1 - self.confidence
+        bound = Bound(
+            float(can_show and rank == 1),
+            "lower_bound",
+            f"client {client}, fixed beforehand, has rank {rank} of {clients} by the share of its "
+            f"update of round {seen_in} outside the span of the others'; among clients that send "
+            f"alike updates it would be first with a chance of 1 in {clients}",
+            confidence=1 - 1 / clients if can_show else self.confidence,
+            sample_sizes={"clients": clients},
+            cap=float(can_show),
+            saturated=can_show and rank == 1,
+            assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.ANY_WEIGHTS),
+        )
+        facts = {"client": client, "round": seen_in, "rank": rank, "of clients": clients}
+        claims = Claims("span", _SERVER, adjacency=None)
+        return claims.finding(bound, facts, quantity="clients that stand out")
 
 
 def _finding(
@@ -317,8 +350,7 @@ def _finding(
 ) -> Finding:
     """Return the largest share as a finding about a round, or the largest of some rounds."""
     seen_in, client, span = largest
-    attacker = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
-    claims = Claims("span", attacker, adjacency=None, server_round=server_round)
+    claims = Claims("span", _SERVER, adjacency=None, server_round=server_round)
     bound = Bound(
         span.share,
         "diagnostic",

@@ -1,11 +1,12 @@
 """Gradient inversion on the rounds of a run: which training images are in the sum?
 
 As in Elkordy et al. 2023 (arXiv:2208.02304), §5.7, the attack treats the mean update of a secure
-sum as the mean gradient, and searches for images with that gradient. Ours differs in three points:
+sum as the mean gradient, and searches for images with that gradient. Ours differs in four points:
 1. The attacker does not aim at one client: a reconstruction counts if any client held the image.
 2. A PSNR is compared with strangers, images that nobody in the round held. The nearest of many
    images is near even without a leak, and equally near among as many strangers.
-3. After several local steps the update is an approximate gradient, and the finding says so.
+3. Whether originals were recovered is a test with a known chance to be wrong: see `recovery`.
+4. After several local steps the update is an approximate gradient, and the finding says so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.reconstruction.attack import Attack, invert
 from leakmeter.auditors.reconstruction.picture import png
+from leakmeter.auditors.reconstruction.recovery import (
+    CEILING,
+    Recovery,
+    RoundImages,
+    psnr,
+    recovery,
+)
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.wording import counted, number
@@ -34,25 +42,12 @@ if TYPE_CHECKING:
 
 # Folder of the pictures in that of the run.
 FOLDER = "inversion"
-_CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image has no finite PSNR
 # Images that are compared: enough for a null, and a matrix of products that fits any memory.
 _MAX_ORIGINALS, _MAX_STRANGERS = 2000, 4000
 _MAX_SHOWN = 16  # reconstructions in a picture, the best first
 _LOW, _HIGH = 0.05, 0.95
 _CHOICES = 999  # of originals by chance, for the null
-
-
-@dataclass(frozen=True, eq=False)
-class RoundImages:
-    """Images that a simulation knows, from 0 to 1, (count, *shape).
-
-    Attributes:
-        originals: Those that clients trained on in the round.
-        strangers: Those of the same source that nobody trained on in the round.
-    """
-
-    originals: AnyFloats
-    strangers: AnyFloats
+_SERVER = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
 
 
 @dataclass(frozen=True)
@@ -73,6 +68,7 @@ class Comparison:
             originals and strangers.
         shared: The same quantiles if all audited rounds share the probability of being outside.
         caveat: Why the gradient is not exact; empty if it is.
+        recovery: The test of the run, in its first audited round; None in the others.
     """
 
     server_round: int
@@ -87,6 +83,7 @@ class Comparison:
     band: tuple[float, float]
     shared: tuple[float, float]
     caveat: str = ""
+    recovery: Recovery | None = None
 
 
 class Inversion(ScheduledAuditor):
@@ -105,10 +102,14 @@ class Inversion(ScheduledAuditor):
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
         attack: How to search for images.
+        adds_noise: Whether clients add noise of which the round's facts say nothing.
+        confidence: Of the test whether originals were recovered; one test a run, in the first
+            audited round.
         seed: Seed of the draws.
     """
 
     name = "inversion"
+    num_bounds = 1
     reads = frozenset({"sent", "facts", "instructed"})
     _played: Kept[list[Comparison]]  # pictures are on disk
 
@@ -122,15 +123,19 @@ class Inversion(ScheduledAuditor):
         seek: int = 8,
         every: int = 0,
         attack: Attack | None = None,
+        adds_noise: bool = False,
+        confidence: float = 0.95,
         seed: int = 0,
     ) -> None:
         super().__init__(every=every)
+        within("confidence", confidence, above=0.0, below=1.0)
         within("rate", rate, above=0.0)
         within("steps", steps, lowest=1.0)
         within("seek", seek, lowest=1)
         self._at, self._images_of = at, images_of
         self.rate, self.steps, self.seek = rate, steps, seek
         self.attack, self.seed, self._played = attack or Attack(), seed, []
+        self.adds_noise, self.confidence = adds_noise, confidence
 
     @property
     def due(self) -> None:
@@ -174,6 +179,7 @@ class Inversion(ScheduledAuditor):
             server_round=view.server_round,
             mismatch=found.mismatch,
             caveat=self._caveat(view),
+            recovery=None if self._played else self._tested(found.images, images),
             **compared.figures(rng, sharing=len(self._due)),
         )
         self._played.append(played)
@@ -181,14 +187,58 @@ class Inversion(ScheduledAuditor):
         return [self._finding(played, played.band, view.server_round)]
 
     def report(self) -> Sequence[Finding]:
-        """Return the largest PSNR of all audited rounds."""
+        """Return how many originals were recovered, and the largest PSNR of all audited rounds."""
         if not self._played:
             return ()
         best = max(self._played, key=lambda one: one.psnr)
         # P(all below their edge) is at least the product of the rounds' probabilities, so the
         # largest edge is valid for the largest value.
         low, high = (max(one.shared[i] for one in self._played) for i in (0, 1))
-        return [self._finding(best, (low, high), None)]
+        return [self._recovered(self._played[0]), self._finding(best, (low, high), None)]
+
+    def _tested(self, found: AnyFloats, images: RoundImages) -> Recovery:
+        """Test the first audited round, with draws of its own."""
+        rng = stream(self.seed, self.name, "recovery")
+        return recovery(found, images, chance=1 - self.confidence, rng=rng)
+
+    def _recovered(self, played: Comparison) -> Finding:
+        """Return what came of the test as a lower bound on the originals that were recovered."""
+        test = played.recovery
+        assert test is not None
+        chance = 1 / (test.batches + 1)
+        alike = Assumption.DEALT_AT_RANDOM if test.is_dealt else Assumption.RECORDS_ALIKE
+        rule = (
+            f"{test.recovered} of {counted(test.tested, 'tested original')} from the sum of round "
+            f"{played.server_round} fit their reconstruction better than every stranger fits any, "
+            f"in {test.batches} batches with the same labels (at most {number(test.stranger)} dB); "
+            f"without a leak this has a chance of at most {number(chance, kind='guarantee')}"
+        )
+        none = (
+            f"no original could be tested: each needs {test.batches} strangers of its label, which "
+            "are dealt once; audit fewer clients or smaller batches, or use more data"
+        )
+        return Finding(
+            value=float(test.recovered),
+            kind="lower_bound",
+            rule=rule if test.tested else none,
+            confidence=1 - chance,
+            sample_sizes={"originals": test.tested, "batches of strangers": test.batches},
+            cap=float(test.tested),
+            saturated=0 < test.recovered == test.tested,
+            assumptions=(Assumption.THIS_ROUND_ONLY, alike),
+            auditor=self.name,
+            quantity="originals recovered",
+            threat_model=_SERVER,
+            unit="record",
+            seed=self.seed,
+            facts={
+                "round": played.server_round,
+                "originals": test.tested,
+                "in the round": played.sizes[1],
+                "weakest dB": test.worst,
+                "strangers dB": test.stranger,
+            },
+        )
 
     def _caveat(self, view: RoundView) -> str:
         """Return why the update is not the gradient of images, in words."""
@@ -197,7 +247,7 @@ class Inversion(ScheduledAuditor):
             why.append(f"clients take {number(self.steps)} steps, taken for one gradient")
         if facts.clip_norm is not None:
             why.append("clients clip")
-        if facts.share_std is not None:
+        if facts.share_std or self.adds_noise:  # 0 where the server adds all of it, after the sum
             why.append("clients add noise")
         if view.instructed:
             why.append(f"{counted(len(view.instructed), 'canary seat')} in the sum")
@@ -216,12 +266,12 @@ class Inversion(ScheduledAuditor):
                 "originals": originals,
                 "strangers": strangers,
             },
-            cap=_CEILING,
-            saturated=played.psnr >= _CEILING,
+            cap=CEILING,
+            saturated=played.psnr >= CEILING,
             assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.RECORDS_ALIKE),
             auditor=self.name,
             quantity="reconstruction PSNR in dB",
-            threat_model=ThreatModel(observer="server", sees="round sum", knows_cohort=True),
+            threat_model=_SERVER,
             unit="record",
             server_round=server_round,
             null_band=band,
@@ -294,8 +344,8 @@ class _Compared:
         originals = _some(known.originals, min(_MAX_ORIGINALS, len(strangers)), rng)
         noise = rng.random(images.shape)
         mean_image = strangers.mean(axis=0, keepdims=True)
-        controls = tuple(_nearest(_psnr(guess, originals)) for guess in (mean_image, noise))
-        near, far = _psnr(images, originals), _psnr(images, strangers)
+        controls = tuple(_nearest(psnr(guess, originals)) for guess in (mean_image, noise))
+        near, far = psnr(images, originals), psnr(images, strangers)
         return cls(images, originals, strangers, near, far, (controls[0], controls[1]))
 
     def figures(self, rng: np.random.Generator, *, sharing: int) -> dict[str, Any]:
@@ -342,15 +392,6 @@ def _some(images: AnyFloats, most: int, rng: np.random.Generator) -> AnyFloats:
     """Return at most `most` images, in random order."""
     chosen: Indices = rng.permutation(len(images))[:most]
     return np.asarray(images[chosen])
-
-
-def _psnr(images: AnyFloats, others: AnyFloats) -> Floats:
-    """Return the PSNR in dB of each image with each other one, (images, others)."""
-    one, two = (np.asarray(a, dtype=np.float64).reshape(len(a), -1) for a in (images, others))
-    # ‖a - b‖² = ‖a‖² + ‖b‖² - 2ab: no array of all differences.
-    squares = (one**2).sum(1)[:, None] + (two**2).sum(1) - 2 * one @ two.T
-    least = 10 ** (-_CEILING / 10)
-    return np.asarray(-10 * np.log10(np.maximum(squares / one.shape[1], least)))
 
 
 def _nearest(each: Floats) -> float:

@@ -3,10 +3,11 @@
 Yeom, Giacomelli, Fredrikson and Jha 2018, Privacy Risk in Machine Learning (arXiv:1709.01604):
 a record with a small loss was trained on. Carlini et al. 2022, Membership Inference Attacks From
 First Principles (arXiv:2112.03570), LiRA: its loss in shadow models that were, and were not,
-trained on the record shows how small is small for it. Ours differs in two points:
+trained on the record shows how small is small for it. Ours differs in three points:
 1. Scores become a lower bound on epsilon through `auditors.bounds.lower_bound`, with limits that
-   allow for the choice of the threshold; area and advantage are also reported and claim nothing.
-2. The offline score is the z-value itself, not its tail probability, which rounds to 0 or 1.
+   allow for the choice of the threshold; the area is also reported and claims nothing.
+2. The advantage is reported with what chance may add to it taken away: see `advantage_bound`.
+3. The offline score is the z-value itself, not its tail probability, which rounds to 0 or 1.
 """
 
 from __future__ import annotations
@@ -144,6 +145,42 @@ def membership_bound(
     return replace(bound, assumptions=(*bound.assumptions, Assumption.RECORDS_ALIKE))
 
 
+def advantage_bound(
+    members: ArrayLike, held_out: ArrayLike, *, confidence: float = 0.95, alike: bool = False
+) -> Bound:
+    """Return the share of members that the model gives away, at least.
+
+    Say that a model depends on the members T, and on none of the others, U. If records are alike,
+    the scores of U and of the held-out records are independent draws from one distribution, given
+    the model. Hits minus false alarms at any threshold are then at most |T|/n, and what chance adds
+    in n members and m held-out records: √(ln(2/α)/2n) + √(ln(2/α)/2m), with confidence 1 − α at all
+    thresholds together (Massart 1990, the DKW inequality with its exact constant). Nothing is
+    assumed of T.
+
+    Args:
+        members: Scores of records that were trained on; larger means more likely a member.
+        held_out: Scores of records that were not.
+        confidence: In (0, 1).
+        alike: Whether chance alone decided which records were held out. If not, a difference of the
+            two sources looks like membership, and the bound is conditional.
+    """
+    within("confidence", confidence, above=0.0, below=1.0)
+    sizes = np.array([np.size(members), np.size(held_out)])
+    chance = float(np.sqrt(np.log(2 / (1 - confidence)) / (2 * sizes)).sum())
+    seen = separation(members, held_out)["advantage"]
+    return Bound(
+        max(seen - chance, 0.0),
+        "lower_bound",
+        f"hits exceed false alarms by {seen:.3g} at the best threshold, less {chance:.3g} that "
+        "chance may add at any",
+        confidence=confidence,
+        sample_sizes={"members": int(sizes[0]), "held-out": int(sizes[1])},
+        cap=max(1 - chance, 0.0),
+        saturated=seen == 1 and chance < 1,
+        assumptions=(Assumption.DEALT_AT_RANDOM if alike else Assumption.RECORDS_ALIKE,),
+    )
+
+
 def separation(members: ArrayLike, held_out: ArrayLike) -> dict[str, float]:
     """Return the usual figures of an attack, as observed on these scores, without a claim.
 
@@ -186,6 +223,8 @@ class Membership(Auditor):
         trained: Returns the indices of the records that were used in a round, where a simulation
             knows them. `losses` is then called with the model and with the number of rounds in
             which each record was used, (records,).
+        alike: Whether chance alone decided which records were held out; the advantage is a bound
+            without a condition then.
         delta: The delta of the bounds.
         confidence: Confidence of each single bound: the largest of several has less.
         rule: How the threshold is chosen.
@@ -214,6 +253,7 @@ class Membership(Auditor):
         shadows: Shadows | Callable[[Indices], Shadows] | None = None,
         every: int = 0,
         trained: Callable[[RoundView], Indices] | None = None,
+        alike: bool = False,
         delta: float = 1e-5,
         confidence: float = 0.95,
         rule: Rule = SimultaneousBand(),  # noqa: B008 - a frozen value
@@ -224,6 +264,7 @@ class Membership(Auditor):
         self._losses, self._shadows, self._trained = losses, shadows, trained
         self.every, self._due = every, Due(every, 1)
         self.delta, self.confidence, self.rule = delta, confidence, rule
+        self.alike, self.num_bounds = alike, int(alike)
         self._model, self._rounds, self._uses = None, 0, np.zeros(0, dtype=np.int64)
 
     def begin(self, dim: int, num_rounds: int) -> None:
@@ -261,14 +302,13 @@ class Membership(Auditor):
             kind = "offline" if shadows.was_in is None else "online"
             words = f"likelihood ratio, {kind}, {len(shadows.confidences)} shadow models"
             attacks.append((words, scores[: ins.size], scores[ins.size :]))
-        return [self._finding(*attack, server_round) for attack in attacks]
+        claims = self._claims(server_round)
+        found = [self._finding(claims, *attack) for attack in attacks]
+        if server_round is None:  # one test a run, by the attack that is fixed beforehand
+            found.insert(0, self._advantage(claims, *attacks[0]))
+        return found
 
-    def _finding(
-        self, attack: str, members: Floats, held_out: Floats, server_round: int | None
-    ) -> Finding:
-        bound = membership_bound(
-            members, held_out, delta=self.delta, confidence=self.confidence, rule=self.rule
-        )
+    def _claims(self, server_round: int | None) -> Claims:
         attacker = ThreatModel(
             observer="outsider",
             sees="final model" if server_round is None else "round model",
@@ -276,9 +316,20 @@ class Membership(Auditor):
             # Without `trained` the rounds of the records are unknown: at most all of them.
             participations=self._rounds if self._trained is None else int(self._uses.max()),
         )
-        claims = Claims(self.name, attacker, unit="record", server_round=server_round)
+        return Claims(self.name, attacker, unit="record", server_round=server_round)
+
+    def _finding(self, claims: Claims, attack: str, members: Floats, held_out: Floats) -> Finding:
+        bound = membership_bound(
+            members, held_out, delta=self.delta, confidence=self.confidence, rule=self.rule
+        )
         bound = replace(bound, rule=f"{attack}; {bound.rule}")
         return claims.finding(bound, {"attack": attack, **separation(members, held_out)})
+
+    def _advantage(self, claims: Claims, attack: str, members: Floats, held_out: Floats) -> Finding:
+        bound = advantage_bound(members, held_out, confidence=self.confidence, alike=self.alike)
+        bound = replace(bound, rule=f"{attack}; {bound.rule}")
+        claims = replace(claims, adjacency=None)
+        return claims.finding(bound, {"attack": attack}, quantity="membership advantage")
 
 
 def _added(uses: Indices, records: Indices) -> Indices:

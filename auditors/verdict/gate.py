@@ -280,12 +280,13 @@ def _guaranteed(verdict: Verdict, limit: float, against: str | None) -> tuple[Ou
 
 
 def _reconstruction(verdict: Verdict) -> tuple[Outcome, str]:
-    if found := [f for f in verdict.rebuilt if is_rebuilt(f)]:
+    played = [f for f in verdict.tests if f.quantity == "originals recovered"]
+    if found := [f for f in played if is_rebuilt(f)]:
         most = max(found, key=lambda f: f.value)
         recovered = f"At least {counted(int(most.value), 'original')} recovered beyond chance"
         return "exceeded", f"{recovered}{_trust(verdict)} by: {who(most.threat_model)}."
     # A test that cannot find anything, or holds under a condition only, shows nothing.
-    if not any(not f.is_conditional and f.cap != 0 for f in verdict.rebuilt):
+    if not any(not f.is_conditional and f.cap != 0 for f in played):
         return "unable", "No reconstruction test was played that could tell: add inversion."
     return "passed", "No original was recovered beyond chance."
 

@@ -91,6 +91,12 @@ _STAKES: Final[Mapping[Question, tuple[str, str]]] = {
     ),
     Question("record", "honest-seat"): ("if a record was used", "whether a given record was used"),
 }
+# What a test that is no ε is about: as a cell, and the unit of its number.
+_TESTS: Final[Mapping[str, tuple[str, str]]] = {
+    "originals recovered": ("what records are", "record"),
+    "membership advantage": ("if a record was used", "point"),
+    "clients that stand out": ("who a client is", "client"),
+}
 _DATA_SETS: Final = ("which of two data sets", "which of two given data sets a client holds")
 _ABOUT: Final = {
     "information about the data over all rounds": "part of the data",
@@ -161,9 +167,25 @@ def shown(row: Row) -> str:
         return "nothing"
     if row.conditional is not None:
         return "see details"
+    if row.is_tried:
+        return "nothing"
     if row.estimate is not None:
         return amount(row.estimate)
     return "not audited"
+
+
+def tested(test: Finding) -> tuple[str, str, str]:
+    """Return what a test that is no ε is about, what it shows and how strongly, as cells."""
+    about, unit = _TESTS[test.quantity]
+    if test.value <= 0:
+        return about, "nothing", "cannot show" if test.cap == 0 else "not shown"
+    if test.is_conditional:
+        return about, "see details", "conditional"
+    assert test.confidence is not None
+    found = number(100 * test.value if unit == "point" else test.value, kind="lower_bound")
+    total = f" of {test.facts['originals']}" if "originals" in test.facts else ""
+    noun = unit if found == "1" and not total else f"{unit}s"
+    return about, f"≥ {found}{total} {noun}", f"proven {percent(test.confidence)}"
 
 
 def at_most(row: Row) -> str:
@@ -177,7 +199,7 @@ def evidence(row: Row) -> str:
         return f"proven {percent(row.confidence or 0.0)}"
     if row.conditional is not None:
         return "conditional"
-    if row.is_audited:
+    if row.is_tried:
         return "cannot show" if row.cap == 0 else "not shown"
     if row.estimate is not None:
         return "model only" if row.estimate.kind == "approximation" else "estimate"

@@ -17,6 +17,7 @@ from leakmeter.auditors.verdict.meaning import (
     told,
     unsaid_bounds,
 )
+from leakmeter.auditors.verdict.order import attacker
 from leakmeter.auditors.verdict.steps import MAX_STEPS, Step, steps
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import (
@@ -115,6 +116,8 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
         )
         for row in shown
     ]
+    tests = [(labels.who(attacker(f)), *labels.tested(f)) for f in verdict.tests]
+    rows += [(who, about, found, "no bound", how) for who, about, found, how in tests]
     bits = [(b, f) for b in verdict.others for f in b.bits if f.kind != "guarantee"]
     rows += [
         (

@@ -13,7 +13,8 @@ from typing import Final
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.verdict.labels import amount, question, subject, who
-from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt
+from leakmeter.auditors.verdict.order import attacker, unsized
+from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt, is_shown
 from leakmeter.auditors.wording import (
     CERTAIN,
     condition,
@@ -72,6 +73,9 @@ def protection(verdict: Verdict) -> str:
         )
     if case == "seen":
         return "In data-protection terms: a client can be singled out; seen in every draw."
+    if case == "told":
+        risk = _RISKS[verdict.told[0].unit]
+        return f"In data-protection terms: {risk} ({_trusted(verdict)})."
     if case == "observed":
         risk = _OBSERVED_RISKS[verdict.observations[0].quantity]
         return f"In data-protection terms: {risk} is suspected; observed in this run, not proven."
@@ -121,7 +125,8 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
 
 def together(verdict: Verdict) -> str:
     """Return with which confidence everything that is shown holds."""
-    if verdict.confidence is None:
+    shown = any(row.low > 0 for row in verdict.rows) or any(is_shown(f) for f in verdict.tests)
+    if verdict.confidence is None or not shown:
         return ""
     if verdict.confidence <= 0:
         return "Each bound holds at its own confidence; together they have none."
@@ -131,9 +136,11 @@ def together(verdict: Verdict) -> str:
 def _headline(verdict: Verdict) -> str:
     case, row = verdict.headline
     if case == "rebuilt":
-        return _rebuilt(next(f for f in verdict.rebuilt if is_rebuilt(f)), verdict)
+        return _rebuilt(next(f for f in verdict.tests if is_rebuilt(f)), verdict)
     if case == "seen":
         return _seen(verdict.certainties[0])
+    if case == "told":
+        return _told(verdict.told[0], verdict)
     if case == "observed":
         return _observed(verdict.observations[0])
     if row is None:
@@ -166,6 +173,21 @@ def _rebuilt(best: Finding, verdict: Verdict) -> str:
         f"{subject(best.threat_model)} can rebuild training records: {value(best)}{of} originals "
         f"were recovered better than every stranger ({_trusted(verdict)})."
     )
+
+
+def _told(test: Finding, verdict: Verdict) -> str:
+    if test.quantity == "membership advantage":
+        points = number(100 * test.value, kind="lower_bound")
+        said = (
+            f"{subject(test.threat_model)} can tell records that were used from others: at some "
+            f"threshold, hits exceed false alarms by at least {points} percentage points"
+        )
+    else:
+        said = (
+            f"The sum of a round hides client {test.facts.get('client')} less than any other: more "
+            "of its update is outside the span of the others'"
+        )
+    return f"{said} ({_trusted(verdict)}). Nothing is guaranteed against this attacker."
 
 
 def _seen(certain: Finding) -> str:
@@ -237,7 +259,8 @@ def _suspected(row: Row) -> str:
 
 
 def _nothing(verdict: Verdict) -> str:
-    looked = [row for row in verdict.rows if row.is_audited]
+    looked = {unsized(row.attacker) for row in verdict.rows if row.is_tried}
+    looked |= {unsized(attacker(test)) for test in verdict.tests}
     if not looked:
         return f"No attacker was audited, and nothing is guaranteed. {NOT_EVIDENCE}."
     tried = counted(len(looked), "attacker")

@@ -42,7 +42,7 @@ Severity = Literal["refuted", "rebuilt", "certain", "shown", "suspected", "open"
 Asked = tuple[ThreatModel, Question]
 # Which of these the headline is about, the first that applies.
 Headline = Literal[
-    "refuted", "rebuilt", "leak", "seen", "interval", "suspected", "observed", "nothing"
+    "refuted", "rebuilt", "leak", "seen", "told", "interval", "suspected", "observed", "nothing"
 ]
 # Shares beyond which a run is distorted. A single client can send values that are not finite, and
 # must not be able to discredit the audit.
@@ -52,8 +52,8 @@ _DISTORTING: Final = {
     "rejected-sums": 0.5,
     "non-finite-updates": 0.01,
 }
-# Quantities of which a lower bound counts originals that fit better than every stranger does.
-RECONSTRUCTED: Final = ("originals recovered",)
+# Claims that are no ε: each is a test against a control of its own, with a chance to be wrong.
+TESTS: Final = ("originals recovered", "membership advantage", "clients that stand out")
 _Z_90: Final = float(ndtri(0.95))  # half the width of a 90 % band, in standard deviations
 
 
@@ -96,6 +96,11 @@ class Row:
     def is_audited(self) -> bool:
         """Whether an audit without a condition looked at exactly this attacker."""
         return any(_is_bound(f) for f in self.findings)
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether any audit tried to prove something, be it under a condition."""
+        return any(f.kind == "lower_bound" for f in self.findings)
 
     @property
     def is_saturated(self) -> bool:
@@ -191,7 +196,8 @@ class Verdict:
         rows: One per attacker and question, the worst first.
         delta: The δ of all rows; None where no ε has one.
         confidence: All bounds in the rows hold together at least at this confidence.
-        rebuilt: Reconstructions that are tests against a control, those beyond it first.
+        tests: Claims that are no ε, each against a control of its own: reconstructions, then
+            membership, then clients that stand out. Never ordered against the rows.
         others: What is no ε, by attacker: figures in bits, counts, observations. Never ordered
             against the rows.
         warnings: Reasons to doubt the run itself.
@@ -201,7 +207,7 @@ class Verdict:
     rows: tuple[Row, ...]
     delta: float | None = None
     confidence: float | None = None
-    rebuilt: tuple[Finding, ...] = ()
+    tests: tuple[Finding, ...] = ()
     others: tuple[Block, ...] = ()
     warnings: tuple[RunWarning, ...] = field(default=())
     accuracy: float | None = None
@@ -211,12 +217,14 @@ class Verdict:
         """What leads, and the row that it is about: the first case that applies."""
         if refuted := [row for row in self.rows if row.low > row.high]:
             return "refuted", refuted[0]
-        if any(is_rebuilt(f) for f in self.rebuilt):
+        if any(is_rebuilt(f) for f in self.tests):
             return "rebuilt", None
         if open_ := [row for row in self.rows if row.low > 0 and math.isinf(row.high)]:
             return "leak", open_[0]
         if self.certainties:
             return "seen", None
+        if self.told:
+            return "told", None
         if bounded := [row for row in self.rows if math.isfinite(row.high)]:
             # The largest guarantee: against whom it is given is part of the sentence.
             return "interval", max(bounded, key=lambda r: (r.high, r.low, r.at_most in r.findings))
@@ -230,7 +238,7 @@ class Verdict:
         case, row = self.headline
         if case == "rebuilt":
             return "rebuilt"
-        if case == "seen":
+        if case in ("seen", "told"):
             return "shown"
         if case == "observed":
             return "suspected"
@@ -241,6 +249,16 @@ class Verdict:
         """What separated the two worlds in every draw: no bound on ε, but no mere remark."""
         found = (f for block in self.others for f in block.findings)
         return [f for f in found if f.quantity == "certain separation" and f.value > 0]
+
+    @property
+    def told(self) -> list[Finding]:
+        """Tests beyond their control, against whose attacker nothing is guaranteed."""
+        bounded = [row.attacker for row in self.rows if math.isfinite(row.high)]
+        return [
+            test
+            for test in self.tests
+            if is_shown(test) and not any(is_weaker(attacker(test), one) for one in bounded)
+        ]
 
     @property
     def observations(self) -> list[Finding]:
@@ -265,6 +283,7 @@ class Verdict:
             "distorted": self.is_distorted,
             "accuracy": plain(self.accuracy),
             "rows": [one.to_json() for one in self.rows],
+            "tests": [_test(one) for one in self.tests],
         }
 
 
@@ -288,7 +307,7 @@ def judge(
     bounds = [f for f in of_rows if _is_bound(f) and _holds_at(f, delta)]
     promises = [f for f in of_rows if f.kind == "guarantee" and _holds_at(f, delta)]
     num_estimates = sum(f.null_band is not None for f in findings if f.kind == "estimate")
-    tests = [f for f in findings if f.quantity in RECONSTRUCTED and f.kind == "lower_bound"]
+    tests = [f for f in findings if f.quantity in TESTS and f.kind == "lower_bound"]
     # The largest is chosen after all are seen, so all must hold: their chances to miss add up.
     misses = sum(1 - (f.confidence or 0.0) for f in (*bounds, *filter(_is_bound, tests)))
     confidence = max(1 - misses, 0.0) if misses else None
@@ -310,8 +329,8 @@ def judge(
         rows=tuple(sorted(rows, key=_rank)),
         delta=delta,
         confidence=confidence,
-        rebuilt=tuple(sorted(tests, key=is_rebuilt, reverse=True)),
-        others=_blocks([f for f in findings if f not in of_rows and f not in tests]),
+        tests=tuple(sorted(tests, key=lambda f: (TESTS.index(f.quantity), not is_shown(f)))),
+        others=_blocks([f for f in findings if f not in of_rows]),
         warnings=tuple(warnings),
         accuracy=accuracy,
     )
@@ -347,9 +366,14 @@ def is_beyond(finding: Finding, num_estimates: int) -> bool:
     return finding.value > max(limit, high)
 
 
-def is_rebuilt(finding: Finding) -> bool:
+def is_shown(test: Finding) -> bool:
+    """Whether a test says more than chance explains, without a condition."""
+    return _is_bound(test) and test.value > 0
+
+
+def is_rebuilt(test: Finding) -> bool:
     """Whether originals were recovered beyond what chance explains, without a condition."""
-    return finding.quantity in RECONSTRUCTED and _is_bound(finding) and finding.value > 0
+    return test.quantity == "originals recovered" and is_shown(test)
 
 
 def is_distorted(warnings: Iterable[RunWarning]) -> bool:
@@ -446,6 +470,20 @@ def _at_most(promise: Finding) -> dict[str, Any]:
         "adjacency": promise.adjacency,
         "unit": promise.unit,
         "assumptions": list(promise.assumptions),
+    }
+
+
+def _test(test: Finding) -> dict[str, Any]:
+    return {
+        "quantity": test.quantity,
+        "value": plain(test.value),
+        "shown": is_shown(test),
+        "conditional": test.is_conditional,
+        "confidence": test.confidence,
+        "cap": plain(test.cap),
+        "auditor": test.auditor,
+        "attacker": plain(attacker(test)),
+        "unit": test.unit,
     }
 
 

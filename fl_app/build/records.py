@@ -19,7 +19,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.noise.gaussian import gaussian
-from leakmeter.auditors.reconstruction.inversion import RoundImages
+from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.records.membership import Shadows, logit_confidences
 from leakmeter.auditors.rng import stream
@@ -134,8 +134,14 @@ class SimulatedRecords:
         """Return the images that a round trained on, and all others, of the test part as well."""
         data, trained = self.task.dataset, self.trained(view)
         others = np.setdiff1d(np.arange(data.num_train), trained)
-        strangers = np.concatenate([data.train_x[others], data.test_x])
-        return RoundImages(data.train_x[trained], strangers)
+        is_dealt = self.config.partition != "natural"  # a user's records are no random choice
+        return RoundImages(
+            data.train_x[trained],
+            np.concatenate([data.train_x[others], data.test_x]),
+            labels=data.train_y[trained],
+            stranger_labels=np.concatenate([data.train_y[others], data.test_y]),
+            dealt=len(others) if is_dealt else 0,
+        )
 
     def case(self, view: RoundView) -> RecordCase:
         """Return the part that a client would have in the round's sum, for a record of its own.

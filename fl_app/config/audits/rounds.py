@@ -99,6 +99,7 @@ class SpanSettings(AuditorSettings):
     """Span condition: does an update lie outside the span of the other clients' updates?"""
 
     auditor = "span"
+    num_bounds = 1
     lacks = "needs the clients' plain updates, which only a simulation keeps"
 
     span_every: int = audit_setting(1, f"rounds that span audits: {EVERY_NTH}", low=-1)
@@ -119,7 +120,7 @@ class SpanSettings(AuditorSettings):
         """Return the audit of the span condition."""
         from leakmeter.auditors import SpanCondition
 
-        return SpanCondition(every=run.config.span_every)
+        return SpanCondition(every=run.config.span_every, confidence=run.config.confidence)
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,7 @@ class InversionSettings(AuditorSettings):
 
     auditor = "inversion"
     short_name = "dlg"
+    num_bounds = 1
     needs_images = True
     lacks = "compares images with those that clients trained on"
 
@@ -263,5 +265,7 @@ class InversionSettings(AuditorSettings):
             seek=config.inversion_images,
             every=config.inversion_every,
             attack=Attack(steps=config.inversion_steps),
+            adds_noise=config.hides_records,
+            confidence=config.confidence,
             seed=config.seed,
         )

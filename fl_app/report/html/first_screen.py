@@ -131,8 +131,9 @@ def first_screen(run: Run) -> Markup:
 
 def _row(row: Row) -> dict[str, Any]:
     """Return one attacker on the scale from guess to certain, with how sure it can be."""
-    is_proven, is_silent = row.low > 0, row.is_audited and row.low <= 0
-    looked = row.is_audited or row.conditional is not None or row.estimate is not None
+    is_proven = row.low > 0
+    is_silent = labels.shown(row) == "nothing"
+    looked = row.is_tried or row.estimate is not None
     known = "proven" if is_proven else labels.evidence(row)
     is_blank = not looked and not is_proven and math.isinf(row.high)
     return {

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition, spans
@@ -168,3 +169,37 @@ def test_wrong_arguments_are_named() -> None:
         spans({0: np.ones(3)})
     with pytest.raises(ValueError, match="every must be"):
         SpanCondition(every=-2)
+
+
+def stands_out(truth: dict[int, np.ndarray], **settings: Any) -> Finding:
+    auditor = SpanCondition(**settings)
+    auditor.observe(view(1, truth))
+    test, _ = auditor.report()
+    assert (test.quantity, test.kind) == ("clients that stand out", "lower_bound")
+    return test
+
+
+def test_a_client_fixed_beforehand_stands_out_if_it_is_first_of_enough() -> None:
+    rows = stream(2, "alike").standard_normal((20, 12)) @ np.diag([1.0] * 9 + [0.0] * 3)
+    rows[0, -3:] = 9.0
+    found = stands_out(dict(enumerate(rows)))
+    assert (found.value, found.cap, found.facts["rank"]) == (1.0, 1.0, 1)
+    assert found.confidence == pytest.approx(0.95)
+    # The same client as the last of them was not the one to be tested.
+    assert stands_out(dict(enumerate(rows[::-1]))).value == 0.0
+    # Nineteen would be too few: the first of them is first in 1 of 19 rounds by chance.
+    few = stands_out(dict(enumerate(rows[:19])))
+    assert (few.value, few.cap, few.confidence) == (0.0, 0.0, 0.95)
+    assert stands_out(dict(enumerate(rows)), confidence=0.99).cap == 0.0
+
+
+def test_clients_that_send_alike_updates_stand_out_as_seldom_as_stated() -> None:
+    """One in 20 rounds: of 400, 20 are expected; fewer than 5 or more than 41 with 2e-5."""
+    alike = (stream(seed, "alike").standard_normal((20, 24)) for seed in range(400))
+    assert 5 <= sum(stands_out(dict(enumerate(rows))).value for rows in alike) <= 41
+
+
+def test_what_the_others_span_stands_out_in_no_round() -> None:
+    """Twenty updates of twelve numbers: each is a sum of others, but for rounding."""
+    alike = (stream(seed, "alike").standard_normal((20, 12)) for seed in range(60))
+    assert not any(stands_out(dict(enumerate(rows))).value for rows in alike)

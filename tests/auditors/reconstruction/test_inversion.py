@@ -12,8 +12,9 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.reconstruction.attack import Attack
-from leakmeter.auditors.reconstruction.inversion import Inversion, RoundImages, _Compared
+from leakmeter.auditors.reconstruction.inversion import Inversion, _Compared
 from leakmeter.auditors.reconstruction.picture import caption_of
+from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.rng import stream
 
 torch = pytest.importorskip("torch")
@@ -35,7 +36,7 @@ def images(count: int, name: str = "images") -> np.ndarray:
 
 
 def known(_: RoundView) -> RoundImages:
-    return RoundImages(images(2), images(60, "strangers"))
+    return RoundImages(images(2), images(200, "strangers"), dealt=200)
 
 
 def made(**changes: Any) -> Inversion:
@@ -73,7 +74,10 @@ def test_images_come_back_and_strangers_do_not(tmp_path: Path) -> None:
     assert Assumption.RECORDS_ALIKE in found.assumptions
     assert "not evidence of privacy" in found.rule
     assert auditor.observe(view(2)) == ()  # only the first is due
-    [of_run] = auditor.report()
+    test, of_run = auditor.report()
+    assert (test.quantity, test.value, test.kind) == ("originals recovered", 2.0, "lower_bound")
+    assert (test.confidence, test.cap, test.saturated) == (0.99, 2.0, True)
+    assert not test.is_conditional
     assert (of_run.value, of_run.server_round) == (found.value, None)
     assert of_run.null_band == found.null_band
     [picture] = (tmp_path / "inversion").iterdir()
@@ -116,7 +120,8 @@ def test_the_best_of_several_rounds_has_the_null_of_several_rounds() -> None:
     auditor = made(every=1)
     auditor.begin(128, 3)
     found = [f for r in (1, 2, 3) for f in auditor.observe(view(r))]
-    [of_run] = auditor.report()
+    test, of_run = auditor.report()
+    assert test.facts["round"] == 1  # one test a run
     assert of_run.value == max(f.value for f in found)
     assert of_run.null_band is not None
     assert of_run.null_band[1] >= max(f.null_band[1] for f in found if f.null_band)
@@ -154,3 +159,33 @@ def test_canary_seats_are_said_before_anybody_trains() -> None:
 def test_wrong_arguments_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(**changes)
+
+
+def test_strangers_that_were_not_dealt_at_random_make_the_test_conditional() -> None:
+    def by_writer(_: RoundView) -> RoundImages:
+        return RoundImages(images(2), images(200, "strangers"))
+
+    auditor = Inversion(net, by_writer, rate=RATE, seek=2, attack=SHORT)
+    auditor.observe(view())
+    assert auditor.report()[0].is_conditional
+
+
+def test_a_test_that_cannot_show_anything_says_so() -> None:
+    def few(_: RoundView) -> RoundImages:
+        return RoundImages(images(2), images(60, "strangers"), dealt=60)
+
+    auditor = Inversion(net, few, rate=RATE, seek=2, attack=SHORT)
+    auditor.observe(view())
+    test = auditor.report()[0]
+    assert (test.value, test.cap) == (0.0, 0.0)
+    assert "each needs 99 strangers of its label" in test.rule
+
+
+@pytest.mark.parametrize(("share_std", "is_said"), [(None, False), (0.0, False), (0.1, True)])
+def test_noise_is_the_clients_only_if_they_add_it(share_std: float | None, is_said: bool) -> None:
+    """With central noise the server adds all of it, and each client's part is 0."""
+    facts = {"noise_std": 0.1, "share_std": share_std}
+    [found] = made().observe(view(facts=facts))
+    assert ("clients add noise" in found.rule) == is_said
+    [found] = made(adds_noise=True).observe(view(facts=facts))
+    assert "clients add noise" in found.rule

@@ -21,6 +21,7 @@ from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.membership import (
     Shadows,
+    advantage_bound,
     logit_confidences,
     membership_bound,
     separation,
@@ -179,6 +180,40 @@ def test_separation_agrees_with_counting(ins: list[int], outs: list[int]) -> Non
     assert found["tpr at fpr 0.01"] == pytest.approx(low)
 
 
+@pytest.mark.parametrize(("leaked", "seed"), [(0, 1), (40, 2), (150, 3)])
+def test_the_advantage_is_a_bound_on_the_members_that_the_model_gives_away(
+    leaked: int, seed: int
+) -> None:
+    """Others score as held-out records do; more than 5 % of 400 bounds would be wrong by chance.
+
+    Without what chance adds, most of them are: the control that this test can fail.
+    """
+    wrong = naive = 0
+    for trial in range(400):
+        rng = stream(seed, "advantage", trial)
+        scores = rng.standard_normal(450)
+        scores[:leaked] += 20
+        bound = advantage_bound(scores[:200], scores[200:])
+        wrong += bound.value > leaked / 200
+        naive += separation(scores[:200], scores[200:])["advantage"] > leaked / 200
+    assert wrong <= 20
+    assert naive > 100
+
+
+def test_the_advantage_has_its_closed_form_and_its_condition() -> None:
+    members, held_out = np.ones(200), np.zeros(50)
+    chance = math.sqrt(math.log(40) / 400) + math.sqrt(math.log(40) / 100)
+    bound = advantage_bound(members, held_out, alike=True)
+    assert bound.value == pytest.approx(1 - chance)
+    assert bound.cap == pytest.approx(1 - chance)
+    assert bound.saturated
+    assert not bound.is_conditional
+    assert advantage_bound(members, held_out).is_conditional
+    assert advantage_bound(members[:1], held_out[:1]).cap == 0
+    assert Membership(fake_losses, alike=True).num_bounds == 1
+    assert Membership(fake_losses).num_bounds == 0
+
+
 def fake_losses(model: Floats) -> tuple[Floats, Floats]:
     """Return losses that depend on the model; members' are smaller."""
     each = np.abs(np.resize(model, 80)) + 0.1
@@ -204,7 +239,7 @@ def test_the_final_model_is_audited_and_those_of_every_so_many_rounds() -> None:
     models = [stream(i).standard_normal(4) for i in range(5)]
     found = [f for i, m in enumerate(models, start=1) for f in auditor.observe(view(i, m))]
     assert [f.server_round for f in found] == [1, 3, 5]
-    (last,) = auditor.report()
+    told, last = auditor.report()
     scores = [-part for part in fake_losses(models[-1])]
     assert last.value == membership_bound(*scores, delta=0.01).value
     assert (last.unit, last.adjacency, last.observer) == ("record", "replace", "outsider")
@@ -212,13 +247,16 @@ def test_the_final_model_is_audited_and_those_of_every_so_many_rounds() -> None:
     assert last.sample_sizes == {"in": 30, "out": 50}
     assert last.facts == {"attack": "loss threshold", **separation(*scores)}
     json.dumps(last.to_json())
+    assert (told.quantity, told.adjacency) == ("membership advantage", None)
+    assert told.value == advantage_bound(*scores).value
+    assert told.is_conditional  # nobody says that chance alone chose the held-out records
 
 
 def test_records_may_have_been_in_every_round_so_far() -> None:
     auditor = Membership(fake_losses, every=2)
     found = [f for r in range(1, 4) for f in auditor.observe(view(r, np.ones(4)))]
     found += auditor.report()
-    assert [f.threat_model.participations for f in found] == [1, 3, 3]
+    assert [f.threat_model.participations for f in found] == [1, 3, 3, 3]
     for finding in found[1:]:
         # A guarantee that is priced for fewer rounds may not cover the record's client.
         enough = replace(finding.threat_model, sees="all models", holds=None, knows_cohort=True)
@@ -235,7 +273,7 @@ def test_both_attacks_are_reported_and_the_rule_is_the_one_asked_for() -> None:
     shadows = Shadows(stream(0).standard_normal((3, 80)))
     auditor = Membership(fake_losses, shadows=shadows, rule=Fixed(-0.3))
     auditor.observe(view(1, np.ones(4)))
-    loss, ratio = auditor.report()
+    _, loss, ratio = auditor.report()
     assert ratio.facts["attack"] == "likelihood ratio, offline, 3 shadow models"
     assert "threshold -0.3 fixed beforehand" in loss.rule
     assert loss.value > 0

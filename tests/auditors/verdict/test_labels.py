@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import Adjacency, Observer, Sees, Unit
-from leakmeter.auditors.verdict import labels
+from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.order import Question
 from leakmeter.auditors.verdict.verdict import Row, Severity, judge
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee
@@ -121,3 +121,32 @@ def test_bits_have_their_sign_their_unit_and_no_bound_unless_one_is_known() -> N
     [block] = judge([bits, most]).others
     assert labels.ceiling(block, bits).replace("\N{NO-BREAK SPACE}", " ") == "≤ 1.24"
     assert labels.strength(bits) == "model only"
+
+
+def test_an_audit_under_a_condition_that_shows_nothing_was_an_audit() -> None:
+    assert cells(conditional(0.0)) == ("nothing", "no bound", "not shown")
+    assert "1 attacker tried" in sentences.headline(judge([conditional(0.0)]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"facts": {"originals": 3}}, ("what records are", "≥ 2 of 3 records", "proven 99 %")),
+        ({"value": 0.0}, ("what records are", "nothing", "not shown")),
+        ({"value": 0.0, "cap": 0.0}, ("what records are", "nothing", "cannot show")),
+        ({"assumptions": ("a guess",)}, ("what records are", "see details", "conditional")),
+        (
+            {"quantity": "membership advantage", "value": 0.1239},
+            ("if a record was used", "≥ 12.3 points", "proven 99 %"),
+        ),
+        (
+            {"quantity": "clients that stand out", "value": 1.0},
+            ("who a client is", "≥ 1 client", "proven 99 %"),
+        ),
+    ],
+)
+def test_a_claim_that_is_no_epsilon_has_its_own_cells(
+    changes: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    test = {"quantity": "originals recovered", "adjacency": None, "delta": None, "confidence": 0.99}
+    assert labels.tested(bound(**{"value": 2.0, **test, **changes})) == said

@@ -230,3 +230,26 @@ def test_a_reconstruction_beyond_its_control_is_never_called_nothing() -> None:
     assert "without a leak, 90 % of audits say 8 to 9.3" in said
     assert "reconstruction of records is suspected" in sentences.protection(verdict)
     assert judge([replace(near, value=9.0)]).headline == ("nothing", None)
+
+
+def test_membership_and_a_client_that_stands_out_are_said_for_everybody() -> None:
+    test = {"adjacency": None, "delta": None, "unit": "record"}
+    told = bound(0.1239, quantity="membership advantage", **test)
+    assert said(told) == (
+        "Anyone who sees every model can tell records that were used from others: at some "
+        "threshold, hits exceed false alarms by at least 12.3 percentage points (95 % confidence). "
+        "Nothing is guaranteed against this attacker."
+    )
+    assert flat(sentences.protection(judge([told]))) == (
+        "In data-protection terms: it can be inferred whether a record was used (95 % confidence)."
+    )
+    alone = bound(1.0, quantity="clients that stand out", facts={"client": 3}, **test)
+    assert said(replace(alone, unit="client", threat_model=SERVER)).startswith(
+        "The sum of a round hides client 3 less than any other: more of its update is outside the "
+        "span of the others' (95 % confidence)."
+    )
+
+
+def test_a_confidence_is_said_only_of_what_is_shown() -> None:
+    assert sentences.together(judge([bound(0.0)])) == ""
+    assert "95 % confidence" in sentences.together(judge([bound(1.0)]))

@@ -168,8 +168,9 @@ def test_who_was_not_audited_has_a_row_that_says_so() -> None:
     assert other.attacker.sees == "updates"
     # An outsider's bound is one about whoever sees more, audited or not.
     assert other.low == 1.0
-    [row] = judge([conditional(2.0)]).rows
+    [row] = judge([conditional(0.0)]).rows
     assert not row.is_audited  # by no audit without a condition
+    assert row.is_tried
 
 
 def test_a_row_knows_how_far_its_audits_could_have_gone() -> None:
@@ -205,11 +206,23 @@ def test_a_reconstruction_beyond_its_control_leads() -> None:
     verdict = judge([bound(9.0), guarantee(50.0), bound(0.0, **tried), recovered])
     assert verdict.headline == ("rebuilt", None)
     assert verdict.severity == "rebuilt"
-    assert verdict.rebuilt[0] is recovered
-    assert verdict.others == ()  # nobody says it twice
+    assert verdict.tests[0] is recovered
     assert judge([bound(0.0, **tried)]).headline == ("nothing", None)
     assert judge([bound(3.0, **tried, assumptions=("a guess",))]).headline == ("nothing", None)
     assert judge([recovered, bound(2.0), guarantee(1.0)]).headline[0] == "refuted"
+
+
+def test_a_membership_advantage_leads_where_nothing_is_guaranteed_against_its_attacker() -> None:
+    told = bound(0.2, quantity="membership advantage", unit="record", adjacency=None, delta=None)
+    verdict = judge([told])
+    assert verdict.headline == ("told", None)
+    assert (verdict.severity, verdict.tests) == ("shown", (told,))
+    assert judge([told, bound(1.0)]).headline[0] == "leak"  # a proven ε before it
+    assert judge([told, guarantee(8.0)]).headline[0] == "interval"
+    inside = guarantee(8.0, sees="final model")  # against less than this attacker sees
+    assert judge([told, inside]).headline[0] == "told"
+    assert judge([replace(told, value=0.0)]).headline[0] == "nothing"
+    assert judge([replace(told, assumptions=("a guess",))]).headline[0] == "nothing"
 
 
 def test_an_unfinished_run_speaks_of_its_last_round() -> None:

@@ -387,3 +387,32 @@ def test_a_mistake_in_python_names_the_option(settings: dict[str, object], messa
 def test_the_names_are_found_on_the_front_page() -> None:
     assert {"run", "read_result", "AuditResult", "assert_private"} <= set(dir(leakmeter))
     assert leakmeter.run.__module__ == "leakmeter.fl_app.job"
+
+
+REBUILT = {
+    "auditors": "inversion",
+    "algorithm": "fedsgd",
+    "batch_size": 1,
+    "sample": 3,
+    "inversion_images": 3,
+    "inversion_steps": 100,
+    "rounds": 1,
+}
+
+
+def test_a_reconstruction_ends_a_pipeline_and_noise_before_the_sum_lets_it_pass(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    noise = {"noise": "distributed", "clip_norm": 1.0, "noise_multiplier": 3.0}
+    assert main([*words(REBUILT), "--out", "plain"]) == 0
+    assert "can rebuild training records: 3 of 3 originals" in _flat(capsys.readouterr().out)
+    assert main([*words(REBUILT | noise), "--out", "noised"]) == 0
+    assert main(["gate", "plain", "--no-reconstruction"]) == 3
+    assert "At least 3 originals recovered beyond chance" in capsys.readouterr().out
+    assert main(["gate", "noised", "--no-reconstruction"]) == 0
+    [test] = json.loads(Path("plain/report.json").read_text())["verdict"]["tests"]
+    assert (test["quantity"], test["value"], test["shown"]) == ("originals recovered", 3.0, True)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

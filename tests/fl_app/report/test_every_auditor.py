@@ -40,7 +40,7 @@ from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition
 from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
 from leakmeter.auditors.reconstruction.attack import Attack
-from leakmeter.auditors.reconstruction.inversion import RoundImages
+from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, RecordLikelihoodRatio
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
