@@ -19,9 +19,9 @@ from scipy.stats import laplace
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import anytime
-from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.coverage.case import ALLOWED, Coins, Rng
+from leakmeter.papers.gaussian import gaussian_sigma
 
 Counts = NDArray[np.int64]
 Shape = tuple[int, ...]  # streams, rounds, coins or trials
