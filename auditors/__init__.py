@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.mods import tap_mod as tap_mod
     from leakmeter.auditors.hook.wire import replay_number as replay_number
     from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
-    from leakmeter.auditors.information.draws import Look as Look
+    from leakmeter.auditors.information.draws import DrawPlan as DrawPlan
     from leakmeter.auditors.information.neural import Critics as Critics
     from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.information.auditor import MutualInformation
-from leakmeter.auditors.information.draws import Look
+from leakmeter.auditors.information.draws import DrawPlan
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.sampling.replay import ReplaySampler
@@ -33,5 +33,5 @@ def passive(
     return [
         OneShotCanaries(seats=seats, seed=seed),
         LikelihoodRatio(replays[0], budget=budget, seed=seed),
-        MutualInformation(replays[1], every=0, look=Look(draws=8, rank=4), seed=seed),
+        MutualInformation(replays[1], every=0, plan=DrawPlan(draws=8, rank=4), seed=seed),
     ]

@@ -15,9 +15,9 @@ import numpy as np
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from leakmeter.auditors.canaries.scores import one_fit
-from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.papers.gaussian import gaussian_sigma
 
 DELTA, TRUTH = 1e-6, 10.0
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.noise import IntegerNoise
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.noise.integer import RoundedNorms
 from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 CLIENTS, STD, CLIP = 50, 0.2, 1.0
 FLOAT = "Gaussian noise in float64"
@@ -30,7 +30,8 @@ def ours(update: Vector, law: str, bits: int) -> Callable[[], object]:
         clip_range=CLIP, bits=bits, max_clients=CLIENTS, noise_std=STD, noise_distribution=law
     )
     limits = RoundedNorms.of(CLIP / quantiser.step, len(update))
-    noise = RingNoise(quantiser.step, CLIP, limits, IntegerNoise(law, (STD / quantiser.step) ** 2))
+    share = IntegerNoise(law, (STD / quantiser.step) ** 2)
+    noise = RingNoise(quantiser.step, CLIP, limits, share.sampler)
     return lambda: quantiser.encode_integers(noise.applied(update, None))
 
 

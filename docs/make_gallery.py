@@ -27,10 +27,7 @@ from markupsafe import Markup
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for `tests`, which knows how to run a foreign app
 
-from leakmeter.auditors.gaussian.pair import (  # noqa: E402
-    classical_sigma_unsafe_above_epsilon_1,
-    epsilon_gaussian,
-)
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian  # noqa: E402
 from leakmeter.auditors.verdict.meaning import told  # noqa: E402
 from leakmeter.auditors.verdict.verdict import Row  # noqa: E402
 from leakmeter.auditors.wording import remarked  # noqa: E402
@@ -41,6 +38,7 @@ from leakmeter.fl_app.report.html.assets import STYLE  # noqa: E402
 from leakmeter.fl_app.report.html.details import AXIS, bar, epsilons, title  # noqa: E402
 from leakmeter.fl_app.report.html.template import chart, render, strip, swatch  # noqa: E402
 from leakmeter.fl_app.report.read import Run, read_run  # noqa: E402
+from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1  # noqa: E402
 
 FOLDER = Path(__file__).with_name("gallery")
 EXAMPLES = ROOT / "examples"

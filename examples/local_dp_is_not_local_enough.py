@@ -24,7 +24,7 @@ from scipy.stats import norm
 from leakmeter import epsilon_gaussian, epsilon_lower_bound
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.finding import Bound
-from leakmeter.auditors.gaussian.pair import classical_sigma_unsafe_above_epsilon_1, gaussian_sigma
+from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1, gaussian_sigma
 
 ASKED, DELTA, CLIP_NORM, DIM = 50.0, 1e-5, 2.0, 200
 

@@ -23,18 +23,18 @@ SHOWN = {
     "leakmeter.auditors.bounds.anytime.AnytimeBound",
     "leakmeter.auditors.canary.canary_vector",
     "leakmeter.auditors.finding.Bound",
-    "leakmeter.auditors.gaussian.pair.classical_sigma_unsafe_above_epsilon_1",
-    "leakmeter.auditors.gaussian.pair.gaussian_sigma",
+    "leakmeter.papers.gaussian.classical_sigma_unsafe_above_epsilon_1",
+    "leakmeter.papers.gaussian.gaussian_sigma",
     "leakmeter.auditors.information.theory.IndependentWhitened",
     "leakmeter.auditors.information.theory.Theory",
-    "leakmeter.auditors.likelihood_ratio.integer_sum.IntegerSum",
     "leakmeter.auditors.likelihood_ratio.span.Span",
     "leakmeter.auditors.likelihood_ratio.span.outside_span",
-    "leakmeter.auditors.noise.IntegerNoise",
     "leakmeter.clients.protection.noise_mod.fill_mod",
     "leakmeter.clients.protection.noise_mod.filled_record",
     "leakmeter.clients.protection.record_rule.GaussianSampling",
     "leakmeter.clients.protection.record_rule.WaterFilling",
+    "leakmeter.papers.ring_noise.integer_sum.IntegerNoise",
+    "leakmeter.papers.ring_noise.integer_sum.IntegerSum",
 }
 
 

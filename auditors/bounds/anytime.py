@@ -17,8 +17,7 @@ A gambler who bets against a true ε gains nothing on average. Wealth that grows
 Means of Bounded Random Variables by Betting, arXiv:2010.09686). The bets themselves are ours:
 
 1. Canaries with coins and exact p-values: one bet covers the coin and the p-value.
-2. Guesses of coins, at the odds of Steinke et al. 2023 (arXiv:2305.08846).
-3. Trials that show one draw in both worlds, with δ inside the odds.
+2. Trials that show one draw in both worlds, with δ inside the odds.
 
 Every kind has several bets, one for each threshold and stake. Wealth is spread over them once, as
 in Cover's universal portfolio, so nobody has to know the right one beforehand.
@@ -43,8 +42,8 @@ from leakmeter.auditors.finding import Bound
 # Scores −ln p above ε that count as hits, and the share of included canaries that hit.
 ABOVE: Final = np.array([0.5, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0])
 _HITS: Final = np.array([0.95, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02])
-# Share of the wealth that a wrong guess or trial loses. All of it would end every bet at once.
-_STAKES: Final = np.array([0.98, 0.7, 0.4, 0.2, 0.1, 0.05, 0.02])
+# Share of the wealth that a wrong trial loses. All of it would end every bet at once.
+STAKES: Final = np.array([0.98, 0.7, 0.4, 0.2, 0.1, 0.05, 0.02])
 # Log-likelihood ratios from which on a trial counts as decided.
 _DECIDED: Final = np.array([0.0, 0.5, 1.0, 2.0, 3.0, 4.5, 6.5])
 _TINY: Final = 1e-12
@@ -85,15 +84,6 @@ def count_canaries(epsilons: Floats, scores: Floats, num_out: int) -> Indices:
     return np.stack([scores.size - below, below, np.full_like(below, num_out)], axis=-1)
 
 
-def guess_bets(epsilons: Floats) -> Floats:
-    """Return ln of what bets on guesses of coins pay, (ε, 1, stakes, [right, wrong]).
-
-    Under ε-DP a guess is right with probability at most e^ε/(1 + e^ε).
-    """
-    right = np.log1p(_STAKES * np.exp(-epsilons)[:, None])
-    return np.stack([right, np.broadcast_to(np.log1p(-_STAKES), right.shape)], axis=-1)[:, None]
-
-
 def trial_bets(epsilons: Floats, delta: float) -> Floats:
     """Return ln of what bets on trials pay, (ε, thresholds, stakes, [both, one, none, wrong]).
 
@@ -105,7 +95,7 @@ def trial_bets(epsilons: Floats, delta: float) -> Floats:
     loss = np.zeros((len(epsilons), 4))
     loss[:, 3] = np.exp(epsilons)
     # With this stake the worst outcome leaves 1 − stake.
-    unit = _STAKES / np.maximum(np.expm1(epsilons) + 2 * delta, _TINY)[:, None]
+    unit = STAKES / np.maximum(np.expm1(epsilons) + 2 * delta, _TINY)[:, None]
     pays = np.log1p(unit[:, :, None] * (gain - loss)[:, None, :])  # (ε, stakes, 4)
     return np.broadcast_to(pays[:, None], (len(epsilons), _DECIDED.size, *pays.shape[1:]))
 
@@ -146,15 +136,10 @@ _CANDIDATES: Final = np.concatenate([np.arange(400) / 20, np.arange(40, 177) / 2
 _ROUNDING: Final = 1e-12  # a level below this is a difference of equal numbers
 _ASSUMED: Final = {
     "canaries": (Assumption.FAIR_COINS, Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
-    "guesses": (Assumption.FAIR_COINS,),
     "trials": (Assumption.SEPARATE_TRIALS, Assumption.FIXED_THRESHOLD),
 }
-_Evidence = Literal["canaries", "guesses", "trials"]
-_WHAT: Final = {
-    "canaries": "coins and p-values of canaries",
-    "guesses": "guesses of coins",
-    "trials": "trials",
-}
+_Evidence = Literal["canaries", "trials"]
+_WHAT: Final = {"canaries": "coins and p-values of canaries", "trials": "trials"}
 
 
 @dataclass(frozen=True)
@@ -188,7 +173,7 @@ class AnytimeBound(Resumable):
     Args:
         delta: In [0, 1).
         confidence: In (0, 1).
-        planned: Most coins that will be bet on, as canaries or guesses. Their δ is paid once:
+        planned: Most coins that will be bet on. Their δ is paid once:
             nothing is refuted if planned·δ reaches the allowed failure, 1 − confidence.
         candidates: The ε to bet against, ascending; None for every 0.05 up to 20 and every 0.5
             up to 88.
@@ -247,20 +232,13 @@ class AnytimeBound(Resumable):
             return self.value
         scores, is_in = checked_p_values(log_p, included)
         num_in = int(is_in.sum())
-        self._count_coins(canaries=scores.size, **{"in": num_in})
+        if (total := self._sizes.get("canaries", 0) + scores.size) > self._planned:
+            raise ValueError(
+                f"planned must be at least the number of coins bet on, {total}, got {self._planned}"
+            )
+        self._sizes |= {"canaries": total, "in": self._sizes.get("in", 0) + num_in}
         counts = count_canaries(self._epsilons, scores[is_in], scores.size - num_in)
         return self._bet("canaries", counts)
-
-    def add_guesses(self, is_right: ArrayLike) -> float:
-        """Bet on guesses of coins, each guessed once, and return the bound.
-
-        Args:
-            is_right: Whether each guess is right; coins that nobody guessed are left out, (n,).
-        """
-        right = np.asarray(is_right, dtype=bool)
-        self._count_coins(guesses=right.size)
-        num_right = int(right.sum())
-        return self._bet("guesses", np.array([[num_right, right.size - num_right]]))
 
     def add_trials(self, inside: ArrayLike, outside: ArrayLike) -> float:
         """Bet on independent trials, each played in both worlds, and return the bound.
@@ -306,18 +284,6 @@ class AnytimeBound(Resumable):
         super().restore(state)
         self.log_wealth()  # raises if the counts are not those of such bets
 
-    def _count_coins(self, **more: int) -> None:
-        """Count coins; raise if δ was not paid for that many."""
-        used = {**self._sizes}
-        for name, size in more.items():
-            used[name] = used.get(name, 0) + size
-        total = used.get("canaries", 0) + used.get("guesses", 0)
-        if total > self._planned:
-            raise ValueError(
-                f"planned must be at least the number of coins bet on, {total}, got {self._planned}"
-            )
-        self._sizes = used
-
     def _bet(self, kind: _Evidence, counts: Indices) -> float:
         """Add what came of some bets and note what is refuted now."""
         self._counts[kind] = counts + self._counts.get(kind, 0)
@@ -334,14 +300,14 @@ class AnytimeBound(Resumable):
     def _table(self, kind: str) -> Floats:
         """Return what the bets of a kind pay, computed once."""
         if kind not in self._bets:
-            made = {"canaries": canary_bets, "guesses": guess_bets}.get(kind)
+            is_coin = kind == "canaries"
             self._bets[kind] = (
-                trial_bets(self._epsilons, self._delta) if made is None else made(self._epsilons)
+                canary_bets(self._epsilons) if is_coin else trial_bets(self._epsilons, self._delta)
             )
         return self._bets[kind]
 
     def _cap(self) -> float:
-        """Return the bound if every included canary had hit, and every guess had been right."""
+        """Return the bound if every included canary had hit, and every trial had been right."""
         best = {}
         for kind, counts in self._counts.items():
             kept = counts[..., 2:].copy() if kind == "canaries" else counts[..., :0]

@@ -31,7 +31,7 @@ from leakmeter.auditors.auditor import Due, Project, RoundView, few_clients
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Quantity
 from leakmeter.auditors.information.directions import ConstantUpdatesError
-from leakmeter.auditors.information.draws import Drawing, Draws, Look, check_whole, measure
+from leakmeter.auditors.information.draws import Drawing, DrawPlan, Draws, check_whole, measure
 from leakmeter.auditors.information.findings import (
     QUANTITY,
     WHOLE,
@@ -72,7 +72,7 @@ class InformationAuditor(ResamplingAuditor):
     def __init__(
         self,
         sampler: RoundSampler,
-        look: Look,
+        plan: DrawPlan,
         theory: Theory,
         colluding: Collection[int] | int,
         *,
@@ -82,7 +82,7 @@ class InformationAuditor(ResamplingAuditor):
         target: int | None = None,
     ) -> None:
         super().__init__(sampler, every=every, observer=observer)
-        self.look, self.theory, self.seed, self.target = look, theory, seed, target
+        self.plan, self.theory, self.seed, self.target = plan, theory, seed, target
         self.drawing, self._any_of, self._named = Drawing(), 0, frozenset[int]()
         if isinstance(colluding, int):
             self._any_of = int(within("colluding", colluding, lowest=0))
@@ -95,13 +95,13 @@ class InformationAuditor(ResamplingAuditor):
             entropy_bits=theory.entropy_bits,
             limit=None if theory.limit is None else cache(theory.limit),
             colluders=self._any_of or len(self._named),
-            directions=look.rank,
+            directions=plan.rank,
         )
 
     def updates_drawn(self, honest: int, dim: int) -> int:
         """Return how many updates an audited round draws."""
-        fit = self.look.fit_draws(self.look.rank, honest) if self.look.rank else 0
-        return (fit + self.look.draws) * honest
+        fit = self.plan.fit_draws(self.plan.rank, honest) if self.plan.rank else 0
+        return (fit + self.plan.draws) * honest
 
     def too_few(self, project: Project, fit: int) -> list[str]:
         """Return that too few clients hide one another; raise without room for these draws."""
@@ -191,7 +191,7 @@ class MutualInformation(InformationAuditor):
             lists each of them.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
-        look: Draws and directions of each audited round.
+        plan: Draws and directions of each audited round.
         theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
         colluding: Clients that show the server their update. A number means any that many of a
             round's clients: the bound of Theorem 1 holds whoever they are, and the measured figure
@@ -203,7 +203,7 @@ class MutualInformation(InformationAuditor):
         drawing: Draws of the last round. An auditor that shares it draws nothing twice.
 
     Example:
-        auditor = MutualInformation(sampler, look=Look(draws=16, rank=8))
+        auditor = MutualInformation(sampler, plan=DrawPlan(draws=16, rank=8))
         strategy = Audited(FedAvg(), auditors=[auditor], out="runs/mine")
     """
 
@@ -218,7 +218,7 @@ class MutualInformation(InformationAuditor):
         *,
         target: int | None = None,
         every: int = 1,
-        look: Look = Look(),  # noqa: B008 - a frozen value
+        plan: DrawPlan = DrawPlan(),  # noqa: B008 - a frozen value
         theory: Theory = Theory(),  # noqa: B008 - a frozen value
         colluding: Collection[int] | int = (),
         observer: SumObserver = "server",
@@ -226,7 +226,7 @@ class MutualInformation(InformationAuditor):
     ) -> None:
         super().__init__(
             sampler,
-            look,
+            plan,
             theory,
             colluding,
             every=every,
@@ -245,17 +245,17 @@ class MutualInformation(InformationAuditor):
         """Start a new account."""
         super().begin(dim, num_rounds)
         self._account, self._paired, self._dim = Account(), [], dim
-        if self.look.pairs:
-            self._directions = directions_of(self.look.pairs, len(self._due), self.look.rank)
+        if self.plan.pairs:
+            self._directions = directions_of(self.plan.pairs, len(self._due), self.plan.rank)
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or draws, clients or theory do not suffice."""
         said = list(super().limits(project))
-        if self.look.pairs:
-            said += many_trainings(self.look.pairs, len(self._due), self._directions)
+        if self.plan.pairs:
+            said += many_trainings(self.plan.pairs, len(self._due), self._directions)
         if self.settled is None:
             return said
-        if self.look.pairs and self.settled.game != _KEEPING:
+        if self.plan.pairs and self.settled.game != _KEEPING:
             said.append(
                 f"the information over all rounds is measured in the game {_KEEPING} only: "
                 "elsewhere the data are known, or clients share them"
@@ -264,17 +264,17 @@ class MutualInformation(InformationAuditor):
             said.append(
                 "Theorem 1 is about FedSGD with independent clients, so its bound is not printed"
             )
-        if self.look.rank is None:
-            check_whole(self.settled, project.dim, self.look.draws)
+        if self.plan.rank is None:
+            check_whole(self.settled, project.dim, self.plan.draws)
         if few := self.too_few(project, self._fit_draws(project)):
             return said + few
         most = self._most_directions(project)
-        if self.look.rank is None or most is None or most >= self.look.rank:
+        if self.plan.rank is None or most is None or most >= self.plan.rank:
             return said
         return [
             *said,
-            f"{self.look.draws} draws of {project.honest} honest clients allow {max(most, 0)} of "
-            f"{self.look.rank} directions: the others need more draws",
+            f"{self.plan.draws} draws of {project.honest} honest clients allow {max(most, 0)} of "
+            f"{self.plan.rank} directions: the others need more draws",
         ]
 
     def trainings(self, project: Project) -> int:
@@ -282,9 +282,9 @@ class MutualInformation(InformationAuditor):
         if not self.asks_clients or project.honest is None or project.honest < 2:
             return 0
         fit = self._fit_draws(project)
-        if self.look.rank is not None and not fit:  # no direction can be looked along
+        if self.plan.rank is not None and not fit:  # no direction can be looked along
             return 0
-        updates = (fit + self.look.draws) * project.honest
+        updates = (fit + self.plan.draws) * project.honest
         return updates * len(Due(self.every, project.num_rounds))
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
@@ -307,15 +307,15 @@ class MutualInformation(InformationAuditor):
             _log.warning("round %d: client %d took no part", audited.server_round, self.target)
             return ()
         found = super().audit(audited)
-        if self.look.pairs and audited.game == _KEEPING:
+        if self.plan.pairs and audited.game == _KEEPING:
             names = (self.name, self.seed, "over-rounds")
-            self._paired += paired_draws(audited, self.look.pairs, self._directions, names)
+            self._paired += paired_draws(audited, self.plan.pairs, self._directions, names)
         return found
 
     def claims_of(self, audited: AuditedRound) -> Claims:
         """Return what findings about this round have in common, with the client at stake."""
         target = self.target
-        if target is None and self.look.rank is None:  # only one can be looked at
+        if target is None and self.plan.rank is None:  # only one can be looked at
             rng = stream(self.seed, self.name, "target", audited.server_round)
             target = int(rng.choice(audited.hidden))
         return replace(super().claims_of(audited), target=target)
@@ -344,7 +344,7 @@ class MutualInformation(InformationAuditor):
         found = measure(
             Draws.of(audited),
             target=claims.target,
-            look=self.look,
+            plan=self.plan,
             stream=self.stream_of(audited),
             seed=self.seed,
             drawing=self.drawing,
@@ -370,11 +370,11 @@ class MutualInformation(InformationAuditor):
 
     def _fit_draws(self, project: Project) -> int:
         """Return draws of each client that fix the directions; 0 without any."""
-        if self.look.rank is None or not project.honest:
+        if self.plan.rank is None or not project.honest:
             return 0
         most = self._most_directions(project)
-        rank = self.look.rank if most is None else min(self.look.rank, max(most, 0))
-        return self.look.fit_draws(rank, project.honest) if rank else 0
+        rank = self.plan.rank if most is None else min(self.plan.rank, max(most, 0))
+        return self.plan.fit_draws(rank, project.honest) if rank else 0
 
     def _most_directions(self, project: Project) -> int | None:
         """Return along how many directions a round without noise can be looked; None if unknown."""
@@ -382,7 +382,7 @@ class MutualInformation(InformationAuditor):
             return None
         if project.has_client_noise or self.observer == "outsider":  # noise allows any number
             return None
-        return most_directions(self.look.draws, project.honest)
+        return most_directions(self.plan.draws, project.honest)
 
     def _bound(self, audited: AuditedRound) -> Information | None:
         """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it.

@@ -33,7 +33,7 @@ from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
 
 
 @dataclass(frozen=True)
-class Look:
+class DrawPlan:
     """How many draws and directions the audit of a round uses.
 
     Attributes:
@@ -90,17 +90,17 @@ class Drawing:
         self._model: Vector | None = None
         self._found: Directed | None = None
 
-    def directed(self, drawn: Draws, look: Look, stream: Stream) -> Directed:
+    def directed(self, drawn: Draws, plan: DrawPlan, stream: Stream) -> Directed:
         """Return the draws of a sum; the stream names the randomness.
 
         Raises:
             ConstantUpdatesError: No update varies.
             ValueError: There are too few draws for one direction.
         """
-        assert look.rank is not None
-        sampler, clients, draws = drawn.sampler, drawn.clients, look.draws
-        rank = affordable(look.rank, draws, len(clients), sampler.game, drawn.noise_std)
-        fit = look.fit_draws(rank, len(clients))
+        assert plan.rank is not None
+        sampler, clients, draws = drawn.sampler, drawn.clients, plan.draws
+        rank = affordable(plan.rank, draws, len(clients), sampler.game, drawn.noise_std)
+        fit = plan.fit_draws(rank, len(clients))
         asked = (sampler.game, sampler.scale, tuple(clients), rank, fit, draws, tuple(stream))
         is_known = asked == self._asked and np.array_equal(drawn.model, self._model)  # type: ignore[arg-type]
         if self._found is None or not is_known:
@@ -232,7 +232,7 @@ def measure(
     drawn: Draws,
     *,
     target: int | None,
-    look: Look,
+    plan: DrawPlan,
     stream: Stream,
     seed: int = 0,
     drawing: Drawing | None = None,
@@ -243,7 +243,7 @@ def measure(
         drawn: Draws of the clients' updates.
         target: Whose update is at stake; None takes the mean over all clients, and the first of
             them where only one can be looked at.
-        look: How closely.
+        plan: How many draws and directions.
         stream: Names the randomness of the draws.
         seed: Of the noise.
         drawing: Draws along directions, shared with others who look at the round.
@@ -254,13 +254,13 @@ def measure(
     """
     rng, clients = numbers(seed, *stream, "noise"), drawn.clients
     is_dealt = drawn.sampler.game == "partition"
-    if look.rank is None:
-        check_whole(drawn.sampler, drawn.model.size, look.draws)
+    if plan.rank is None:
+        check_whole(drawn.sampler, drawn.model.size, plan.draws)
         one = clients[0] if target is None else target
         # (K, d) each, in the same draws: row k of x + y has the y of row k.
-        x, y = drawn.pairs(one, look.draws, stream, rng)
+        x, y = drawn.pairs(one, plan.draws, stream, rng)
         return _in_whole(x, y, one, is_dealt)
-    found = (drawing or Drawing()).directed(drawn, look, stream)
+    found = (drawing or Drawing()).directed(drawn, plan, stream)
     # (K, clients, rank) and orthonormal (dim, rank).
     rows, subspace = found.rows, found.subspace
     place = None if target is None else list(clients).index(target)

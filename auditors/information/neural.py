@@ -27,7 +27,7 @@ from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.auditor import InformationAuditor
 from leakmeter.auditors.information.critics import PARTS, GuidedCritic, Pairing, train
-from leakmeter.auditors.information.draws import Draws, Look
+from leakmeter.auditors.information.draws import DrawPlan, Draws
 from leakmeter.auditors.information.findings import NEURAL, Claims
 from leakmeter.auditors.information.theory import Information, LimitOf, Theory
 from leakmeter.auditors.rng import stream
@@ -179,21 +179,21 @@ class NeuralInformation(InformationAuditor):
             clients' mechanism changes.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
-        look: Draws and directions, as for `MutualInformation`; at least 8 draws. The rank must be
+        plan: Draws and directions, as for `MutualInformation`; at least 8 draws. The rank must be
             a number.
         critics: How many critics, and how they are trained.
         limit: Gives the entropy of a client's updates, which no figure may exceed.
         colluding: Clients that show the server their update, or any number of them.
         observer: "server" sees the sum before server noise, "outsider" after it.
-        seed: Names all draws. With the seed, sampler and look of a `MutualInformation` both look
+        seed: Names all draws. With the seed, sampler and plan of a `MutualInformation` both look
             along the same directions.
 
     Attributes:
         drawing: Draws of the last round. An auditor that shares it draws nothing twice.
 
     Example:
-        information = MutualInformation(sampler, look=Look(draws=16, rank=8))
-        mine = NeuralInformation(sampler, look=Look(draws=16, rank=8))
+        information = MutualInformation(sampler, plan=DrawPlan(draws=16, rank=8))
+        mine = NeuralInformation(sampler, plan=DrawPlan(draws=16, rank=8))
         mine.drawing = information.drawing
         strategy = Audited(FedAvg(), auditors=[information, mine], out="runs/mine")
     """
@@ -207,7 +207,7 @@ class NeuralInformation(InformationAuditor):
         sampler: RoundSampler,
         *,
         every: int = 1,
-        look: Look = Look(draws=MIN_DRAWS),  # noqa: B008 - a frozen value
+        plan: DrawPlan = DrawPlan(draws=MIN_DRAWS),  # noqa: B008 - a frozen value
         critics: Critics = Critics(),
         limit: LimitOf | None = None,
         colluding: Collection[int] | int = (),
@@ -216,15 +216,15 @@ class NeuralInformation(InformationAuditor):
     ) -> None:
         theory = Theory(limit=limit)
         super().__init__(
-            sampler, look, theory, colluding, every=every, observer=observer, seed=seed
+            sampler, plan, theory, colluding, every=every, observer=observer, seed=seed
         )
-        if look.rank is None:
+        if plan.rank is None:
             raise ValueError(
-                "look.rank must be a number of directions, got None: in all coordinates of a model "
+                "plan.rank must be a number of directions, got None: in all coordinates of a model "
                 "critics find nothing; use 8"
             )
-        if look.draws < MIN_DRAWS:
-            raise ValueError(f"look.draws must be at least {MIN_DRAWS}, got {look.draws}")
+        if plan.draws < MIN_DRAWS:
+            raise ValueError(f"plan.draws must be at least {MIN_DRAWS}, got {plan.draws}")
         self.critics = critics
         self._rounds = _Rounds()
 
@@ -236,7 +236,7 @@ class NeuralInformation(InformationAuditor):
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or critics have too few pairs to say much."""
         said = list(super().limits(project))
-        rank = min(self.look.rank or 0, project.dim)
+        rank = min(self.plan.rank or 0, project.dim)
         if rank >= MAX_DIRECTIONS:
             said.append(
                 f"critics find nothing along {rank} directions, whatever there is: use fewer than "
@@ -244,12 +244,12 @@ class NeuralInformation(InformationAuditor):
             )
         if project.honest is None:
             return said
-        if few := self.too_few(project, self.look.fit_draws(self.look.rank or 1, project.honest)):
+        if few := self.too_few(project, self.plan.fit_draws(self.plan.rank or 1, project.honest)):
             return said + few
-        if (pairs := self.look.draws * project.honest) < MIN_PAIRS:
+        if (pairs := self.plan.draws * project.honest) < MIN_PAIRS:
             draws = -(-MIN_PAIRS // project.honest)
             said.append(
-                f"{self.look.draws} draws of {project.honest} honest clients make {pairs} pairs, "
+                f"{self.plan.draws} draws of {project.honest} honest clients make {pairs} pairs, "
                 f"and critics need {MIN_PAIRS}: use at least {draws} draws"
             )
         return said
@@ -257,9 +257,9 @@ class NeuralInformation(InformationAuditor):
     def measured(self, audited: AuditedRound, claims: Claims) -> Sequence[Finding]:
         """Let critics look at draws of the round, the same as those of the log-det audit."""
         hidden, game, noise_std = audited.hidden, audited.game, audited.noise_std
-        if self.look.draws * len(hidden) < MIN_PAIRS:
+        if self.plan.draws * len(hidden) < MIN_PAIRS:
             return ()
-        drawn = self.drawing.directed(Draws.of(audited), self.look, self.stream_of(audited))
+        drawn = self.drawing.directed(Draws.of(audited), self.plan, self.stream_of(audited))
         audited.watch("critics", 0.0)
         found = held_out(
             drawn.rows,

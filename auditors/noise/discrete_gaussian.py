@@ -18,7 +18,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.noise.distribution import Shift
-from leakmeter.auditors.noise.integer import BITS, TAIL_BITS, IntegerDistribution, log_side
+from leakmeter.auditors.noise.integer import BITS, TAIL_BITS, IntegerDistribution
 
 
 class DiscreteGaussian(IntegerDistribution):
@@ -38,18 +38,6 @@ class DiscreteGaussian(IntegerDistribution):
             weights.append(weight)
             ratio = ratio * square >> BITS
         return weights
-
-    def log_pmf(self, variance: float, shares: int) -> Vector:
-        """Return ln P(|k|) of a sum of shares, by convolution."""
-        side = np.exp(log_side(self.weights(Fraction(variance))))
-        both = np.concatenate([side[:0:-1], side])
-        total, left = np.ones(1), shares
-        while left:  # powers by squaring; sums of positive numbers lose no digits
-            if left & 1:
-                total = _trimmed(np.convolve(total, both))
-            both, left = (_trimmed(np.convolve(both, both)) if left > 1 else both), left >> 1
-        side = total[len(total) // 2 :]
-        return np.asarray(np.log(side / (side[0] + 2 * side[1:].sum())))
 
     def divergence(self, shift: Shift, orders: Vector) -> Vector:
         """Return the bound for a sum of shares that have this variance together."""
@@ -75,9 +63,3 @@ def _distance_from_gaussian(share: float, shares: int) -> float:
     """Return τ, which bounds how far a sum of shares is from one discrete Gaussian."""
     k = np.arange(1, shares)
     return 10 * float(np.exp(-2 * (math.pi * share) ** 2 * (k / (k + 1))).sum())
-
-
-def _trimmed(pmf: Vector) -> Vector:
-    """Return a symmetric pmf without outcomes that are too rare to matter."""
-    kept = np.flatnonzero(pmf > 1e-44 * pmf.max())
-    return pmf[kept[0] : kept[-1] + 1]

@@ -50,10 +50,6 @@ class IntegerDistribution(Distribution):
     def weights(self, variance: Fraction) -> list[int]:
         """Return integers in proportion to P(0), P(1), …; the other side is the same."""
 
-    @abstractmethod
-    def log_pmf(self, variance: float, shares: int) -> Vector:
-        """Return ln P(|k|) of the sum of `shares` independent draws, for k = 0, 1, …"""
-
     def noised(self, vector: Vector, std: float, rng: np.random.Generator | None) -> Vector:
         """Return a vector rounded to the finest grid of the sampler, with integer noise on it.
 
@@ -100,13 +96,6 @@ def check_variance(variance: float) -> None:
             f"noise must have a standard deviation of {LEAST_STD:g} to {MAX_STD:g} steps, "
             f"got {math.sqrt(max(variance, 0.0)):g}"
         )
-
-
-def log_side(weights: list[int]) -> Vector:
-    """Return ln P(0), ln P(1), … from weights of one side."""
-    total = weights[0] + 2 * sum(weights[1:])
-    # math.log takes integers of any size.
-    return np.array([math.log(weight) for weight in weights]) - math.log(total)
 
 
 @dataclass(frozen=True)
@@ -159,9 +148,22 @@ class Sampler:
     guide_bits: int
 
     @staticmethod
+    @lru_cache(maxsize=4)
     def of(distribution: IntegerDistribution, variance: float) -> Sampler:
         """Return the sampler of a distribution; the tables of the last few are kept."""
-        return _made(distribution, variance)
+        check_variance(variance)
+        weights = distribution.weights(Fraction(variance))  # a float is a fraction, exactly
+        total = weights[0] + 2 * sum(weights[1:])
+        limits, below = [], weights[0]
+        for weight in weights[1:]:
+            limits.append((below << _HIGH + _LOW) // total)
+            below += 2 * weight
+        high = np.array([limit >> _LOW for limit in limits], np.uint64)
+        # Several buckets for each outcome of the bulk, so that few draws need a search.
+        guide_bits = min(max(10, math.ceil(math.log2(variance) / 2) + 5), 20)
+        edges = np.arange((1 << guide_bits) + 1, dtype=np.uint64) << np.uint64(_HIGH - guide_bits)
+        guide = np.searchsorted(high, edges, side="left").astype(np.int32)
+        return Sampler(tuple(limits), high, guide, guide_bits)
 
     def draw(self, dim: int, rng: np.random.Generator | None) -> NDArray[np.int64]:
         """Return independent draws from `rng`, or from the operating system's source if None."""
@@ -186,23 +188,6 @@ class Sampler:
             uniform = (int(first[i]) << _LOW) + low
             found[i] = sum(limit <= uniform for limit in self.limits)
         return found
-
-
-@lru_cache(maxsize=4)
-def _made(distribution: IntegerDistribution, variance: float) -> Sampler:
-    check_variance(variance)
-    weights = distribution.weights(Fraction(variance))  # a float is a fraction, exactly
-    total = weights[0] + 2 * sum(weights[1:])
-    limits, below = [], weights[0]
-    for weight in weights[1:]:
-        limits.append((below << _HIGH + _LOW) // total)
-        below += 2 * weight
-    high = np.array([limit >> _LOW for limit in limits], np.uint64)
-    # Several buckets for each outcome of the bulk, so that few draws need a search.
-    guide_bits = min(max(10, math.ceil(math.log2(variance) / 2) + 5), 20)
-    edges = np.arange((1 << guide_bits) + 1, dtype=np.uint64) << np.uint64(_HIGH - guide_bits)
-    guide = np.searchsorted(high, edges, side="left").astype(np.int32)
-    return Sampler(tuple(limits), high, guide, guide_bits)
 
 
 def _random_bytes(count: int, rng: np.random.Generator | None) -> bytes:

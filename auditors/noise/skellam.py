@@ -16,7 +16,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.noise.distribution import Shift
-from leakmeter.auditors.noise.integer import BITS, TAIL_BITS, IntegerDistribution, log_side
+from leakmeter.auditors.noise.integer import BITS, TAIL_BITS, IntegerDistribution
 
 _SPARE_BITS = 60  # by which the backward recurrence starts further out
 
@@ -42,10 +42,6 @@ class Skellam(IntegerDistribution):
         weights.reverse()
         least = weights[0] >> TAIL_BITS
         return [weight for weight in weights if weight > least]
-
-    def log_pmf(self, variance: float, shares: int) -> Vector:
-        """Return ln P(|k|) of a sum of shares: no convolution is needed."""
-        return log_side(self.weights(Fraction(variance) * shares))
 
     def divergence(self, shift: Shift, orders: Vector) -> Vector:
         """Return the bound for Skellam noise; infinite where it is not proved."""

@@ -35,8 +35,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.hook.seat import passed_on
-from leakmeter.auditors.noise import IntegerNoise
-from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.auditors.noise.integer import IntegerDistribution, RoundedNorms, Sampler
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip, model_within
 from leakmeter.clients.secure_sum.masking import Ring, mask_stream
@@ -277,13 +276,13 @@ class RingNoise:
         step: Grid that updates are rounded to.
         clip_range: Coordinates are clipped to ± this value before rounding.
         limits: Norms of a rounded update, in steps.
-        noise: The share, in steps.
+        sampler: Draws the share, in steps.
     """
 
     step: float
     clip_range: float
     limits: RoundedNorms
-    noise: IntegerNoise
+    sampler: Sampler
 
     @classmethod
     def ordered(cls, content: RecordDict, clip_norm: float, std: float, dim: int) -> Self | None:
@@ -293,7 +292,7 @@ class RingNoise:
             ValueError: It is unknown, there is no secure sum, or the two orders differ.
         """
         distribution = wire.noise_distribution(content)
-        if not distribution.is_integer:
+        if not isinstance(distribution, IntegerDistribution):
             return None
         name = distribution.name
         order = wire.config(content, wire.SUM_ORDER)
@@ -309,8 +308,8 @@ class RingNoise:
                 f"{quantiser.noise_distribution} of {quantiser.noise_std:g}"
             )
         limits = RoundedNorms.of(clip_norm / quantiser.step, dim)
-        noise = IntegerNoise(name, (std / quantiser.step) ** 2)
-        return cls(quantiser.step, quantiser.clip_range, limits, noise)
+        sampler = Sampler.of(distribution, (std / quantiser.step) ** 2)
+        return cls(quantiser.step, quantiser.clip_range, limits, sampler)
 
     @property
     def norm(self) -> float:
@@ -321,7 +320,7 @@ class RingNoise:
         """Return a clipped update in steps, with noise; no floating point touches the noise."""
         inside = np.clip(update, -self.clip_range, self.clip_range)
         rounded = to_integers(inside / self.step, self.limits, rng)
-        return rounded + self.noise.sampler.draw(len(update), rng)
+        return rounded + self.sampler.draw(len(update), rng)
 
 
 def to_integers(

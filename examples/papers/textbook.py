@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.reconstruction.attack import Attack
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
@@ -23,6 +23,7 @@ from leakmeter.clients.secure_sum.masking import Ring, add_vectors, mask, unmask
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.elkordy2023 import dlg
 from leakmeter.papers.elkordy2023.measure import DIGITS, sampler_of
+from leakmeter.papers.gaussian import gaussian_sigma
 
 _CLIP, _EPSILON, _DELTA, _ROUNDS = 1.5, 2.0, 1e-5, 100
 _PRINTED = 428.775

@@ -22,7 +22,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -169,36 +169,6 @@ class Ledger:
             there = next(p for p in (path, *path.parents) if p.exists())
             if not os.access(there, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
-
-    def settle_lost(self, run: str, *, releases: int) -> Entry:
-        """Put a known number of releases in place of the plan of a run whose folder is lost.
-
-        Args:
-            run: Names the run, as in its line.
-            releases: The most sums that it can have opened. They are priced as the costliest of
-                the plan.
-
-        Raises:
-            ValueError: There is no plan of this run, or it has fewer releases.
-        """
-
-        def settled(history: Sequence[Entry]) -> Entry:
-            open_runs = {e.run: e for e in {e.run: e for e in history}.values() if e.is_planned}
-            if (plan := open_runs.get(run)) is None:
-                allowed = ", ".join(open_runs) or "of which there is none"
-                raise ValueError(f"run must be one that has not ended, {allowed}, got {run!r}")
-            if not 0 <= releases <= len(plan.releases):
-                allowed = f"from 0 to the plan's {len(plan.releases)}"
-                raise ValueError(f"releases must be {allowed}, got {releases}")
-            costly = sorted(plan.releases, key=lambda r: r.separation("add-remove"), reverse=True)
-            return replace(
-                plan,
-                releases=tuple(costly[:releases]),
-                participations=min(plan.participations, releases),
-                is_planned=False,
-            )
-
-        return self.update(settled)
 
     @property
     def _lock(self) -> Path:

@@ -68,17 +68,6 @@ class Plan:
         """Clients that hold shares of one secret, its owner among them."""
         return self.degree + 1
 
-    def droppable(self, *, before_shares: bool, min_peers: int = 2) -> int:
-        """Return how many holders of a secret may drop out after keys were announced.
-
-        Args:
-            before_shares: Whether they go before they have shared their secrets: then nobody masks
-                with them, and those who are left must have peers enough.
-            min_peers: Fewest peers that clients mask with.
-        """
-        least = max(self.threshold, min_peers + 1) if before_shares else self.threshold
-        return max(self.holders - least, 0)
-
     def bearable(self, others: int) -> int:
         """Return how many may collude with the server without opening an update.
 

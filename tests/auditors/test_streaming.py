@@ -16,8 +16,8 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
+    DrawPlan,
     LikelihoodRatio,
-    Look,
     MutualInformation,
     ReplaySampler,
     SampleBudget,
@@ -106,10 +106,10 @@ def test_a_model_from_a_file_is_that_from_memory(to_disk: Any) -> None:
 def test_directions_from_a_file_are_those_from_memory(
     gaussian_sampler: Any, to_disk: Any, game: Any
 ) -> None:
-    look = Look(draws=24, rank=4)
+    plan = DrawPlan(draws=24, rank=4)
 
     def found() -> Any:
-        about = {"target": None, "look": look, "stream": ("t",)}
+        about = {"target": None, "plan": plan, "stream": ("t",)}
         drawn = Draws(gaussian_sampler(root(), game=game), np.zeros(DIM), OTHERS)
         return measure(drawn, **about)
 
@@ -178,7 +178,7 @@ def peak() -> Iterator[Callable[[Callable[[], Any]], int]]:
     "make",
     [
         lambda: LikelihoodRatio(ReplaySampler(), budget=SampleBudget(80, 8, 10, 20)),
-        lambda: MutualInformation(ReplaySampler(), look=Look(draws=6, rank=4, fit=16)),
+        lambda: MutualInformation(ReplaySampler(), plan=DrawPlan(draws=6, rank=4, fit=16)),
     ],
 )
 @pytest.mark.usefixtures("flower_task")
@@ -216,7 +216,7 @@ def test_clients_of_a_large_model_are_asked_a_few_at_a_time(
 
     monkeypatch.setattr(of.grid, "send_and_receive", counted)
     monkeypatch.setattr(replay, "_MOST_REPLIES", 2 * 4 * 1000)
-    audited = of.start([MutualInformation(ReplaySampler(), look=Look(draws=4, rank=2))])
+    audited = of.start([MutualInformation(ReplaySampler(), plan=DrawPlan(draws=4, rank=2))])
     assert audited.failures == []
     assert [count for count in asked if count] == [5, *[2, 2, 1] * 8]
 
@@ -234,7 +234,7 @@ def test_too_little_room_is_said_before_anybody_trains(monkeypatch: pytest.Monke
             LikelihoodRatio(ReplaySampler(), budget=SampleBudget(120, 16, 10, 60)),
             "likelihood_ratio.auditor",
         ),
-        (MutualInformation(ReplaySampler(), look=Look(draws=8, rank=4)), "information.auditor"),
+        (MutualInformation(ReplaySampler(), plan=DrawPlan(draws=8, rank=4)), "information.auditor"),
     ):
         monkeypatch.setattr(f"leakmeter.auditors.{module}.check_room", refuse)
         assert auditor.limits(Project(dim=10**7, num_rounds=5)) == []  # clients are not known yet

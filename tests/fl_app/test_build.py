@@ -65,10 +65,10 @@ def test_mutual_information_takes_its_settings() -> None:
     [auditor] = build.auditors(config, 210)
     assert isinstance(auditor, MutualInformation)
     assert (auditor.every, auditor.target, auditor.observer) == (3, 4, "server")
-    assert (auditor.look.draws, auditor.look.rank) == (9, 5)
+    assert (auditor.plan.draws, auditor.plan.rank) == (9, 5)
     noised = replace(config, mi_target=-1, mi_rank=0, noise="central", clip_norm=1.0)
     [auditor] = build.auditors(noised, 210)
-    assert (auditor.target, auditor.look.rank, auditor.observer) == (None, None, "outsider")
+    assert (auditor.target, auditor.plan.rank, auditor.observer) == (None, None, "outsider")
 
 
 def test_mine_takes_its_settings_and_shares_the_draws_of_mutual_information() -> None:
@@ -83,11 +83,11 @@ def test_mine_takes_its_settings_and_shares_the_draws_of_mutual_information() ->
     )
     information, mine = build.auditors(config, 210)
     assert isinstance(mine, NeuralInformation)
-    assert (mine.every, mine.look.draws, mine.look.rank, mine.seed) == (-1, 9, 5, 4)
+    assert (mine.every, mine.plan.draws, mine.plan.rank, mine.seed) == (-1, 9, 5, 4)
     assert (mine.critics.count, mine.critics.steps) == (3, 2)
     assert mine.drawing is information.drawing
     [alone] = build.auditors(replace(config, auditors="mine", mi_rank=0), 210)
-    assert alone.look.rank == 8
+    assert alone.plan.rank == 8
 
 
 def limit_of(config: Config, client: int = 0) -> UpdateEntropy | None:

@@ -10,8 +10,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from leakmeter.auditors import (
     Auditor,
+    DrawPlan,
     LikelihoodRatio,
-    Look,
     MutualInformation,
     ReplaySampler,
     SampleBudget,
@@ -45,7 +45,7 @@ def replays() -> list[Auditor]:
     """Return the audits that send the messages of round 1 again."""
     return [
         LikelihoodRatio(ReplaySampler(), budget=QUICK),
-        MutualInformation(ReplaySampler(), every=0, look=Look(draws=4, rank=2)),
+        MutualInformation(ReplaySampler(), every=0, plan=DrawPlan(draws=4, rank=2)),
     ]
 
 

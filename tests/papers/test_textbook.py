@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.papers import textbook as book
+from leakmeter.papers.gaussian import delta_gaussian
 from tests.papers.small import Reproduced
 
 

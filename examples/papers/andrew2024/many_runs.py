@@ -19,7 +19,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.canaries.scores import one_fit
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
@@ -27,6 +27,7 @@ from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.audit import DELTA, SEED, STDS
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.gaussian import gaussian_sigma
 from leakmeter.papers.plot import Line, Panel
 
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)

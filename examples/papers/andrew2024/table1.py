@@ -13,11 +13,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from leakmeter.auditors.canaries.scores import one_fit
-from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.audit import SEED, STDS
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.gaussian import gaussian_sigma
 from leakmeter.papers.plot import Line, Panel
 
 _DELTA = 1e-6

@@ -23,11 +23,12 @@ import numpy as np
 from scipy.stats import binom
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.audit import DELTA, DIGITS, WRITERS, Runs, middle
 from leakmeter.papers.base import Cells, Comparison, Table, median_range
+from leakmeter.papers.gaussian import delta_gaussian, gaussian_sigma
 from leakmeter.papers.plot import Line, Panel
 
 Got: TypeAlias = Mapping[tuple[str, float, int], Runs]  # by federation, noise and repetitions

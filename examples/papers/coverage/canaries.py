@@ -38,10 +38,10 @@ from leakmeter.auditors.canaries.scores import (
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.finding import Bound
-from leakmeter.auditors.gaussian.pair import delta_gaussian, gaussian_sigma
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.papers.coverage.case import CONFIDENCE, Case, Coins, Rng, no_bound
+from leakmeter.papers.gaussian import delta_gaussian, gaussian_sigma
 
 CANARIES, GUESSES = 200, 40  # coins of a run, and how many of them the one-run bounds guess
 _DELTA, _SMALL_DELTA = 1e-5, 1e-6  # with coins, and where all canaries are in

@@ -19,9 +19,9 @@ from scipy.stats import laplace
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import anytime
-from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.coverage.case import ALLOWED, Coins, Rng
+from leakmeter.papers.gaussian import gaussian_sigma
 
 Counts = NDArray[np.int64]
 Shape = tuple[int, ...]  # streams, rounds, coins or trials
@@ -206,9 +206,20 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
 # Guesses of coins.
 
 
+def guess_bets(epsilons: Floats) -> Floats:
+    """Return ln of what bets on guesses of coins pay, (ε, 1, stakes, [right, wrong]).
+
+    At the odds of Steinke et al. 2023 (arXiv:2305.08846): under ε-DP a guess is right with
+    probability at most e^ε/(1 + e^ε).
+    """
+    right = np.log1p(anytime.STAKES * np.exp(-epsilons)[:, None])
+    wrong = np.broadcast_to(np.log1p(-anytime.STAKES), right.shape)
+    return np.stack([right, wrong], axis=-1)[:, None]
+
+
 def _guesses(draw: Guesses, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     is_right = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
-    against = anytime.guess_bets(np.array([epsilon]))[0]
+    against = guess_bets(np.array([epsilon]))[0]
     return _ever(against, _guess_counts(is_right), ALLOWED - ROUNDS * COINS * delta)
 
 

@@ -18,22 +18,23 @@ from scipy.special import log_ndtr
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.one_run import coin_bound
-from leakmeter.auditors.gaussian import pair
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.base import Cells, Table
 from leakmeter.papers.coverage.case import ALLOWED, Cell
+from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1, gaussian_sigma
 from leakmeter.papers.plot import Line, Panel
 
 ASKED: Final = 50.0
 DELTA: Final = 1e-5
-_CLASSICAL: Final = pair.classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)
-DELIVERED: Final = round(pair.epsilon_gaussian(DELTA, 1 / _CLASSICAL), 1)
+_CLASSICAL: Final = classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)
+DELIVERED: Final = round(epsilon_gaussian(DELTA, 1 / _CLASSICAL), 1)
 TARGETS: Final = (50.0, 60.0, 70.0)
 _ROUNDS: Final = range(1, 31)
 # What it is, its standard deviation, its ε, and the ε to refute.
 _NOISES: Final = {
     "flower": ("Flower's local noise", _CLASSICAL, DELIVERED, TARGETS),
-    "right": ("the right noise", pair.gaussian_sigma(ASKED, DELTA), ASKED, TARGETS[:1]),
+    "right": ("the right noise", gaussian_sigma(ASKED, DELTA), ASKED, TARGETS[:1]),
 }
 _SCALES: Final = {"paper": 200, "small": 4}  # runs
 _BOUNDS: Final = {"anytime": "bets", "split": "best threshold, failures split over the rounds"}

@@ -19,7 +19,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information.draws import Drawing, Draws, Look, measure
+from leakmeter.auditors.information.draws import Drawing, DrawPlan, Draws, measure
 from leakmeter.auditors.information.theory import NATS_PER_BIT, gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
@@ -187,7 +187,7 @@ def look(
     found = measure(
         Draws(sampler, model, hidden, noise_std * users),
         target=TARGET,
-        look=Look(draws=config.mi_draws, rank=config.mi_rank),
+        plan=DrawPlan(draws=config.mi_draws, rank=config.mi_rank),
         stream=("mi", name_of(config)),
         seed=SEED,
         drawing=_drawing(config, users),

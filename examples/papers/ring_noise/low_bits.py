@@ -19,12 +19,13 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from leakmeter.auditors._types import Floats, Vector
-from leakmeter.auditors.noise import IntegerNoise, distribution
+from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.papers.base import Cells, Table
+from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 _SCALES: Final = {"paper": 1000, "small": 40}
 _DIMS: Final = (10, 100, 400)
@@ -110,7 +111,7 @@ def _in_ring(total: Vector) -> Floats:
     """Return a client's update in a sum with the noise of three, as a secure sum shows it."""
     noise = IntegerNoise("skellam", 1 / _STEP**2 / 3)
     limits = RoundedNorms.of(float(np.linalg.norm(total)) / _STEP, len(total))
-    shares = RingNoise(_STEP, clip_range=100.0, limits=limits, noise=noise)
+    shares = RingNoise(_STEP, clip_range=100.0, limits=limits, sampler=noise.sampler)
     parts = [shares.applied(update, None) for update in (total, 0 * total, 0 * total)]
     return np.asarray(np.sum(parts, axis=0) * _STEP)
 

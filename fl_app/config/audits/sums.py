@@ -268,7 +268,7 @@ class MutualInformationSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the Gaussian audit of information, with the published bound if asked for."""
         from leakmeter.auditors import MutualInformation
-        from leakmeter.auditors.information.draws import Look
+        from leakmeter.auditors.information.draws import DrawPlan
         from leakmeter.auditors.information.theory import Theory
 
         config = run.config
@@ -276,7 +276,7 @@ class MutualInformationSettings(AuditorSettings):
             run.sampler(run.game_without_pair),
             target=run.one_client(config.mi_target),
             every=config.mi_every,
-            look=Look(
+            plan=DrawPlan(
                 draws=config.mi_draws, rank=config.mi_rank or None, pairs=config.mi_over_rounds
             ),
             theory=Theory(cases=_cases(run), batch_size=run.least_batch, limit=run.entropy_of),
@@ -329,13 +329,13 @@ class MineSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the audit of information by critics."""
         from leakmeter.auditors import Critics, NeuralInformation
-        from leakmeter.auditors.information.draws import Look
+        from leakmeter.auditors.information.draws import DrawPlan
 
         config = run.config
         return NeuralInformation(
             run.sampler(run.game_without_pair),
             every=config.mine_every,
-            look=Look(draws=config.mine_draws, rank=config.mi_rank or _RANK),
+            plan=DrawPlan(draws=config.mine_draws, rank=config.mi_rank or _RANK),
             critics=Critics(count=config.mine_critics, steps=config.mine_steps),
             limit=run.entropy_of,
             colluding=max(config.colluders, 0),

@@ -14,9 +14,10 @@ import pytest
 from scipy.special import log_ndtr
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.anytime import AnytimeBound, canary_bets, guess_bets, trial_bets
+from leakmeter.auditors.bounds.anytime import AnytimeBound, canary_bets, trial_bets
 from leakmeter.auditors.bounds.one_run import coin_bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.papers.coverage.streams import guess_bets
 
 # ln p at the middle of bins between all thresholds of a candidate.
 EDGES = np.array([0.5, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0])
@@ -207,14 +208,14 @@ def test_evidence_may_arrive_in_any_portions() -> None:
 
 def test_delta_is_paid_once_for_all_planned_coins() -> None:
     """A mechanism that reveals everything with chance δ refutes only if δ was not paid."""
-    revealed = np.ones(20, dtype=bool)
+    revealed = np.full(20, -50.0), np.arange(20) < 10
     paid = AnytimeBound(delta=0.1, planned=20, candidates=[1.0])
-    paid.add_guesses(revealed)
+    paid.add_canaries(*revealed)
     assert paid.value == 0  # 20·δ is more than any level: nothing can be refuted
     little = AnytimeBound(delta=1e-4, planned=20, candidates=[1.0])
-    assert little.add_guesses(revealed) == 1.0
+    assert little.add_canaries(*revealed) == 1.0
     with pytest.raises(ValueError, match="planned must be at least the number of coins bet on, 21"):
-        little.add_guesses([True])
+        little.add_canaries([-50.0], [True])
 
 
 def test_a_bound_says_that_it_holds_at_all_rounds_together() -> None:

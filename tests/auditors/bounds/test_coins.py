@@ -19,8 +19,9 @@ from leakmeter.auditors.bounds.one_run import (
     share_bound,
 )
 from leakmeter.auditors.bounds.rules import band_level
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import most_allowed, num_examples
 
 steady = settings(derandomize=True, deadline=None, max_examples=num_examples(60))

@@ -11,12 +11,9 @@ from scipy.stats import kstest, norm
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.gaussian.pair import (
-    classical_sigma_unsafe_above_epsilon_1,
-    epsilon_gaussian,
-    gaussian_sigma,
-)
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1, gaussian_sigma
 from tests.helpers.project import ROOT
 
 pytestmark = pytest.mark.usefixtures("flower_draws")  # the mod under audit is Flower's

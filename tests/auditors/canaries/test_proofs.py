@@ -25,9 +25,9 @@ from leakmeter.auditors.canaries.scores import (
     prove,
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
-from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many, most_allowed
 
 DELTA = 1e-6

@@ -12,13 +12,15 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from leakmeter.auditors.gaussian.pair import (
-    classical_sigma_unsafe_above_epsilon_1,
-    delta_gaussian,
     epsilon_between_gaussians,
     epsilon_gaussian,
+    tradeoff_gaussian,
+)
+from leakmeter.papers.gaussian import (
+    classical_sigma_unsafe_above_epsilon_1,
+    delta_gaussian,
     gaussian_sigma,
     log_delta_gaussian,
-    tradeoff_gaussian,
 )
 
 # mean_0, std_0, mean_1, std_1, delta, epsilon by 40-digit arithmetic. The last four are those at

@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
+    DrawPlan,
     LikelihoodRatio,
-    Look,
     MutualInformation,
     OneShotCanaries,
     ReplaySampler,
@@ -63,8 +63,13 @@ SPANNED = SampleBudget(fit=270, candidates=6, pilot=10, trials=20)
         3,
         [
             (lambda: LikelihoodRatio(ReplaySampler(), budget=QUICK, every=2), 3),
-            (lambda: MutualInformation(ReplaySampler(), look=Look(draws=6, rank=4)), 2),
-            (lambda: MutualInformation(ReplaySampler(), every=0, look=Look(draws=4, rank=30)), 2),
+            (lambda: MutualInformation(ReplaySampler(), plan=DrawPlan(draws=6, rank=4)), 2),
+            (
+                lambda: MutualInformation(
+                    ReplaySampler(), every=0, plan=DrawPlan(draws=4, rank=30)
+                ),
+                2,
+            ),
             (lambda: LikelihoodRatio(ReplaySampler(), budget=QUICK), 2),
             (lambda: LikelihoodRatio(ReplaySampler(), budget=SPANNED), 1),  # dense, with its span
         ],

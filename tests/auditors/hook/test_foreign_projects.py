@@ -27,9 +27,9 @@ from flwr.serverapp.strategy import (
 from leakmeter.auditors import (
     Audited,
     Auditor,
+    DrawPlan,
     Finding,
     LikelihoodRatio,
-    Look,
     MutualInformation,
     OneShotCanaries,
     ReplaySampler,
@@ -87,7 +87,7 @@ def panel() -> list[Auditor]:
     return [
         OneShotCanaries(seats=2),
         LikelihoodRatio(ReplaySampler(), budget=QUICK),
-        MutualInformation(ReplaySampler(), every=0, look=Look(draws=8, rank=2)),
+        MutualInformation(ReplaySampler(), every=0, plan=DrawPlan(draws=8, rank=2)),
     ]
 
 

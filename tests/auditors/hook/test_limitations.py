@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
+    DrawPlan,
     LikelihoodRatio,
-    Look,
     MutualInformation,
     OneShotCanaries,
     ReplaySampler,
@@ -104,12 +104,12 @@ def test_few_clients_that_hide_one_another_are_said(clients: int, lines: list[st
 
 
 def test_few_draws_for_so_many_directions_are_said() -> None:
-    auditor = MutualInformation(ReplaySampler(), look=Look(draws=6, rank=8))
+    auditor = MutualInformation(ReplaySampler(), plan=DrawPlan(draws=6, rank=8))
     assert said(auditor, clients=5) == [
         "6 draws of 3 honest clients allow 2 of 8 directions: the others need more draws"
     ]
     assert said(auditor, clients=14) == []
-    whole = MutualInformation(ReplaySampler(), look=Look(draws=16, rank=None))
+    whole = MutualInformation(ReplaySampler(), plan=DrawPlan(draws=16, rank=None))
     with pytest.raises(
         UnableError, match="draws must be above 10000 to look at all 10000 coordinates"
     ):

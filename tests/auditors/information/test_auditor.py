@@ -12,7 +12,7 @@ from leakmeter.auditors import MutualInformation, check_auditor
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.draws import Look
+from leakmeter.auditors.information.draws import DrawPlan
 from leakmeter.auditors.information.findings import QUANTITY, WHOLE
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
@@ -39,7 +39,7 @@ def made(sampler, **settings) -> MutualInformation:
     """Return the auditor with settings of all its values side by side."""
     grouped = {
         name: value(**{f.name: settings.pop(f.name) for f in fields(value) if f.name in settings})
-        for name, value in (("look", Look), ("theory", Theory))
+        for name, value in (("plan", DrawPlan), ("theory", Theory))
     }
     return MutualInformation(sampler, **grouped, **settings)
 

@@ -9,7 +9,13 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Critics, Look, MutualInformation, NeuralInformation, check_auditor
+from leakmeter.auditors import (
+    Critics,
+    DrawPlan,
+    MutualInformation,
+    NeuralInformation,
+    check_auditor,
+)
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
@@ -38,8 +44,8 @@ def view_of(server_round: int = 1, *, clients: int = CLIENTS, dim: int = DIM, **
 
 def audited(sampler, *views: RoundView, **settings) -> tuple[list[Finding], list[Finding]]:
     """Return the findings of all rounds and of the run."""
-    look = Look(draws=settings.pop("draws", 8), rank=settings.pop("rank", DIM))
-    auditor = NeuralInformation(sampler, look=look, **({"critics": QUICK} | settings))
+    plan = DrawPlan(draws=settings.pop("draws", 8), rank=settings.pop("rank", DIM))
+    auditor = NeuralInformation(sampler, plan=plan, **({"critics": QUICK} | settings))
     auditor.begin(DIM, len(views))
     rounds = [f for view in views for f in auditor.observe(view)]
     return rounds, list(auditor.report())
@@ -97,7 +103,7 @@ def test_it_looks_along_the_directions_of_log_det(gaussian_sampler) -> None:
     seen = {}
     for cls in (MutualInformation, NeuralInformation):
         more = {"critics": QUICK} if cls is NeuralInformation else {}
-        auditor = cls(gaussian_sampler(spectrum), look=Look(draws=8, rank=5), seed=3, **more)
+        auditor = cls(gaussian_sampler(spectrum), plan=DrawPlan(draws=8, rank=5), seed=3, **more)
         auditor.begin(20, 1)
         auditor.observe(view_of(dim=20))
         seen[cls] = auditor.drawing._found
@@ -127,9 +133,9 @@ class Counted(UpdateSampler):
 def test_two_auditors_that_share_their_draws_train_nobody_twice(gaussian_sampler) -> None:
     alone = audited(gaussian_sampler(EYE), view_of(), view_of(2))
     sampler = Counted(gaussian_sampler(EYE))
-    look = Look(draws=8, rank=DIM)
-    information = MutualInformation(sampler, look=look)
-    mine = NeuralInformation(sampler, look=look, critics=QUICK)
+    plan = DrawPlan(draws=8, rank=DIM)
+    information = MutualInformation(sampler, plan=plan)
+    mine = NeuralInformation(sampler, plan=plan, critics=QUICK)
     mine.drawing = information.drawing
     found = []
     for auditor in (information, mine):
@@ -212,10 +218,10 @@ def test_nothing_says_what_critics_find_in_their_training_draws(gaussian_sampler
 
 def test_it_says_before_training_where_critics_say_nothing(gaussian_sampler) -> None:
     sampler = gaussian_sampler(np.eye(300))
-    many = NeuralInformation(sampler, look=Look(draws=8, rank=250))
+    many = NeuralInformation(sampler, plan=DrawPlan(draws=8, rank=250))
     [words] = many.limits(Project(dim=300, num_rounds=2))
     assert words.startswith("critics find nothing along 250 directions")
-    few = NeuralInformation(sampler, look=Look(draws=8, rank=4))
+    few = NeuralInformation(sampler, plan=DrawPlan(draws=8, rank=4))
     assert few.limits(Project(dim=300, num_rounds=2, clients=12)) == []
     [words] = few.limits(Project(dim=300, num_rounds=2, clients=2))
     assert words.endswith("critics need 20: use at least 10 draws")
@@ -226,8 +232,8 @@ def test_it_says_before_training_where_critics_say_nothing(gaussian_sampler) -> 
     ("wrong", "words"),
     [
         ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
-        ({"look": Look(draws=7)}, "draws must be at least 8, got 7"),
-        ({"look": Look(rank=None)}, r"rank must be a number of directions, got None: .* use 8"),
+        ({"plan": DrawPlan(draws=7)}, "draws must be at least 8, got 7"),
+        ({"plan": DrawPlan(rank=None)}, r"rank must be a number of directions, got None: .* use 8"),
         ({"observer": "wire"}, "observer must be 'server' or 'outsider', got 'wire'"),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors import Finding, Look, MutualInformation, RoundView
+from leakmeter.auditors import DrawPlan, Finding, MutualInformation, RoundView
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.checks import check_auditor
@@ -159,7 +159,7 @@ def test_directions_are_as_many_as_the_pairs_allow() -> None:
 def audited(strength: float, **theory: Any) -> Finding:
     """Return the finding of the auditor over three rounds of four clients."""
     auditor = MutualInformation(
-        DataSampler(), look=Look(draws=8, rank=DIM, pairs=PAIRS), theory=Theory(**theory)
+        DataSampler(), plan=DrawPlan(draws=8, rank=DIM, pairs=PAIRS), theory=Theory(**theory)
     )
     auditor.begin(DIM, 3)
     model = np.array([strength, 0.0, 0.0])
@@ -202,16 +202,16 @@ def test_the_entropy_of_the_records_counts_once() -> None:
 
 
 def test_other_games_are_named_before_training() -> None:
-    look = Look(draws=8, rank=2, pairs=40)
+    plan = DrawPlan(draws=8, rank=2, pairs=40)
     project = Project(dim=DIM, num_rounds=2, clients=6)
-    (said,) = MutualInformation(DataSampler("rerun"), look=look).limits(project)
+    (said,) = MutualInformation(DataSampler("rerun"), plan=plan).limits(project)
     assert "measured in the game independent only" in said
-    auditor = MutualInformation(DataSampler(), look=replace(look, pairs=10**5))
+    auditor = MutualInformation(DataSampler(), plan=replace(plan, pairs=10**5))
     auditor.begin(DIM, 2)
     (said,) = auditor.limits(project)
     assert "trains a client 400,016 times more, 200,008 times in each audited round" in said
 
 
 def test_it_keeps_the_contract_of_auditors() -> None:
-    look = Look(draws=8, rank=2, pairs=24)
-    check_auditor(lambda: MutualInformation(DataSampler(), look=look, every=3))
+    plan = DrawPlan(draws=8, rank=2, pairs=24)
+    check_auditor(lambda: MutualInformation(DataSampler(), plan=plan, every=3))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors import Audited, Look, MutualInformation, ReplaySampler
+from leakmeter.auditors import Audited, DrawPlan, MutualInformation, ReplaySampler
 
 
 @pytest.mark.parametrize("loud", [1.0, 4.0])
@@ -27,7 +27,7 @@ def test_a_foreign_app_is_audited_by_replay(federation: Any, loud: float) -> Non
 
     app = Foreign(5)
     inner = FedAvg(min_train_nodes=5, min_available_nodes=5, fraction_evaluate=0.0)
-    audited = Audited(inner, [MutualInformation(ReplaySampler(), look=Look(draws=30, rank=4))])
+    audited = Audited(inner, [MutualInformation(ReplaySampler(), plan=DrawPlan(draws=30, rank=4))])
     audited.start(app.grid, app.arrays(), num_rounds=1)
     assert audited.failures == []
     found = audited.findings()[0]

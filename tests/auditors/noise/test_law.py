@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise import IntegerNoise
 from leakmeter.auditors.noise.integer import BETA, LEAST_STD, MAX_NORM, MAX_STD, RoundedNorms
+from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 
 def bessel_series(k: int, variance: Fraction, terms: int = 60) -> Fraction:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise import IntegerNoise, distribution, integer
+from leakmeter.auditors.noise import distribution, integer
 from leakmeter.auditors.noise.integer import LEAST_STD, MAX_STD
+from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 LAWS = ("skellam", "discrete-gaussian")
 DRAWS = 200_000

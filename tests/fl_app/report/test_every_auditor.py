@@ -34,7 +34,7 @@ from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.finding import Limitation, RunWarning, ThreatModel
-from leakmeter.auditors.information.draws import Look
+from leakmeter.auditors.information.draws import DrawPlan
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition
@@ -77,8 +77,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     auditors: list[Auditor] = [
         OneShotCanaries(seats=20, delta=DELTA),
         LikelihoodRatio(sampler, budget=SampleBudget(fit=200, candidates=5, pilot=10, trials=60)),
-        MutualInformation(sampler, look=Look(draws=40, rank=3)),
-        NeuralInformation(sampler, look=Look(draws=40, rank=3), critics=Critics(steps=1)),
+        MutualInformation(sampler, plan=DrawPlan(draws=40, rank=3)),
+        NeuralInformation(sampler, plan=DrawPlan(draws=40, rank=3), critics=Critics(steps=1)),
         RecordLikelihoodRatio(_case, budget=RecordBudget(pairs=2, pilot=20, trials=100)),
         Membership(lambda model: (model[:30] ** 2, model[:30] ** 2 + 3.0), delta=DELTA),
         SpanCondition(),

@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import ks_2samp
 
 from leakmeter.auditors.canaries.scores import one_fit
-from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.papers.gaussian import gaussian_sigma
 
 DELTA = 1e-6
 

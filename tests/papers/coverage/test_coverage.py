@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_rounds
 from leakmeter.papers.coverage import canaries, streams, trials
 from leakmeter.papers.coverage.canaries import Run, bounds_of
 from leakmeter.papers.coverage.case import most_allowed
+from leakmeter.papers.gaussian import delta_gaussian
 from tests.papers.small import RESULTS, Reproduced, read_cells, read_rows
 
 UNCONDITIONAL = {

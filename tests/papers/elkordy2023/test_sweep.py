@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.finding import PerClient
-from leakmeter.auditors.information.draws import Draws, Look, measure
+from leakmeter.auditors.information.draws import DrawPlan, Draws, measure
 from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.papers.base import audited_run
 from leakmeter.papers.elkordy2023 import page
@@ -226,7 +226,7 @@ def test_a_run_of_the_command_line_and_the_experiments_measure_the_same() -> Non
     measured = measure(
         Draws(sampler, model, per_client.clients),
         target=None,
-        look=Look(draws=8, rank=2),
+        plan=DrawPlan(draws=8, rank=2),
         stream=("mutual-information", config.seed, 1),
         seed=config.seed,
     )

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc
 
-from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.gaussian import delta_gaussian
 from leakmeter.papers.ngo2024.ldp.curve import ldp_curve
 from leakmeter.papers.ngo2024.ldp.irwin_hall import IrwinHall
 from leakmeter.papers.ngo2024.ldp.loss_distribution import gamma_loss, irwin_hall_loss, loss_cells

@@ -6,6 +6,8 @@ all others, the noise of colluders, and the two rounded updates that the client 
 have sent. After subtraction one of these two is left, plus independent noise of a known
 distribution on each coordinate. So the score is a sum of exact log-ratios, and no test is better
 (Neyman and Pearson).
+
+The distribution of the noise is exact, too: `IntegerNoise.log_pmf`, of one share or of a sum.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +25,82 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims, Trials
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
-from leakmeter.auditors.noise import IntegerNoise
+from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise.integer import IntegerDistribution, Sampler, check_variance
 
 Integers = NDArray[np.int64]
 # Given a number of coordinates, draws this many integers of one share, as a client does.
 DrawShare = Callable[[int], Integers]
+
+
+@dataclass(frozen=True)
+class IntegerNoise:
+    """One client's share of integer noise, or the server's noise, per coordinate.
+
+    Attributes:
+        distribution: Name of its distribution, which is over integers.
+        variance: Variance of a Skellam, or the parameter σ² of a discrete Gaussian, in squared
+            steps.
+    """
+
+    distribution: str
+    variance: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(distribution(self.distribution), IntegerDistribution):
+            raise ValueError(f"distribution must be over integers, got {self.distribution!r}")
+        check_variance(self.variance)
+
+    @property
+    def family(self) -> IntegerDistribution:
+        """Its distribution."""
+        found = distribution(self.distribution)
+        assert isinstance(found, IntegerDistribution)
+        return found
+
+    @property
+    def sampler(self) -> Sampler:
+        """Draws it."""
+        return Sampler.of(self.family, self.variance)
+
+    def weights(self) -> list[int]:
+        """Return integers in proportion to P(0), P(1), …; the other side is the same."""
+        return self.family.weights(Fraction(self.variance))
+
+    def log_pmf(self, shares: int = 1) -> Vector:
+        """Return ln P(|k|) of the sum of `shares` independent draws, for k = 0, 1, …
+
+        Relative errors of P are about 1e-13; outcomes below 1e-40 are left out.
+        """
+        return _log_pmf_of_sum(self, shares)
+
+
+@lru_cache(maxsize=16)
+def _log_pmf_of_sum(noise: IntegerNoise, shares: int) -> Vector:
+    if noise.distribution == "skellam":  # sums of shares are Skellam again
+        return _log_side(noise.family.weights(Fraction(noise.variance) * shares))
+    side = np.exp(_log_side(noise.weights()))
+    both = np.concatenate([side[:0:-1], side])
+    total, left = np.ones(1), shares
+    while left:  # powers by squaring; sums of positive numbers lose no digits
+        if left & 1:
+            total = _trimmed(np.convolve(total, both))
+        both, left = (_trimmed(np.convolve(both, both)) if left > 1 else both), left >> 1
+    side = total[len(total) // 2 :]
+    return np.asarray(np.log(side / (side[0] + 2 * side[1:].sum())))
+
+
+def _log_side(weights: list[int]) -> Vector:
+    """Return ln P(0), ln P(1), … from weights of one side."""
+    total = weights[0] + 2 * sum(weights[1:])
+    # math.log takes integers of any size.
+    return np.array([math.log(weight) for weight in weights]) - math.log(total)
+
+
+def _trimmed(pmf: Vector) -> Vector:
+    """Return a symmetric pmf without outcomes that are too rare to matter."""
+    kept = np.flatnonzero(pmf > 1e-44 * pmf.max())
+    return pmf[kept[0] : kept[-1] + 1]
 
 
 @dataclass(frozen=True, eq=False)

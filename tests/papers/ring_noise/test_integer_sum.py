@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.likelihood_ratio.integer_sum import IntegerSum
-from leakmeter.auditors.noise import IntegerNoise
 from leakmeter.auditors.noise.distribution import Grid
 from leakmeter.auditors.noise.integer import RoundedNorms
 from leakmeter.auditors.verdict.order import covers
 from leakmeter.clients.protection.noise_mod import to_integers
+from leakmeter.papers.ring_noise.integer_sum import IntegerNoise, IntegerSum
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.protection.client_noise import Distributed
