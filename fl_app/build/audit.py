@@ -32,7 +32,7 @@ from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.data.partition import deal, draw
+from leakmeter.fl_app.data.partition import Scheme
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
@@ -232,11 +232,9 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
         schemes = "iid, dirichlet or dirichlet-labels"
         allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
         raise out_of_range("--partition", allowed, config.partition)
-    scheme = (task.dataset.train_y, config.partition, config.dirichlet)
+    scheme = Scheme(task.dataset.train_y, config.partition, config.dirichlet)
     pool = np.arange(len(task.dataset.train_y))
     if game == "partition":
-        return Dealt(pool=pool, num_clients=config.clients, deal=partial(deal, *scheme))
+        return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
     holds_out = game == "independent-held-out"
-    return Fresh(
-        pool=pool, num_clients=config.clients, draw=partial(draw, *scheme), holds_out=holds_out
-    )
+    return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw, holds_out=holds_out)
