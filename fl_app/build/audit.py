@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, Literal, cast
@@ -172,7 +172,11 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     """
     run = AuditRun(config)
     made = [AUDITORS[name].make(run) for name in dict.fromkeys(config.auditor_names)]
-    _share_draws(made)
+    # The audits of information draw once: they have the same sampler and the same seed.
+    drawing = next((one.drawing for one in made if isinstance(one, MutualInformation)), None)
+    for one in made:
+        if isinstance(one, NeuralInformation) and drawing is not None:
+            one.drawing = drawing
     share_confidence(made)
     for auditor in made:
         auditor.watch = watch
@@ -181,14 +185,6 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         except ValueError as error:
             raise ConfigError(f"auditor {auditor.name}: {error}") from None
     return made
-
-
-def _share_draws(made: Sequence[Auditor]) -> None:
-    """Let the audits of information draw once: they have the same sampler and the same seed."""
-    drawing = next((one.drawing for one in made if isinstance(one, MutualInformation)), None)
-    for one in made:
-        if isinstance(one, NeuralInformation) and drawing is not None:
-            one.drawing = drawing
 
 
 def sampler_for(
