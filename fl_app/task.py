@@ -32,9 +32,8 @@ from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import unknown_name
-from leakmeter.fl_app.config.models import MODELS, Layers
 from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.config.tables import ALGORITHMS
+from leakmeter.fl_app.config.tables import ALGORITHMS, MODELS, Layers
 from leakmeter.fl_app.data.dataset import Dataset, dealt
 from leakmeter.fl_app.data.partition import Sizes, sizes
 from leakmeter.strategies.grid import Delivery, current_delivery
@@ -106,7 +105,7 @@ def build_model(name: str, input_shape: Sequence[int], num_classes: int, seed: i
     """Return the model `name`, from (batch, *input_shape) to logits (batch, num_classes).
 
     Args:
-        name: One of `fl_app.config.models.MODELS`.
+        name: One of `fl_app.config.tables.MODELS`.
         input_shape: Shape of one record.
         num_classes: Number of logits.
         seed: The run's seed; the same seed gives the same initial parameters, drawn as torch's own

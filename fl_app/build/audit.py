@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, Literal, cast
@@ -32,7 +32,7 @@ from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.data.partition import deal, draw
+from leakmeter.fl_app.data.partition import Scheme
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
@@ -172,7 +172,11 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     """
     run = AuditRun(config)
     made = [AUDITORS[name].make(run) for name in dict.fromkeys(config.auditor_names)]
-    _share_draws(made)
+    # The audits of information draw once: they have the same sampler and the same seed.
+    drawing = next((one.drawing for one in made if isinstance(one, MutualInformation)), None)
+    for one in made:
+        if isinstance(one, NeuralInformation) and drawing is not None:
+            one.drawing = drawing
     share_confidence(made)
     for auditor in made:
         auditor.watch = watch
@@ -181,14 +185,6 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         except ValueError as error:
             raise ConfigError(f"auditor {auditor.name}: {error}") from None
     return made
-
-
-def _share_draws(made: Sequence[Auditor]) -> None:
-    """Let the audits of information draw once: they have the same sampler and the same seed."""
-    drawing = next((one.drawing for one in made if isinstance(one, MutualInformation)), None)
-    for one in made:
-        if isinstance(one, NeuralInformation) and drawing is not None:
-            one.drawing = drawing
 
 
 def sampler_for(
@@ -232,11 +228,9 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
         schemes = "iid, dirichlet or dirichlet-labels"
         allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
         raise out_of_range("--partition", allowed, config.partition)
-    scheme = (task.dataset.train_y, config.partition, config.dirichlet)
+    scheme = Scheme(task.dataset.train_y, config.partition, config.dirichlet)
     pool = np.arange(len(task.dataset.train_y))
     if game == "partition":
-        return Dealt(pool=pool, num_clients=config.clients, deal=partial(deal, *scheme))
+        return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
     holds_out = game == "independent-held-out"
-    return Fresh(
-        pool=pool, num_clients=config.clients, draw=partial(draw, *scheme), holds_out=holds_out
-    )
+    return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw, holds_out=holds_out)

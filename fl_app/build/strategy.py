@@ -15,9 +15,9 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
-from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.config import SUM_SETTINGS, Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.fl_app.config.field import option
+from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.tables import PATTERNS, SERVERS
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed, server_keys
 from leakmeter.fl_app.task import load_task, record_rule
@@ -150,9 +150,19 @@ def _masked(strategy: Strategy, config: Config) -> Masked:
         topology.plan(config.cohort)
         Quantiser(max_clients=config.cohort, **noise, **shape)
     except CoarseError as error:
-        raise CoarseNoiseError(_coarse(config, str(error))) from None
+        raise CoarseNoiseError(
+            f"--noise-distribution {config.noise_distribution} must have enough noise for its "
+            f"grid, got --secagg-bits {config.secagg_bits} and --noise-multiplier "
+            f"{config.noise_multiplier:g}: {error}. Try --secagg-bits "
+            f"{min(2 * config.secagg_bits, 64)}."
+        ) from None
     except ValueError as error:
-        raise ConfigError(_advice(config, str(error))) from None
+        shown = ", ".join(f"{kebab(name)} {getattr(config, name):g}" for name in SUM_SETTINGS)
+        raise ConfigError(
+            f"--secagg must have settings that fit {config.cohort} clients per round, got {shown}: "
+            f"{error}; use fewer colluders, a higher threshold, more neighbours (0 = all) or more "
+            "bits"
+        ) from None
     return Masked(
         strategy,
         threshold=topology.threshold,
@@ -195,26 +205,6 @@ def _topology(config: Config) -> Topology:
             max_abort=1.0 if config.dropout else standard.max_abort,
             trusted=server_keys(config, is_deployed()),
         ),
-    )
-
-
-def _coarse(config: Config, reason: str) -> str:
-    """Return why integer noise cannot be added as set, and what to change."""
-    return (
-        f"--noise-distribution {config.noise_distribution} must have enough noise for its grid, "
-        f"got --secagg-bits {config.secagg_bits} and --noise-multiplier "
-        f"{config.noise_multiplier:g}: {reason}. Try --secagg-bits "
-        f"{min(2 * config.secagg_bits, 64)}."
-    )
-
-
-def _advice(config: Config, reason: str) -> str:
-    """Return why a secure sum cannot be made as set, and what to change."""
-    names = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
-    shown = ", ".join(f"{option(name)[2:]} {getattr(config, name):g}" for name in names)
-    return (
-        f"--secagg must have settings that fit {config.cohort} clients per round, got {shown}: "
-        f"{reason}; use fewer colluders, a higher threshold, more neighbours (0 = all) or more bits"
     )
 
 
@@ -304,35 +294,26 @@ def _multiplier(config: Config, _: bool) -> float:
     def excess(log_multiplier: float) -> float:
         one = replace(config, noise_multiplier=math.exp(log_multiplier))
         # In logs the curve is nearly straight. No guarantee at all is a large number, and so is 0.
-        epsilon = _planned_epsilon(one)
+        try:
+            epsilon = planned_guarantee(one).value
+        except (CoarseNoiseError, CoarseError):  # its integer noise would be too small for its grid
+            epsilon = math.inf
         return math.log(min(max(epsilon, 1e-300), 1e300) / target)
 
     low, high = math.log(_LEAST), math.log(most)
     if excess(high) > 0:
+        # Rounding in a small ring may move sums further than noise hides.
+        rounds_off = config.noise_distribution != "gaussian" and config.has_sums
+        more = f", or more --secagg-bits than {config.secagg_bits}" if rounds_off else ""
         raise ConfigError(
             f"--target-epsilon must be one that noise of at most {most:.4g} times the clip norm "
             f"reaches in {config.rounds} rounds, got {target:g}; use fewer rounds, more clients "
-            f"or a larger target{_or_bits(config)}"
+            f"or a larger target{more}"
         )
     if excess(low) <= 0:  # a plan in which nobody takes part
         return _LEAST
     root = brentq(excess, low, high, xtol=1e-9)
     return _rounded_up(math.exp(root + 2e-9))
-
-
-def _or_bits(config: Config) -> str:
-    """Return what else helps where rounding in a small ring moves sums further than noise hides."""
-    if config.noise_distribution == "gaussian" or not config.has_sums:
-        return ""
-    return f", or more --secagg-bits than {config.secagg_bits}"
-
-
-def _planned_epsilon(config: Config) -> float:
-    """Return ε of the plan; infinite where its integer noise would be too small for its grid."""
-    try:
-        return planned_guarantee(config).value
-    except (CoarseNoiseError, CoarseError):
-        return math.inf
 
 
 def _rounded_up(value: float) -> float:

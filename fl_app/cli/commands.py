@@ -1,17 +1,18 @@
-"""The small commands: `leakmeter reproduce`, `leakmeter watch` and `leakmeter keys`."""
+"""The small commands: `leakmeter report`, `replay`, `reproduce`, `watch` and `keys`."""
 
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from leakmeter.fl_app.cli.run import add_address, add_setting, check_port, given_settings
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import number_or_text
+from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.settings import ENGINES
-from leakmeter.fl_app.live import HOST, PORT
 
 # The experiments are no part of an installation. A checkout has them in examples/papers, and offers
 # them under this name.
@@ -35,6 +36,151 @@ examples:
   %(prog)s list trusted.txt
       check a list of public lines
 """
+_REPORT = """\
+Writes a page about one run, or compares several: what leaks, to whom, how
+strong the evidence is, and what to do. The page is one file that fetches
+nothing. An unfinished run is shown as far as it went. --text prints the same
+here.
+"""
+_REPLAY = """\
+Audits a recorded run again, without training: with other auditors, or with
+other settings of theirs. The run must have been recorded with --auditors
+...,recorder. The same settings give the same findings. Settings that you leave
+out are those of the recorded run.
+"""
+_REPLAY_MORE = """\
+Settings of the training and of the canaries are those of the recorded run and
+cannot be changed.
+An interrupted run is audited as far as it was recorded.
+"""
+# Where the data are; everything else that is not about audits belongs to the recorded run.
+_ELSEWHERE = ("data-dir", "download")
+
+
+def set_up_report(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.description = _REPORT
+    parser.set_defaults(call=_report)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="file to write (default: report.html in the run's folder; for several runs, "
+        "report.html in the current folder)",
+    )
+    parser.add_argument(
+        "--text",
+        action="store_true",
+        help="print the verdict and all details here instead of writing a page",
+    )
+    parser.add_argument("--csv", metavar="DIR", help="write findings, rounds and curves as CSV too")
+    parser.add_argument(
+        "--pictures",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="show the PNG files of this folder as reconstructions; can be repeated",
+    )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    """Write the page, and the tables if asked for; with --text print everything instead."""
+    if arguments.text:
+        return _print(arguments)
+    from leakmeter.auditors.run_log import write_atomically
+    from leakmeter.fl_app.report import NAME
+    from leakmeter.fl_app.report.read import read_runs
+
+    runs = read_runs([Path(run) for run in arguments.runs])
+    # After a wrong folder has been refused: the page takes a second to import.
+    from leakmeter.fl_app.report.export import write_csv
+    from leakmeter.fl_app.report.html import page
+
+    here = runs[0].folder if len(runs) == 1 else Path.cwd()
+    out = Path(arguments.out).expanduser() if arguments.out else here / NAME
+    galleries = [Path(folder).expanduser() for folder in arguments.pictures]
+    if empty := [folder for folder in galleries if not any(folder.glob("*.png"))]:
+        raise ConfigError(f"--pictures must be a folder with PNG files, got {empty[0]}")
+    try:
+        _check_page(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, page(runs, galleries))
+        tables = write_csv(runs, Path(arguments.csv).expanduser()) if arguments.csv else []
+    except OSError as error:
+        raise ConfigError(f"{error.filename} must be writable: {error.strerror}") from None
+    except UnicodeEncodeError:  # what a run wrote has been checked, the names of its files have not
+        raise ConfigError(f"RUN must have a name in Unicode, got {arguments.runs}") from None
+    about = "" if len(runs) == 1 else f" comparing {len(runs)} runs"
+    print(f"page{about}: {out.absolute()}")
+    for path in tables:
+        print(f"table: {path.absolute()}")
+    return 0
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    """Print what each run says in full."""
+    from leakmeter.fl_app.report.export import text
+    from leakmeter.fl_app.report.read import read_runs
+
+    if unused := [name for name in ("out", "csv") if getattr(arguments, name)]:
+        raise ConfigError(f"--text writes no file; leave out --{unused[0]}")
+    for run in read_runs([Path(one) for one in arguments.runs]):
+        print("\n".join(text(run, is_named=len(arguments.runs) > 1)))
+    return 0
+
+
+def _check_page(path: Path) -> None:
+    """Refuse to write over anything but an earlier page."""
+    from leakmeter.fl_app.report.html import GENERATOR
+
+    if not path.exists():
+        return
+    if not path.is_file() or GENERATOR not in path.read_text(encoding="utf-8", errors="replace"):
+        raise ConfigError(
+            f"--out must be a new file or an earlier page, got {path}. Name another file"
+        )
+
+
+def set_up_replay(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.description, parser.epilog = _REPLAY, _REPLAY_MORE
+    parser.set_defaults(call=_replay)
+    parser.add_argument("run", metavar="RUN", help="folder of a recorded run, or its recording")
+    parser.add_argument(
+        "--out", metavar="DIR", help="new folder for the results (default: <RUN>-replay)"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
+    )
+    group = parser.add_argument_group("Audit")
+    for spec in fields(Config):
+        is_ours = spec.metadata["group"] == "audit" or kebab(spec.name) in _ELSEWHERE
+        # The others are known too, so that giving one is refused with the reason.
+        add_setting(group, spec, spec.metadata["help"] if is_ours else argparse.SUPPRESS)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    """Audit the recorded run and print where the results are."""
+    from leakmeter.fl_app.run.replay import audit_again, free_folder, open_recorded
+
+    # A mistake here needs no torch, so that is imported after it.
+    recorded = open_recorded(Path(arguments.run))
+    config = recorded.settings(given_settings(arguments))
+    from leakmeter.fl_app.report.read import REPLAY_OF
+    from leakmeter.fl_app.run.progress import Progress, set_flower_log
+    from leakmeter.fl_app.run.run import end
+
+    set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
+    progress = Progress()
+    out = free_folder(arguments.out, recorded.run)
+    try:
+        outcome = audit_again(recorded, config, out, progress)
+    except KeyboardInterrupt:
+        progress.stop()
+        progress.say("interrupted; a replay cannot be resumed, start it again")
+        return 130
+    has_page = end(out, config.to_mapping() | {REPLAY_OF: str(recorded.run)}, outcome, progress)
+    return 1 if outcome.failures or not has_page else 0
 
 
 def set_up_reproduce(parser: argparse.ArgumentParser) -> None:
@@ -100,29 +246,6 @@ def set_up_watch(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(call=_watch)
     parser.add_argument("run", metavar="DIR", help="folder of a run")
     add_address(parser)
-
-
-def add_address(parser: argparse._ActionsContainer) -> None:
-    """Add the options that say where a page is served."""
-    parser.add_argument(
-        "--port",
-        type=partial(number_or_text, int),
-        metavar="N",
-        help=f"port of the live page (default: {PORT} or the next)",
-    )
-    parser.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        default=HOST,
-        help=f"address of the live page; anybody who reaches it can read it (default: {HOST}, "
-        "this machine only)",
-    )
-
-
-def check_port(port: int | str | None) -> None:
-    """Refuse a port that no machine has."""
-    if isinstance(port, str) or (port is not None and not 0 <= port < 65536):
-        raise ConfigError(f"--port must be from 0 (any free port) to 65535, got {port}")
 
 
 def _watch(arguments: argparse.Namespace) -> int:

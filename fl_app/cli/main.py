@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import commands, gate, replay, report, run
+from leakmeter.fl_app.cli import commands, gate, run
 from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest, unknown_name
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 
@@ -252,10 +252,10 @@ def _quoted(text: str) -> str:
 
 _COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.set_up,
-    "report": report.set_up,
+    "report": commands.set_up_report,
     "gate": gate.set_up,
     "reproduce": commands.set_up_reproduce,
-    "replay": replay.set_up,
+    "replay": commands.set_up_replay,
     "watch": commands.set_up_watch,
     "keys": commands.set_up_keys,
     "completion": _set_up_completion,

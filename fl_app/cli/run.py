@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.cli.commands import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, RayError
 from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
 from leakmeter.fl_app.job import settled
-from leakmeter.fl_app.live import HOST
+from leakmeter.fl_app.live import HOST, PORT
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.live.server import LiveServer
@@ -125,6 +124,29 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
     group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
     if meta["was"]:
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
+
+
+def add_address(parser: argparse._ActionsContainer) -> None:
+    """Add the options that say where a page is served."""
+    parser.add_argument(
+        "--port",
+        type=partial(number_or_text, int),
+        metavar="N",
+        help=f"port of the live page (default: {PORT} or the next)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default=HOST,
+        help=f"address of the live page; anybody who reaches it can read it (default: {HOST}, "
+        "this machine only)",
+    )
+
+
+def check_port(port: int | str | None) -> None:
+    """Refuse a port that no machine has."""
+    if isinstance(port, str) or (port is not None and not 0 <= port < 65536):
+        raise ConfigError(f"--port must be from 0 (any free port) to 65535, got {port}")
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:

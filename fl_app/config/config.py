@@ -33,7 +33,7 @@ OUT, RESUME = "out", "resume"
 CALIBRATED = "calibrated.toml"
 
 _SIZES = ("clients", "sample", "canary-seats", "rounds")
-_SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
+SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
 _ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
 
@@ -170,7 +170,7 @@ def _check_sum(config: Settings) -> None:
     """Require a secure sum for its settings, and enough clients to mask with."""
     if config.secagg == "off":
         for spec in fields(config):
-            if spec.name in _SUM_SETTINGS and getattr(config, spec.name) != spec.default:
+            if spec.name in SUM_SETTINGS and getattr(config, spec.name) != spec.default:
                 allowed = f"{spec.default:g} with --secagg off, which has no secure sum"
                 fix = f"Leave out {option(spec.name)}, or --secagg off"
                 raise config.refused(spec.name, allowed, fix)

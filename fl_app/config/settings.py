@@ -9,10 +9,10 @@ from typing import Final
 from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.field import audit_setting, option, setting
-from leakmeter.fl_app.config.models import MODELS
 from leakmeter.fl_app.config.tables import (
     ALGORITHMS,
     DATASETS,
+    MODELS,
     NOISES,
     PARTITIONS,
     PATTERNS,

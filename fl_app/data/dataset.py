@@ -22,7 +22,7 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_na
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.config.tables import DATASETS
-from leakmeter.fl_app.data.partition import partition
+from leakmeter.fl_app.data.partition import Scheme
 
 FOLDER_VARIABLE = "LEAKMETER_DATA"
 
@@ -215,12 +215,6 @@ def dealt(task: TaskConfig) -> tuple[Dataset, tuple[Indices, ...]]:
         ConfigError: Files are missing or wrong, or there are too few records for the clients.
     """
     dataset = dataset_of(task)
-    parts = partition(
-        dataset.train_y,
-        clients=task.clients,
-        scheme=task.partition,
-        concentration=task.dirichlet,
-        seed=task.seed,
-        users=dataset.known_users() if task.partition == "natural" else None,
-    )
-    return dataset, parts
+    scheme = Scheme(dataset.train_y, task.partition, task.dirichlet)
+    users = dataset.known_users() if task.partition == "natural" else None
+    return dataset, scheme.partition(task.clients, task.seed, users)

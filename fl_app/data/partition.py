@@ -37,142 +37,173 @@ MAX_CONCENTRATION = 1e6
 _SHARED = ("iid", "dirichlet", "dirichlet-labels")
 
 
-def partition(
-    labels: NDArray[np.int64],
-    *,
-    clients: int,
-    scheme: str,
-    concentration: float,
-    seed: int,
-    users: NDArray[np.int64] | None = None,
-) -> tuple[Indices, ...]:
-    """Return the sorted record indices of each client.
+@dataclass(frozen=True)
+class Scheme:
+    """A way to partition records among clients.
 
-    With "natural" each client is one user and has all records of that user. If there are fewer
-    clients than users, the seed draws whose records are used; the records of all other users stay
-    unused. With the other schemes every record belongs to exactly one client.
-
-    Args:
+    Attributes:
         labels: The class of each record, (n,).
-        clients: How many clients share the records.
-        scheme: "iid" for a uniform partition into equal sizes (up to one), "dirichlet" for equal
+        name: "iid" for a uniform partition into equal sizes (up to one), "dirichlet" for equal
             sizes with label shares that each client draws, "dirichlet-labels" for labels that are
             split by shares of the clients, "natural" for one user per client.
         concentration: ω of the two Dirichlet schemes: small is skewed, large is even. The other
             schemes ignore it.
-        seed: The run's seed; the same seed gives the same partition.
-        users: The user behind each record, (n,); only "natural" needs it.
-
-    Raises:
-        ConfigError: A setting is out of range, or a client would get no record.
-
-    >>> [len(part) for part in partition(
-    ...     np.zeros(7, int), clients=3, scheme="iid", concentration=1.0, seed=0)]
-    [3, 2, 2]
     """
-    if scheme not in PARTITIONS:
-        raise unknown_name("--partition", scheme, PARTITIONS)
-    if labels.ndim != 1:
-        raise out_of_range("labels", "one-dimensional", labels.shape)
-    if not 1 <= clients <= len(labels):
-        allowed = f"between 1 and the number of training records ({len(labels)})"
-        raise out_of_range("--clients", allowed, clients)
-    if scheme == "natural":
-        return _by_user(labels, users, clients, seed)
-    pool = np.arange(len(labels))
-    if scheme == "dirichlet-labels":
-        _check_pool(len(pool), clients, scheme, concentration)
-        # Every attempt has a stream of its own, so an attempt can be repeated alone.
-        rngs = (stream(seed, "partition", "dirichlet", attempt) for attempt in range(ATTEMPTS))
-        parts = _by_label(labels, pool, clients, concentration, rngs)
-    else:
-        name = "iid" if scheme == "iid" else "dirichlet-clients"
-        parts = deal(labels, scheme, concentration, pool, clients, stream(seed, "partition", name))
-    return tuple(np.sort(part) for part in parts)
 
+    labels: NDArray[np.int64]
+    name: str
+    concentration: float
 
-def deal(
-    labels: NDArray[np.int64],
-    scheme: str,
-    concentration: float,
-    pool: Indices,
-    clients: int,
-    rng: np.random.Generator,
-) -> list[Indices]:
-    """Return the records of each client after a new partition of those in `pool`.
+    def partition(
+        self, clients: int, seed: int, users: NDArray[np.int64] | None = None
+    ) -> tuple[Indices, ...]:
+        """Return the sorted record indices of each client.
 
-    The distribution is that of `partition`, for simulations that partition thousands of times: all
-    randomness comes from `rng`, and a client's records are in no order.
+        With "natural" each client is one user and has all records of that user. If there are fewer
+        clients than users, the seed draws whose records are used; the records of all other users
+        stay unused. With the other schemes every record belongs to exactly one client.
 
-    Args:
-        labels: The class of each record there is, also outside the pool.
-        scheme: "iid", "dirichlet" or "dirichlet-labels".
-        concentration: ω of the Dirichlet schemes.
-        pool: Indices of the records to partition. The prior of "dirichlet" is that of all labels.
-        clients: How many clients share them.
-        rng: Source of all randomness.
+        Args:
+            clients: How many clients share the records.
+            seed: The run's seed; the same seed gives the same partition.
+            users: The user behind each record, (n,); only "natural" needs it.
 
-    Raises:
-        ConfigError: A setting is out of range, or a client would get no record.
-    """
-    _check_pool(len(pool), clients, scheme, concentration)
-    if scheme == "iid":
-        return _split(pool[rng.permutation(len(pool))], _equal(len(pool), clients))
-    if scheme == "dirichlet":
-        return _by_client(labels, pool, _equal(len(pool), clients), concentration, rng)
-    return _by_label(labels, pool, clients, concentration, repeat(rng, ATTEMPTS))
+        Raises:
+            ConfigError: A setting is out of range, or a client would get no record.
 
+        >>> [len(part) for part in Scheme(np.zeros(7, int), "iid", 1.0).partition(3, seed=0)]
+        [3, 2, 2]
+        """
+        labels = self.labels
+        if self.name not in PARTITIONS:
+            raise unknown_name("--partition", self.name, PARTITIONS)
+        if labels.ndim != 1:
+            raise out_of_range("labels", "one-dimensional", labels.shape)
+        if not 1 <= clients <= len(labels):
+            allowed = f"between 1 and the number of training records ({len(labels)})"
+            raise out_of_range("--clients", allowed, clients)
+        if self.name == "natural":
+            return _by_user(labels, users, clients, seed)
+        pool = np.arange(len(labels))
+        if self.name == "dirichlet-labels":
+            self._check_pool(len(pool), clients)
+            # Every attempt has a stream of its own, so an attempt can be repeated alone.
+            rngs = (stream(seed, "partition", "dirichlet", attempt) for attempt in range(ATTEMPTS))
+            parts = self._by_label(pool, clients, rngs)
+        else:
+            stream_name = "iid" if self.name == "iid" else "dirichlet-clients"
+            parts = self.deal(pool, clients, stream(seed, "partition", stream_name))
+        return tuple(np.sort(part) for part in parts)
 
-def draw(
-    labels: NDArray[np.int64],
-    scheme: str,
-    concentration: float,
-    pool: Indices,
-    clients: int,
-    rng: np.random.Generator,
-) -> Indices:
-    """Return the records of one client alone, distributed as in a partition.
+    def deal(self, pool: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+        """Return the records of each client after a new partition of those in `pool`.
 
-    "iid" takes a uniform subset of len(pool) / clients records. "dirichlet" takes as many, with
-    the distribution of the client that draws first in a partition: no class has run out yet.
-    "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the
-    distribution of one entry of Dirichlet(ω), rounded as for the first client of a partition; a
-    client that would stay empty draws again. Arguments and errors are those of `deal`.
-    """
-    _check_pool(len(pool), clients, scheme, concentration)
-    if scheme == "iid":
-        return rng.choice(pool, round(len(pool) / clients), replace=False, shuffle=False)
-    inside = labels[pool]
-    if scheme == "dirichlet":
-        prior, left = _prior(labels), np.bincount(inside, minlength=int(labels.max()) + 1)
-        counts = _hand(round(len(pool) / clients), left, concentration * prior, rng)
-        return np.concatenate(
-            [
-                rng.choice(pool[inside == label], counts[label], replace=False, shuffle=False)
-                for label in np.flatnonzero(counts)
-            ]
+        The distribution is that of `partition`, for simulations that partition thousands of times:
+        all randomness comes from `rng`, and a client's records are in no order. The prior of
+        "dirichlet" is that of all labels, also outside the pool.
+
+        Raises:
+            ConfigError: A setting is out of range, or a client would get no record.
+        """
+        self._check_pool(len(pool), clients)
+        if self.name == "iid":
+            return _split(pool[rng.permutation(len(pool))], _equal(len(pool), clients))
+        if self.name == "dirichlet":
+            return self._by_client(pool, _equal(len(pool), clients), rng)
+        return self._by_label(pool, clients, repeat(rng, ATTEMPTS))
+
+    def draw(self, pool: Indices, clients: int, rng: np.random.Generator) -> Indices:
+        """Return the records of one client alone, distributed as in a partition.
+
+        "iid" takes a uniform subset of len(pool) / clients records. "dirichlet" takes as many, with
+        the distribution of the client that draws first in a partition: no class has run out yet.
+        "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the
+        distribution of one entry of Dirichlet(ω), rounded as for the first client of a partition; a
+        client that would stay empty draws again. Arguments and errors are those of `deal`.
+        """
+        self._check_pool(len(pool), clients)
+        if self.name == "iid":
+            return rng.choice(pool, round(len(pool) / clients), replace=False, shuffle=False)
+        inside = self.labels[pool]
+
+        def some(label: int, size: int) -> Indices:
+            return rng.choice(pool[inside == label], size, replace=False, shuffle=False)
+
+        if self.name == "dirichlet":
+            left = np.bincount(inside, minlength=int(self.labels.max()) + 1)
+            counts = _hand(round(len(pool) / clients), left, self._weights(), rng)
+            given = np.flatnonzero(counts).tolist()
+            return np.concatenate([some(label, counts[label]) for label in given])
+        if clients == 1:  # Beta(ω, 0) is the point 1
+            return pool
+        for _ in range(ATTEMPTS):
+            taken = []
+            for label, held in zip(*np.unique(inside, return_counts=True), strict=True):
+                share = rng.beta(self.concentration, (clients - 1) * self.concentration)
+                taken.append(some(label, min(int(held * share + 0.5), held)))
+            if sum(map(len, taken)):
+                return np.concatenate(taken)
+        raise self._empty(1, clients, len(pool))
+
+    def _check_pool(self, records: int, clients: int) -> None:
+        if self.name not in _SHARED:
+            raise unknown_name("--partition", self.name, _SHARED)
+        if not 1 <= clients <= records:
+            allowed = f"between 1 and the records to share ({records})"
+            raise out_of_range("--clients", allowed, clients)
+        if self.name != "iid" and not 0 < self.concentration <= MAX_CONCENTRATION:
+            raise out_of_range("--dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", self.concentration)
+
+    def _weights(self) -> NDArray[np.float64]:
+        """Return the parameters of a client's shares: ω times each label's share of all records."""
+        return self.concentration * np.asarray(np.bincount(self.labels) / len(self.labels))
+
+    def _by_client(self, pool: Indices, held: list[int], rng: np.random.Generator) -> list[Indices]:
+        """Return the records of clients of these sizes, which draw one after the other."""
+        weights = self._weights()
+        mixed = pool[rng.permutation(len(pool))]
+        stacks = mixed[np.argsort(self.labels[mixed], kind="stable")]  # one label after the other
+        left = np.bincount(self.labels[pool], minlength=len(weights))
+        starts = np.cumsum(left) - left
+        parts: list[Indices] = [stacks[:0]] * len(held)
+        for client in rng.permutation(len(held)):
+            counts = _hand(held[client], left, weights, rng)
+            taken = [stacks[starts[k] : starts[k] + counts[k]] for k in np.flatnonzero(counts)]
+            parts[client] = np.concatenate(taken)
+            starts, left = starts + counts, left - counts
+        return parts
+
+    def _by_label(
+        self, pool: Indices, clients: int, rngs: Iterable[np.random.Generator]
+    ) -> list[Indices]:
+        """Return the first Dirichlet split that leaves no client empty, one try a generator."""
+        fewest_empty = clients
+        for rng in rngs:
+            owner = self._owners(self.labels[pool], clients, rng)
+            held = np.bincount(owner, minlength=clients)
+            if held.all():
+                return _split(pool[np.argsort(owner, kind="stable")], held.tolist())
+            fewest_empty = min(fewest_empty, int((held == 0).sum()))
+        raise self._empty(fewest_empty, clients, len(pool))
+
+    def _owners(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Indices:
+        """Return the client of each record in one Dirichlet split."""
+        owner = np.empty(len(labels), dtype=np.int64)
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            shares = rng.dirichlet(np.full(clients, self.concentration))
+            # Record i of m sits at (i + ½)/m of the label; its owner's cumulated share covers it.
+            # Rounding may leave the last sum below 1, so the last client takes whatever is left.
+            place = (np.arange(len(members)) + 0.5) / len(members)
+            owner[members] = np.searchsorted(np.cumsum(shares)[:-1], place)
+        return owner
+
+    def _empty(self, fewest: int, clients: int, records: int) -> ConfigError:
+        return ConfigError(
+            f"--partition: at least {fewest} of {clients} clients would get no record in each of "
+            f"{ATTEMPTS} Dirichlet({self.concentration:g}) splits of {records} records; use fewer "
+            "clients, a larger --dirichlet, more data, or --partition iid or dirichlet"
         )
-    if clients == 1:  # Beta(ω, 0) is the point 1
-        return pool
-    for _ in range(ATTEMPTS):
-        taken = []
-        for label in np.unique(inside):
-            members = pool[inside == label]
-            share = rng.beta(concentration, (clients - 1) * concentration)
-            size = min(int(len(members) * share + 0.5), len(members))
-            taken.append(rng.choice(members, size, replace=False, shuffle=False))
-        if sum(map(len, taken)):
-            return np.concatenate(taken)
-    raise _empty(1, clients, concentration, len(pool))
-
-
-def _check_pool(records: int, clients: int, scheme: str, concentration: float) -> None:
-    if scheme not in _SHARED:
-        raise unknown_name("--partition", scheme, _SHARED)
-    if not 1 <= clients <= records:
-        raise out_of_range("--clients", f"between 1 and the records to share ({records})", clients)
-    if scheme != "iid" and not 0 < concentration <= MAX_CONCENTRATION:
-        raise out_of_range("--dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
 
 
 def _equal(records: int, clients: int) -> list[int]:
@@ -202,34 +233,6 @@ def _by_user(
     parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
     drawn = stream(seed, "partition", "natural").choice(len(known), clients, replace=False)
     return tuple(parts[user] for user in np.sort(drawn))
-
-
-def _by_client(
-    labels: NDArray[np.int64],
-    pool: Indices,
-    held: list[int],
-    concentration: float,
-    rng: np.random.Generator,
-) -> list[Indices]:
-    """Return the records of clients of these sizes, which draw one after the other."""
-    prior = _prior(labels)
-    mixed = pool[rng.permutation(len(pool))]
-    stacks = mixed[np.argsort(labels[mixed], kind="stable")]  # one label after the other
-    left = np.bincount(labels[pool], minlength=len(prior))
-    ends = np.cumsum(left)
-    starts = ends - left
-    parts: list[Indices] = [stacks[:0]] * len(held)
-    for client in rng.permutation(len(held)):
-        counts = _hand(held[client], left, concentration * prior, rng)
-        taken = [stacks[starts[k] : starts[k] + counts[k]] for k in np.flatnonzero(counts)]
-        parts[client] = np.concatenate(taken)
-        starts, left = starts + counts, left - counts
-    return parts
-
-
-def _prior(labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the share of each label among all records, (labels,)."""
-    return np.asarray(np.bincount(labels) / len(labels))
 
 
 def _hand(
@@ -264,47 +267,6 @@ def _rounded(size: int, shares: NDArray[np.float64], rng: np.random.Generator) -
     edges = np.minimum(np.floor(np.round(np.cumsum(size * shares), 9) + rng.random()), size)
     edges[-1] = size
     return np.asarray(np.diff(edges, prepend=0), dtype=np.int64)
-
-
-def _by_label(
-    labels: NDArray[np.int64],
-    pool: Indices,
-    clients: int,
-    concentration: float,
-    rngs: Iterable[np.random.Generator],
-) -> list[Indices]:
-    """Return the first Dirichlet split that leaves no client empty, one try a generator."""
-    fewest_empty = clients
-    for rng in rngs:
-        owner = _owners(labels[pool], clients, concentration, rng)
-        held = np.bincount(owner, minlength=clients)
-        if held.all():
-            return _split(pool[np.argsort(owner, kind="stable")], held.tolist())
-        fewest_empty = min(fewest_empty, int((held == 0).sum()))
-    raise _empty(fewest_empty, clients, concentration, len(pool))
-
-
-def _empty(fewest: int, clients: int, concentration: float, records: int) -> ConfigError:
-    return ConfigError(
-        f"--partition: at least {fewest} of {clients} clients would get no record in each of "
-        f"{ATTEMPTS} Dirichlet({concentration:g}) splits of {records} records; use fewer "
-        "clients, a larger --dirichlet, more data, or --partition iid or dirichlet"
-    )
-
-
-def _owners(
-    labels: NDArray[np.int64], clients: int, concentration: float, rng: np.random.Generator
-) -> Indices:
-    """Return the client of each record in one Dirichlet split."""
-    owner = np.empty(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        shares = rng.dirichlet(np.full(clients, concentration))
-        # Record i of m sits at (i + ½)/m of the label; its owner's cumulated share covers it.
-        # Rounding may leave the last sum just below 1, so the last client takes whatever is left.
-        place = (np.arange(len(members)) + 0.5) / len(members)
-        owner[members] = np.searchsorted(np.cumsum(shares)[:-1], place)
-    return owner
 
 
 @dataclass(frozen=True)

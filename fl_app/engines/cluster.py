@@ -66,40 +66,32 @@ def join(address: str, *, workers: int | None = None) -> bool:
         workers: Processors that a local Ray may use; None takes all.
     """
     prepare()
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         import ray
 
-        return _join(ray, address, workers)
+        if ray.is_initialized():
+            return False
+        if is_local(address):
+            ray.init(address=address, include_dashboard=False, num_cpus=workers, **options)
+            return True
+        with TemporaryDirectory() as folder:  # Ray has uploaded it when `init` returns
+            modules = [str(_collect(Path(folder)))]
+            options["runtime_env"] = {"py_modules": modules, "env_vars": _ONE_THREAD}
+            ray.init(address=address, **options)
+        return True
     except KeyboardInterrupt:
         raise
     except (Exception, SystemExit) as error:  # Ray ends the process where it cannot connect
-        raise _failed(address, error) from None
-
-
-def _join(ray: Any, address: str, workers: int | None) -> bool:
-    if ray.is_initialized():
-        return False
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if is_local(address):
-        ray.init(address=address, include_dashboard=False, num_cpus=workers, **options)
-        return True
-    with TemporaryDirectory() as folder:  # Ray has uploaded it when `init` returns
-        modules = [str(_collect(Path(folder)))]
-        options["runtime_env"] = {"py_modules": modules, "env_vars": _ONE_THREAD}
-        ray.init(address=address, **options)
-    return True
-
-
-def _failed(address: str, error: BaseException) -> RayError:
-    """Return in one sentence why there is no Ray, and what to do."""
-    lines = str(error).strip().splitlines()
-    why = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
-    if is_local(address):
-        return RayError(f"Ray does not start ({why}). To run in this process: --engine inline")
-    return RayError(
-        f"Ray cannot join the cluster at {address} ({why}). To run without it, leave out "
-        "--ray-address, or use --engine inline"
-    )
+        lines = str(error).strip().splitlines()
+        why = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+        words = f"Ray does not start ({why}). To run in this process: --engine inline"
+        if not is_local(address):
+            words = (
+                f"Ray cannot join the cluster at {address} ({why}). To run without it, leave out "
+                "--ray-address, or use --engine inline"
+            )
+        raise RayError(words) from None
 
 
 def leave() -> None:

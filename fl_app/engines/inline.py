@@ -12,17 +12,9 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -30,9 +22,6 @@ from leakmeter.clients.secure_sum.keys import both_sides_here
 from leakmeter.strategies.grid import CLIENT_APP_RAISED, delivering
 
 _log = logging.getLogger("flwr")
-
-Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
-Kept = TypeVar("Kept", RecordDict, Record)
 
 _RUN_ID = 1
 _TRIED = "1.26.1 and 1.41.0"
@@ -126,21 +115,16 @@ def _copied(state: RecordDict) -> RecordDict:
     # short message.
     if "_data" not in state.__dict__:  # a release that keeps them elsewhere
         return copy.deepcopy(state)
-    return _twin(state, {key: _twin(record, _values(record)) for key, record in state.items()})
-
-
-def _twin(kept: Kept, values: dict[str, Any]) -> Kept:
-    """Return a record, or records, of the same kind with these values."""
-    twin = copy.copy(kept)
-    twin.__dict__["_data"] = values
+    twin = copy.copy(state)
+    twin.__dict__["_data"] = {}
+    for key, record in state.items():
+        twin.__dict__["_data"][key] = copied = copy.copy(record)
+        # Numbers, texts, bytes and arrays are never changed, lists of them can be.
+        copied.__dict__["_data"] = {
+            name: list(value) if isinstance(value, list) else value
+            for name, value in record.items()
+        }
     return twin
-
-
-def _values(record: Record) -> dict[str, Any]:
-    """Return what a record contains: numbers, texts, bytes, arrays, and copies of lists of them."""
-    return {
-        name: list(value) if isinstance(value, list) else value for name, value in record.items()
-    }
 
 
 _IDENTITY = {"_run_id": _RUN_ID, "_node_id": 0, "_task_id": 1}

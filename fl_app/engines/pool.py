@@ -125,8 +125,8 @@ class SteadyPool:
             job = self._jobs.pop(future)
             self._replace(job.worker)
             signs = {worker.__ray_ready__.remote(): worker for worker in self._idle}
-            for sign in _given(signs, _SIGN_OF_LIFE):
-                if not _is_good(sign):
+            for sign, lives in _signs_of_life(signs, _SIGN_OF_LIFE):
+                if not lives:
                     self._idle.remove(signs[sign])
                     self._replace(signs[sign])
             return job
@@ -142,32 +142,25 @@ class SteadyPool:
 
     def _welcome(self) -> None:
         """Take in the new workers that have come up."""
-        for sign in _given(self._coming, 0.0):
+        for sign, lives in _signs_of_life(self._coming, 0.0):
             worker = self._coming.pop(sign)
-            if _is_good(sign):
+            if lives:
                 self._idle.append(worker)
                 self.num_actors += 1
 
 
-def _given(signs: Iterable[Any], seconds: float) -> list[Any]:
-    """Return the signs that have come, good or bad."""
+def _signs_of_life(signs: Iterable[Any], seconds: float) -> list[tuple[Any, bool]]:
+    """Return the signs that have come, each with whether it tells of a live worker."""
     import ray
 
-    waited = list(signs)
-    if not waited:
-        return []
-    return list(ray.wait(waited, num_returns=len(waited), timeout=seconds)[0])
-
-
-def _is_good(sign: Any) -> bool:
-    """Whether a sign tells of a live worker."""
-    import ray
-
-    try:
-        ray.get(sign)
-    except ray.exceptions.RayError:
-        return False
-    return True
+    waited, found = list(signs), []
+    for sign in ray.wait(waited, num_returns=len(waited), timeout=seconds)[0] if waited else ():
+        try:
+            ray.get(sign)
+            found.append((sign, True))
+        except ray.exceptions.RayError:
+            found.append((sign, False))
+    return found
 
 
 def use_steady_pool() -> None:

@@ -18,7 +18,7 @@ from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.fl_app.config.models import MODELS
+from leakmeter.fl_app.config.tables import MODELS
 
 _SECONDS = 5.0  # to wait for a cluster
 # The first bytes of an HTTP/2 connection with an empty frame of settings: Ray speaks gRPC, which

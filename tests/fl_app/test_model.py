@@ -10,7 +10,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import fedsgd
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.models import MODELS
+from leakmeter.fl_app.config.tables import MODELS
 from leakmeter.fl_app.task import build_model
 
 

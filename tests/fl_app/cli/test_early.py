@@ -154,7 +154,7 @@ def test_a_missing_package_with_data_gets_the_same_sentence(
 ) -> None:
     dataset_of.cache_clear()
     dealt.cache_clear()
-    monkeypatch.setattr("leakmeter.fl_app.data.digits.find_spec", lambda _: None)
+    monkeypatch.setattr("leakmeter.fl_app.data.image.find_spec", lambda _: None)
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("error: the package sklearn is missing, so ")
 

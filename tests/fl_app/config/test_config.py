@@ -20,9 +20,8 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, adapted_context, from_context
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab, setting
-from leakmeter.fl_app.config.models import MODELS
 from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.config.tables import ALGORITHMS, DATASETS, PARTITIONS, SERVERS
+from leakmeter.fl_app.config.tables import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
 from tests.helpers.project import ROOT
 
 PYPROJECT = ROOT / "pyproject.toml"

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.data.partition import deal, draw, partition, sizes
+from leakmeter.fl_app.data.partition import sizes
 from tests.helpers.numbers import num_examples
+from tests.helpers.partition import deal, draw, partition
 
 SKEWED = np.repeat([0, 1], [3000, 1000])  # a prior of 3/4 and 1/4
 EVEN = np.arange(1000, dtype=np.int64) % 10

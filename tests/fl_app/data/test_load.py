@@ -15,7 +15,7 @@ import pytest
 
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.tables import DATASETS
-from leakmeter.fl_app.data import adult
+from leakmeter.fl_app.data import table
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset, load
 from tests.helpers.numbers import first_fast, idx
 
@@ -383,7 +383,7 @@ def test_levels_of_adult_must_be_those_of_the_original(
     for part in ("data", "test"):
         (tmp_path / "adult" / f"adult.{part}").touch()
     rows = np.array([["1"] * 14 + ["<=50K"], ["2"] * 14 + [">50K"]])
-    monkeypatch.setattr(adult, "_rows", lambda *_: (rows, np.array([0, 1])))
+    monkeypatch.setattr(table, "_rows", lambda *_: (rows, np.array([0, 1])))
     # Six numbers, and two levels of each of eight categories.
     with pytest.raises(ConfigError, match=r"adult.data must give 104 features, got 22"):
         load("adult", data_dir=tmp_path)

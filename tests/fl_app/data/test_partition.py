@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.data.partition import Sizes, deal, draw, partition, sizes
+from leakmeter.fl_app.data.partition import Sizes, sizes
 from tests.helpers.numbers import num_examples
+from tests.helpers.partition import deal, draw, partition
 
 LABELS = np.arange(1000, dtype=np.int64) % 10
 

@@ -1,6 +1,8 @@
-"""ADULT: Becker and Kohavi (1996), UCI Machine Learning Repository.
+"""Tables of numbers: ADULT, and a synthetic task.
 
-We keep the complete rows, as the 104-feature encoding in the literature does.
+1. ADULT: Becker and Kohavi (1996), UCI Machine Learning Repository. We keep the complete rows, as
+   the 104-feature encoding in the literature does.
+2. Synthetic: balanced classes, each a unit Gaussian around its own random centre.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.data.dataset import Dataset, Floats, Labels, Request, content, locate
 
 _NUMERIC = (0, 2, 4, 10, 11, 12)  # age, fnlwgt, education-num, gain, loss, hours
@@ -18,7 +21,7 @@ _CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)
 _HOW = "Get them by hand from https://archive.ics.uci.edu/dataset/2/adult."
 
 
-def load(request: Request) -> Dataset:
+def load_adult(request: Request) -> Dataset:
     """Return the complete rows: 6 numbers scaled to [0, 1], then 98 one-hot levels."""
     paths = locate("adult", request, ["adult"], ["adult.data", "adult.test"], _HOW)
     train, train_y = _rows(paths[0], 30_162, 7_508)
@@ -55,3 +58,32 @@ def _rows(path: Path, num_rows: int, num_positive: int) -> tuple[NDArray[np.str_
             f"got {got[0]} and {got[1]}: it is not the original file"
         )
     return complete, positive.astype(np.int64)
+
+
+def load_synthetic(request: Request) -> Dataset:
+    """Return as many training records as asked for, and a quarter as many for testing."""
+    task = request.task
+    classes, features, examples = (
+        task.synthetic_classes,
+        task.synthetic_features,
+        task.synthetic_examples,
+    )
+    if classes < 2:
+        raise out_of_range("--synthetic-classes", "at least 2", classes)
+    if features < 1:
+        raise out_of_range("--synthetic-features", "at least 1", features)
+    if examples < classes:
+        allowed = f"at least {classes}, one per class"
+        raise out_of_range("--synthetic-examples", allowed, examples)
+    # Centres at distance about 3 from the origin overlap a little in any number of features.
+    centres = stream(task.seed, "synthetic", "centres").normal(size=(classes, features))
+    centres *= 3 / np.sqrt(features)
+
+    def draw(part: str, count: int) -> tuple[Floats, Labels]:
+        rng = stream(task.seed, "synthetic", part)
+        y = rng.permutation(np.arange(count, dtype=np.int64) % classes)
+        return (centres[y] + rng.normal(size=(count, features))).astype(np.float32), y
+
+    train = draw("train", examples)
+    test = draw("test", max(classes, examples // 4))
+    return Dataset("synthetic", *train, *test, num_classes=classes)

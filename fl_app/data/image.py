@@ -1,15 +1,25 @@
-"""MNIST, Fashion-MNIST and EMNIST's digits, and the writers of MNIST's training digits.
+"""Images: scikit-learn's digits, MNIST and its relatives with MNIST's writers, CIFAR-10.
 
-LeCun, Cortes and Burges (1998); Xiao, Rasul and Vollgraf (2017), arXiv:1708.07747; Cohen, Afshar,
-Tapson and van Schaik (2017), arXiv:1702.05373. Writers: Yadav and Bottou (2019), "Cold Case: The
-Lost MNIST Digits" (arXiv:1905.10498), who found the record of every digit in NIST's collection.
-Their file lists MNIST's training digits in MNIST's order: 539 writers with 19 to 131 digits each.
+1. Digits: scikit-learn's 1,797 of 8×8, which come with the package.
+2. MNIST, Fashion-MNIST and EMNIST's digits: LeCun, Cortes and Burges (1998); Xiao, Rasul and
+   Vollgraf (2017), arXiv:1708.07747; Cohen, Afshar, Tapson and van Schaik (2017), arXiv:1702.05373.
+   Writers: Yadav and Bottou (2019), "Cold Case: The Lost MNIST Digits" (arXiv:1905.10498), who
+   found the record of every digit in NIST's collection. Their file lists MNIST's training digits in
+   MNIST's order: 539 writers with 19 to 131 digits each.
+3. CIFAR-10, whole as torchvision keeps it or a part of it in one file of arrays: Krizhevsky (2009),
+   Learning Multiple Layers of Features from Tiny Images: 50,000 + 10,000 colour pictures of 32×32
+   in ten classes. The part is a file `cifar10/cifar10*.npz` with x_train, y_train, x_test and
+   y_test, pictures as bytes (records, 32, 32, 3). With a download allowed it is not used.
 """
 
 from __future__ import annotations
 
+import os
 import struct
+import zipfile
+import zlib
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +29,7 @@ from numpy.typing import NDArray
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.data.dataset import (
     Dataset,
+    Floats,
     Labels,
     Request,
     check_size,
@@ -31,6 +42,13 @@ _WRITERS = "qmnist-train-labels-idx2-int"
 _WRITER_LAYOUTS = ("qmnist-writers", "QMNIST/raw")  # the second one is torchvision's
 _WRITERS_HOW = "Get it by hand from https://github.com/facebookresearch/qmnist."
 _KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
+_CIFAR = "cifar-10-batches-py"  # torchvision's
+_CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
+_CIFAR_SIZES = (50_000, 10_000)
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+_CIFAR_SHAPE = (32, 32, 3)
+
+Arrays = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True)
@@ -61,7 +79,23 @@ _PUBLISHED = {
 }
 
 
-def load(request: Request) -> Dataset:
+def load_digits(_: Request) -> Dataset:
+    """Return the digits, scaled to [0, 1]."""
+    package = find_spec("sklearn")  # its file alone: an import takes a second
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("scikit-learn is not installed", name="sklearn")
+    file = Path(package.submodule_search_locations[0], "datasets/data/digits.csv.gz")
+    rows = np.loadtxt(file, delimiter=",")  # 64 pixels and the label
+    x = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
+    y = rows[:, -1].astype(np.int64)
+    # Every fifth record of each class: stratified, and independent of any random generator.
+    is_test = np.zeros(len(y), dtype=bool)
+    for label in range(10):
+        is_test[np.flatnonzero(y == label)[::5]] = True
+    return Dataset("digits", x[~is_test], y[~is_test], x[is_test], y[is_test], num_classes=10)
+
+
+def load_mnist(request: Request) -> Dataset:
     """Return grey pictures of 28×28, upright, scaled to [0, 1]; MNIST's with writers if known."""
     name = request.task.dataset
     published = _PUBLISHED[name]
@@ -129,3 +163,70 @@ def _expected(path: Path) -> tuple[int, dict[int, str]]:
     if "idx2" in path.name:  # the table of writers
         return 2, {12: ">i4"}
     return (3 if "idx3" in path.name else 1), {8: "u1"}
+
+
+def load_cifar10(request: Request) -> Dataset:
+    """Return CIFAR-10, pictures (3, 32, 32) scaled to [0, 1]; a part if there is no more."""
+    part = None if request.task.download else _part(request)
+    train_x, train_y, test_x, test_y = _read_part(part) if part else _whole(request)
+    check_size("cifar10", (len(train_x), len(test_x)), _CIFAR_SIZES)
+    labels = [y.astype(np.int64) for y in (train_y, test_y)]
+    arrays = _scaled(train_x), labels[0], _scaled(test_x), labels[1]
+    return Dataset("cifar10", *arrays, num_classes=10)
+
+
+def _scaled(pictures: NDArray[np.uint8]) -> Floats:
+    """Return pictures (records, 32, 32, 3) as torch wants them, colours first."""
+    scaled = np.ascontiguousarray(pictures.transpose(0, 3, 1, 2), np.float32)
+    return np.divide(scaled, 255, out=scaled)
+
+
+def _part(request: Request) -> Path | None:
+    """Return the file with a part of the data set, if no folder before it has the whole."""
+    for folder in request.folders:
+        if os.path.isfile(folder / _CIFAR / _CIFAR_FILES[0]):
+            return None
+        if found := sorted(folder.glob("cifar10/cifar10*.npz")):
+            return found[0]
+    return None
+
+
+def _whole(request: Request) -> Arrays:
+    """Return all pictures and labels, read by torchvision, which checks the files' digests.
+
+    The check matters: the files are pickles, and a forged one could run any code.
+    """
+
+    def reader(folder: Path, **how: bool) -> Any:
+        return torchvision_datasets("cifar10", "cifar").CIFAR10(folder, **how)
+
+    def fetch(folder: Path) -> None:
+        reader(folder, download=True)
+
+    paths = locate("cifar10", request, [_CIFAR], _CIFAR_FILES, fetch=fetch)
+    folder = paths[0].parents[1]
+    try:
+        train, test = (reader(folder, train=is_train) for is_train in (True, False))
+    except RuntimeError as error:
+        raise ConfigError(f"cifar10: {folder / _CIFAR} is damaged: {error}") from error
+    return train.data, np.asarray(train.targets), test.data, np.asarray(test.targets)
+
+
+def _read_part(path: Path) -> Arrays:
+    """Return the arrays of an .npz file, if they are pictures and labels."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = tuple(file[key] for key in _KEYS)
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        wanted = ", ".join(_KEYS)
+        raise ConfigError(
+            f"cifar10: {path} must contain {wanted}, cannot be read: {error}"
+        ) from error
+    for x, y in (arrays[:2], arrays[2:]):
+        if x.dtype != np.uint8 or x.shape[1:] != _CIFAR_SHAPE:
+            got = f"{x.dtype} {x.shape}"
+            raise out_of_range(f"cifar10: {path}", "bytes (records, 32, 32, 3)", got)
+        if y.ndim != 1 or y.dtype.kind not in "iu":
+            got = f"{y.dtype} {y.shape}"
+            raise out_of_range(f"cifar10: {path}", "whole numbers (records,) for labels", got)
+    return arrays
