@@ -124,11 +124,23 @@ def size(finding: Finding) -> str:
     """Return the numbers of a run in a threat model, such as "at most 3 rounds per client"."""
     model, most = finding.threat_model, "at most " if finding.kind == "guarantee" else ""
     words = []
-    if model.participations is not None:
+    if finding.quantity in INFORMATION:
+        words.append(added(finding))
+    elif model.participations is not None:
         words.append(f"{most}{counted(model.participations, 'round')} per {finding.unit}")
     if model.colluders:
         words.append(f"{most}{counted(model.colluders, 'colluding client')}")
     return ", ".join(words)
+
+
+def added(finding: Finding) -> str:
+    """Return of which rounds a figure in bits is: one, several added up, or several together."""
+    rounds = finding.threat_model.participations
+    if rounds is None:
+        return "per round"
+    if finding.quantity == "information about the data over all rounds":
+        return f"{counted(rounds, 'round')} together"
+    return f"sum of {counted(rounds, 'round')}"
 
 
 def quantity(name: str) -> str:

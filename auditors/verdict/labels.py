@@ -12,13 +12,14 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Final
 
 from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
-from leakmeter.auditors.verdict.order import Question
-from leakmeter.auditors.verdict.verdict import Block, Row, Severity
+from leakmeter.auditors.verdict.order import Question, attacker
+from leakmeter.auditors.verdict.verdict import Block, Row, Severity, Verdict
 from leakmeter.auditors.wording import (
     CERTAIN,
     INFORMATION,
     OBSERVED,
     SIGNS,
+    added,
     is_epsilon,
     number,
     percent,
@@ -148,6 +149,8 @@ def question(row: Row) -> str:
 
 def about(finding: Finding) -> str:
     """Return what a figure in bits, or another quantity, is about, as a cell."""
+    if finding.quantity in INFORMATION and finding.kind == "guarantee":
+        return "all of an update"  # whatever directions a figure was measured along
     if finding.quantity in INFORMATION:
         return _ABOUT.get(finding.quantity, "part of an update")
     return _cut(_ABOUT.get(finding.quantity, quantity(finding.quantity)))
@@ -174,18 +177,19 @@ def shown(row: Row) -> str:
     return "not audited"
 
 
-def tested(test: Finding) -> tuple[str, str, str]:
-    """Return what a test that is no ε is about, what it shows and how strongly, as cells."""
+def tested(test: Finding) -> tuple[str, ...]:
+    """Return a test that is no ε as a row, with the cells of `cells`."""
     about, unit = _TESTS[test.quantity]
     if test.value <= 0:
-        return about, "nothing", "cannot show" if test.cap == 0 else "not shown"
-    if test.is_conditional:
-        return about, "see details", "conditional"
-    assert test.confidence is not None
-    found = number(100 * test.value if unit == "point" else test.value, kind="lower_bound")
-    total = f" of {test.facts['originals']}" if "originals" in test.facts else ""
-    noun = unit if found == "1" and not total else f"{unit}s"
-    return about, f"≥ {found}{total} {noun}", f"proven {percent(test.confidence)}"
+        found, how = "nothing", "cannot show" if test.cap == 0 else "not shown"
+    elif test.is_conditional:
+        found, how = "see details", "conditional"
+    else:
+        size = number(100 * test.value if unit == "point" else test.value, kind="lower_bound")
+        total = f" of {test.facts['originals']}" if "originals" in test.facts else ""
+        noun = unit if size == "1" and not total else f"{unit}s"
+        found, how = f"≥ {size}{total} {noun}", f"proven {percent(test.confidence or 0.0)}"
+    return who(attacker(test)), about, found, "no bound", how
 
 
 def at_most(row: Row) -> str:
@@ -206,15 +210,39 @@ def evidence(row: Row) -> str:
     return "theorem" if math.isfinite(row.high) else "–"
 
 
-def strength(finding: Finding) -> str:
-    """Return how strong a number outside the rows is, as a cell."""
-    return {"approximation": "model only", "guarantee": "theorem"}.get(finding.kind, finding.kind)
+def is_taken_over(row: Row) -> bool:
+    """Whether what is shown is a bound about a weaker attacker."""
+    return row.low > 0 and row.shown not in row.findings
 
 
-def ceiling(block: Block, finding: Finding) -> str:
-    """Return the most that a figure in bits can be, as a cell."""
-    most = block.ceiling(finding)
-    return "no bound" if most is None else f"≤ {number(most.value, kind='guarantee')}"
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row: who, what it can tell, what is shown, what is guaranteed, the evidence."""
+    return who(row.attacker), tells(row), shown(row), at_most(row), evidence(row)
+
+
+def in_bits(verdict: Verdict) -> list[tuple[str, ...]]:
+    """Return the figures in bits as rows: who, about what, what was found, at most, the evidence.
+
+    An attacker about whom nothing was measured has a row if its bits are bounded.
+    """
+    found = [(b, f) for b in verdict.others for f in b.bits if f.kind != "guarantee"]
+    measured = {id(block) for block, _ in found}
+    only = [(b, b.at_most) for b in verdict.others if b.at_most in b.bits]
+    found += [(b, f) for b, f in only if f is not None and id(b) not in measured]
+    return [(who(b.attacker), about(f), *_bits(b, f), f"{_kind(f)}, {added(f)}") for b, f in found]
+
+
+def _bits(block: Block, finding: Finding) -> tuple[str, str]:
+    """Return what was found and the most that it can be, as cells."""
+    most = f"≤ {number(block.at_most.value, kind='guarantee')}" if block.at_most else "no bound"
+    if finding.kind == "guarantee":
+        return "not measured", most
+    sign, size = SIGNS.get(finding.kind, "≈"), number(finding.value, kind=finding.kind)
+    return f"{sign} {size}", most if block.ceiling(finding) else "no bound"
+
+
+def _kind(finding: Finding) -> str:
+    return {"approximation": "model", "guarantee": "theorem"}.get(finding.kind, finding.kind)
 
 
 def sure(row: Row) -> str:
@@ -225,12 +253,10 @@ def sure(row: Row) -> str:
 
 
 def amount(finding: Finding) -> str:
-    """Return a number with the sign of its kind, such as "ε ≥ 2.15" or "≈ 0.428 bit"."""
+    """Return a number with the sign of its kind, such as "ε ≥ 2.15"."""
     sign = SIGNS.get(finding.kind, "≈")
     if is_epsilon(finding):
         return "no bound" if math.isinf(finding.value) else f"ε {sign} {value(finding)}"
-    if finding.quantity in INFORMATION:
-        return f"{sign} {number(finding.value, kind=finding.kind)} {_unit(finding)}"
     return value(finding)
 
 
@@ -248,7 +274,8 @@ def glimpse(finding: Finding) -> str:
         unit = " dB" if finding.quantity == "reconstruction PSNR in dB" else ""
         return f"{name} {number(finding.value, 2)}{unit}"
     if finding.quantity in INFORMATION:
-        return f"{name}{sign}{finding.value:,.2f} {_unit(finding)}"
+        unit = "bit" if abs(finding.value) <= 1 else "bits"
+        return f"{name}{sign}{finding.value:,.2f} {unit}"
     if not is_epsilon(finding):
         return f"{name} {_cut(value(finding))}"
     doubt = " if assumed" if finding.is_conditional else ""
@@ -269,10 +296,6 @@ def _small(finding: Finding) -> str:
 def short_name(auditor: str) -> str:
     """Return the name that fits into a line."""
     return _NAMES.get(auditor, auditor)
-
-
-def _unit(finding: Finding) -> str:
-    return "bit" if abs(finding.value) <= 1 else "bits"
 
 
 def _cut(text: str) -> str:

@@ -11,13 +11,12 @@ from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.meaning import (
     certainties,
     ends,
-    is_aside,
     observations,
+    parts,
     surprises,
     told,
     unsaid_bounds,
 )
-from leakmeter.auditors.verdict.order import attacker
 from leakmeter.auditors.verdict.steps import MAX_STEPS, Step, steps
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import (
@@ -36,6 +35,7 @@ from leakmeter.auditors.wording import (
 _WIDTH = 80  # of an ordinary terminal
 _VERDICT, _NEXT = "VERDICT  ", "NEXT  "
 _HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
+_IN_BITS = ("IN BITS", "ABOUT", "FOUND", "AT MOST", "EVIDENCE")  # never ordered against ε
 _MIN_WIDTH = 6  # of a column
 _MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES = 5, 2, 3, 4
 
@@ -66,7 +66,10 @@ class Ending:
 def summary(
     verdict: Verdict, failures: Sequence[str] = (), ending: Ending | None = None
 ) -> list[str]:
-    """Return the end of a run in at most 25 lines: verdict, attackers, upper bound, next steps.
+    """Return the end of a run: verdict, attackers, upper bound, bits, next steps.
+
+    In a terminal of 80 columns the default job takes at most 25 lines, and a run with many
+    attackers, bits, warnings and failures at most 34.
 
     Args:
         verdict: On the run.
@@ -83,6 +86,7 @@ def summary(
         *_paragraph(sentences.upper_end(verdict, adds_noise=ending.adds_noise), width),
         *_paragraph(sentences.together(verdict), width),
         *_notes(failures, verdict, width),
+        *_bits(verdict, ending),
         "",
         *_next(ending.steps, width, is_sound=not verdict.warnings and not failures),
         *ending.places,
@@ -104,50 +108,32 @@ def details(
 
 
 def _table(verdict: Verdict, ending: Ending) -> list[str]:
-    """Return the attackers, worst first, in columns; below them, what is measured in bits."""
+    """Return the attackers, worst first, in columns."""
     shown = verdict.rows[:_MAX_ROWS]
-    rows = [_HEADS] + [
-        (
-            labels.who(row.attacker),
-            labels.tells(row),
-            labels.shown(row),
-            labels.at_most(row),
-            labels.evidence(row) + ("*" if _is_taken_over(row) else ""),
-        )
-        for row in shown
-    ]
-    tests = [(labels.who(attacker(f)), *labels.tested(f)) for f in verdict.tests]
-    rows += [(who, about, found, "no bound", how) for who, about, found, how in tests]
-    bits = [(b, f) for b in verdict.others for f in b.bits if f.kind != "guarantee"]
-    rows += [
-        (
-            labels.who(block.attacker),
-            labels.about(f),
-            labels.amount(f),
-            labels.ceiling(block, f),
-            labels.strength(f),
-        )
-        for block, f in bits[:_MAX_BITS]
-    ]
-    if len(rows) == 1:
-        return []
-    spelled = [tuple(ending.spelled(cell) for cell in row) for row in rows]
-    lines = _columns(spelled, ending.width)
-    if any(_is_taken_over(row) for row in shown):
+    marks = ["*" if labels.is_taken_over(row) else "" for row in shown]
+    cells = [labels.cells(row) for row in shown]
+    rows = [(*row[:-1], row[-1] + mark) for row, mark in zip(cells, marks, strict=True)]
+    rows += [labels.tested(test) for test in verdict.tests]
+    lines = _columns(_HEADS, rows, ending)
+    if any(marks):
         lines.append("* shown by a weaker attacker, so by this one too")
     if left := len(verdict.rows) - len(shown):
         lines.append(f"… and {counted(left, 'more attacker')}: see the details")
     return lines
 
 
-def _is_taken_over(row: Row) -> bool:
-    """Whether what is shown is a bound about a weaker attacker."""
-    return row.low > 0 and row.shown not in row.findings
+def _bits(verdict: Verdict, ending: Ending) -> list[str]:
+    """Return the first figures in bits in a table of their own; the page has all of them."""
+    lines = _columns(_IN_BITS, labels.in_bits(verdict)[:_MAX_BITS], ending)
+    return ["", *lines] if lines else []
 
 
-def _columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return cells as lines of a table."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
+def _columns(heads: Sequence[str], found: Sequence[Sequence[str]], ending: Ending) -> list[str]:
+    """Return cells as lines of a table; none for an empty one."""
+    if not found:
+        return []
+    rows, width = [[ending.spelled(cell) for cell in row] for row in (heads, *found)], ending.width
+    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
     # Two spaces between columns; where that is too wide, one from the right on.
     spaces = len(widths) - 1
     narrow = min(max(sum(widths) + 2 * spaces - width, 0), spaces)
@@ -192,13 +178,12 @@ def _details(
 ) -> Iterator[str]:
     for warning in verdict.warnings:
         yield from _paragraph(f"Warning: {warning.text}")
-    others = [block for block in verdict.others if not is_aside(block, verdict.rows)]
-    parts: list[Row | Block] = [*verdict.rows, *others]
-    if parts:
+    told_of = parts(verdict)
+    if told_of:
         yield ""
         yield "What the run leaks, by attacker"
         yield "(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)"
-    for part in parts:
+    for part in told_of:
         yield ""
         yield from _paragraph(f"{part.attacker.sentence()}{_world(part)}")
         for line in _block(part):
@@ -209,7 +194,7 @@ def _details(
     for limitation in limitations:
         words = f"{limitation.auditor}: {limitation.text}"
         yield from _paragraph(words, indent="  ", hanging="      ")
-    if parts:
+    if told_of:
         yield ""
         yield "All findings, with their assumptions, are in report.json."
     for failure in failures:

@@ -9,7 +9,7 @@ from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict.labels import amount, who
 from leakmeter.auditors.verdict.order import is_same
-from leakmeter.auditors.verdict.verdict import Block, Row
+from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import (
     INFORMATION,
     OBSERVED,
@@ -42,7 +42,8 @@ def ends(row: Row) -> str:
     shown = "nothing" if row.low <= 0 or row.shown is None else remarked(row.shown)
     if row.at_most is None or math.isinf(row.high):
         return f"{shown} shown, nothing guaranteed"
-    return f"{shown} shown … {remarked(row.at_most)} guaranteed"
+    wrong = ": an assumption of one of them does not hold" if row.low > row.high else ""
+    return f"{shown} shown … {remarked(row.at_most)} guaranteed{wrong}"
 
 
 def leading(findings: Iterable[Finding]) -> list[Finding]:
@@ -85,10 +86,14 @@ def _says(finding: Finding) -> bool:
     return finding.value > 0 if finding.kind == "lower_bound" else math.isfinite(finding.value)
 
 
-def is_aside(block: Block, rows: Iterable[Row]) -> bool:
-    """Whether a block only has remarks, about an attacker of whom a row says more."""
-    says = told(block) or observations(block) or certainties(block)
-    return not says and any(is_same(row.attacker, block.attacker) for row in rows)
+def parts(verdict: Verdict) -> list[Row | Block]:
+    """Return all that is told of, without blocks of mere remarks on the attacker of a row."""
+
+    def is_aside(block: Block) -> bool:
+        says = told(block) or observations(block) or certainties(block)
+        return not says and any(is_same(row.attacker, block.attacker) for row in verdict.rows)
+
+    return [*verdict.rows, *(block for block in verdict.others if not is_aside(block))]
 
 
 def found(part: Row | Block) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class AuditResult:
         """Return a card for a notebook."""
         colour = _COLOURS[self.verdict.severity]
         cells = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in labels.cells(row)) + "</tr>"
             for row in self.verdict.rows[: 2 * _MAX_ROWS]
         )
         heads = "".join(
@@ -89,18 +89,8 @@ class AuditResult:
         )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        labels.who(row.attacker),
-        labels.tells(row),
-        labels.shown(row),
-        labels.at_most(row),
-        labels.evidence(row),
-    )
-
-
 def _line(row: Row) -> str:
-    attacker, tells, shown, most, _ = _cells(row)
+    attacker, tells, shown, most, _ = labels.cells(row)
     return f"{attacker} ({tells}): shown {shown}, at most {most}"
 
 

@@ -12,11 +12,10 @@ from typing import Final
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.verdict.labels import amount, question, subject, who
+from leakmeter.auditors.verdict.labels import amount, question, subject, sure, who
 from leakmeter.auditors.verdict.order import attacker, unsized
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt, is_shown
 from leakmeter.auditors.wording import (
-    CERTAIN,
     condition,
     counted,
     is_certain,
@@ -24,7 +23,6 @@ from leakmeter.auditors.wording import (
     number,
     percent,
     signed,
-    sureness,
     value,
 )
 
@@ -210,15 +208,9 @@ def _leak(row: Row) -> str:
     if row.is_saturated:
         limit = " The audit is at its limit, and the truth may be far above."
     return (
-        f"{attacker} can be {_certainty(row)} {question(row)} ({amount(row.shown)}"
+        f"{attacker} can be {sure(row)} {question(row)} ({amount(row.shown)}"
         f"{_share(row.shown)}). Nothing is guaranteed against this attacker.{limit}"
     )
-
-
-def _certainty(row: Row) -> str:
-    if row.low > CERTAIN:
-        return "practically certain"
-    return f"at least {sureness(row.low)} sure"
 
 
 def _share(bound: Finding) -> str:

@@ -20,7 +20,7 @@ from leakmeter.auditors.wording import claim, plain_spaces, terms
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.judge.of_run import contradictions, verdict_of
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 
 _ATTACKER = [spec.name for spec in fields(ThreatModel)]
@@ -43,7 +43,6 @@ def text(run: Run, *, is_named: bool = False) -> list[str]:
     return [
         *([f"=== {run.name}"] if is_named else []),
         *summary(verdict, run.failures, ending),
-        *(f"Warning: {words}" for words in contradictions(verdict)),
         *details(verdict, run.failures, run.limitations),
     ]
 

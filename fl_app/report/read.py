@@ -106,6 +106,9 @@ class Run(Report):
     _: KW_ONLY
     is_finished: bool = True  # whether it has its report
     is_running: bool = False  # whether a process is still adding to it
+    # When its file was written, in seconds since 1970. No field of the report: the same seed gives
+    # the same report.
+    written: float | None = None
 
     @property
     def of_the_run(self) -> tuple[Finding, ...]:
@@ -155,7 +158,7 @@ def _finished(path: Path) -> Run:
     known = {f.name: getattr(report, f.name) for f in fields(report)}
     known["name"] = report.name or path.parent.name
     known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
-    return Run(folder=path.parent, **known)
+    return Run(folder=path.parent, written=path.stat().st_mtime, **known)
 
 
 def _unfinished(path: Path) -> Run:
@@ -168,6 +171,7 @@ def _unfinished(path: Path) -> Run:
         folder.name,
         folder,
         is_finished=False,
+        written=path.stat().st_mtime,
         config=_settings(folder / "config.toml") | _settings(folder / CALIBRATED),
         rounds=rounds,
         findings=tuple(f for line in rounds for f in line.findings),

@@ -21,7 +21,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
-_HEADS = ("VERDICT", "ATTACKER", "NEXT")  # lines that are bold in a terminal
+_HEADS = ("VERDICT", "ATTACKER", "IN BITS", "NEXT")  # lines that are bold in a terminal
 
 
 class _Once(logging.Filter):

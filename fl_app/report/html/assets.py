@@ -72,9 +72,9 @@ h3 { font-size: .95rem; line-height: 1.35; margin: 0; font-weight: 620; }
 .level::first-letter { text-transform: uppercase; }
 p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background: var(--warn-wash);
   border-left: 3px solid var(--tone); border-radius: 4px; }
-.facts { display: grid; grid-template-columns: repeat(6, auto); gap: 0; margin: .7rem 0 0;
+.facts { display: grid; grid-template-columns: repeat(7, auto); gap: 0; margin: .7rem 0 0;
   background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px; }
-.facts div { padding: .45rem .9rem .5rem; border-left: 1px solid var(--rule); min-width: 0; }
+.facts div { padding: .45rem .75rem .5rem; border-left: 1px solid var(--rule); min-width: 0; }
 .facts div:first-child { border-left: 0; }
 .facts dt { font-size: .76rem; color: var(--soft); }
 .facts dd { margin: 0; font-weight: 620; font-size: .95rem; line-height: 1.35; }
@@ -82,7 +82,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
   margin-top: .7rem; }
 .attackers, .actions { background: var(--sheet); border: 1px solid var(--rule);
   border-radius: 12px; padding: .8rem 1.1rem .6rem; min-width: 0; }
-.row { display: grid; grid-template-columns: 12.6rem minmax(0, 1fr) 11.8rem; gap: 1rem;
+.row { display: grid; grid-template-columns: 12.6rem minmax(0, 1fr) 13.6rem; gap: .8rem;
   align-items: center; padding: .26rem 0; border-top: 1px solid var(--rule); }
 .row.axis { border: 0; padding: .5rem 0 .25rem; font-size: .74rem; color: var(--soft); }
 .row small { display: block; font-size: .78rem; line-height: 1.35; }
@@ -257,7 +257,7 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   body { font-size: 9.5pt; } .skip, #tip, figure details, .fold > summary::before { display: none; }
   header, main, footer { max-width: none; padding-inline: 0; }
   .columns { grid-template-columns: minmax(0, 1fr); }
-  .facts { grid-template-columns: repeat(6, auto); }
+  .facts { grid-template-columns: repeat(7, auto); }
   .facts div { padding: .4rem .6rem; }
   .first { break-after: page; } .fold { border: 0; padding: 0; }
   .actions pre { max-height: none; }

@@ -13,15 +13,15 @@ from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict import labels
-from leakmeter.auditors.verdict.meaning import is_aside, told
-from leakmeter.auditors.verdict.verdict import Block, Row
+from leakmeter.auditors.verdict.meaning import parts, told
+from leakmeter.auditors.verdict.verdict import Row
 from leakmeter.fl_app.report.draw import layout
 from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
 from leakmeter.fl_app.report.html.template import render, strip
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.command import DEFAULTS, again
-from leakmeter.fl_app.report.judge.of_run import contradictions, verdict_of
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 
 # Which setting of our command line says when an auditor looks; another project has its own.
@@ -66,11 +66,9 @@ Each card is one attacker and what it tries to find out. “No leak shown” is 
 def cards(run: Run) -> Markup:
     """Return a card for each attacker, the worst first, and the limits of the audit."""
     verdict = verdict_of(run)
-    others = [block for block in verdict.others if not is_aside(block, verdict.rows)]
-    parts: list[Row | Block] = [*verdict.rows, *others]
     return render(
         _CARDS,
-        cards=[(part, advice(part, run, verdict)) for part in parts],
+        cards=[(part, advice(part, run, verdict)) for part in parts(verdict)],
         limitations=run.limitations,
         skips=list(_skips(run)),
     )
@@ -99,7 +97,6 @@ _FOREST = """
 {% if endless(f) %}<small>{{ endless(f) }}</small>{% endif %}</td>
 <td class="how">{{ how(f) }}</td></tr>
 {% endfor %}{% endfor %}</tbody></table>
-{% for words in contradictions %}<p class="warn">{{ words }}</p>{% endfor %}
 """
 
 
@@ -119,7 +116,6 @@ def forest(run: Run) -> Markup | None:
         bar=bar,
         endless=_endless,
         how=_how,
-        contradictions=contradictions(verdict_of(run)),
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from markupsafe import Markup
 
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.verdict import Row, Verdict
 from leakmeter.auditors.wording import CERTAIN, counted, percent, plain_spaces, share
@@ -80,11 +82,18 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 {% if row.size %}{{ term("ε") }}{{ row.size[1:] }} · {% endif %}
 {{ term(*row.strength) }}{{ row.level }}
 {% if row.is_saturated %} · at its limit{% endif %}</small>
-<small>{{ "guaranteed " ~ row.at_most if row.is_bounded else "no guarantee" }}</small></span></li>
+<small>{{ row.at_most }}</small></span></li>
 {% endfor %}</ul>
 <p class="note legend-line">Filled: shown. Hatched: may be, up to what is guaranteed.
 {% if together %} {{ together }}{% endif %}{% if left %} And {{ left }} below.{% endif %}</p>
-{% endif %}</section>
+{% endif %}
+{% if bits %}<details class="bits"><summary>In bits, never compared with ε: {{ bits|length }}
+ {{ "figure" if bits|length == 1 else "figures" }}</summary>
+<table><caption class="hidden">Figures in bits</caption><thead><tr>
+{% for head in ("Attacker", "About", "Found", "At most", "Evidence") %}
+<th scope="col">{{ head }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in bits %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+</tbody></table></details>{% endif %}</section>
 <section class="actions"><h2>What to do next</h2><ol>
 {% for text, command in steps %}<li><p>{{ text }}</p>
 {% if command %}<pre tabindex="0" role="group" aria-label="Command of step {{ loop.index }}">
@@ -118,7 +127,8 @@ def first_screen(run: Run) -> Markup:
         notes=_notes(run),
         facts=_facts(run, verdict),
         term=_glossary(),
-        rows=[_row(row) for row in verdict.rows[:_MAX_ROWS]],
+        rows=_rows(verdict),
+        bits=labels.in_bits(verdict),
         together=sentences.together(verdict),
         left=counted(left, "more attacker") if left > 0 else "",
         ticks=[(place(epsilon), name) for epsilon, name in _TICKS],
@@ -129,7 +139,21 @@ def first_screen(run: Run) -> Markup:
     )
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _rows(verdict: Verdict) -> list[dict[str, Any]]:
+    """Return the worst attackers. A number that was said, by the headline first, is not repeated.
+
+    The headline names both ends of its row, except what is guaranteed where nothing is.
+    """
+    _, first = verdict.headline
+    said = [] if first is None else [first.shown, first.at_most]
+    made = []
+    for row in verdict.rows[:_MAX_ROWS]:
+        made.append(_row(row, said))
+        said += [row.shown, row.at_most]
+    return made
+
+
+def _row(row: Row, said: Sequence[Finding | None]) -> dict[str, Any]:
     """Return one attacker on the scale from guess to certain, with how sure it can be."""
     is_proven = row.low > 0
     is_silent = labels.shown(row) == "nothing"
@@ -142,15 +166,29 @@ def _row(row: Row) -> dict[str, Any]:
         "tells": labels.tells(row),
         "start": place(row.low),
         "rest": round(100 - place(row.high), 1),  # what the guarantee excludes
-        "is_bounded": math.isfinite(row.high),
         "is_saturated": row.is_saturated,
-        "at_most": labels.at_most(row),
+        "at_most": _guaranteed(row, said),
         "sure": "nothing shown" if is_silent else labels.sure(row),
-        "size": labels.shown(row) if is_proven else "",
+        "size": labels.shown(row) if is_proven and row.shown not in said else "",
         # Of the evidence, and the word that explains it.
         "strength": ("no evidence", "not audited") if is_blank else (known, known),
-        "level": f", {percent(row.confidence or 0.0)}" if is_proven else "",
+        "level": _level(row),
     }
+
+
+def _level(row: Row) -> str:
+    """Return with which confidence something is proven, and about whom if about a weaker one."""
+    if row.shown is None or row.low <= 0:
+        return ""
+    if labels.is_taken_over(row):
+        return f" for: {labels.who(row.shown.threat_model)}"
+    return f", {percent(row.confidence or 0.0)}"
+
+
+def _guaranteed(row: Row, said: Sequence[Finding | None]) -> str:
+    if math.isinf(row.high):
+        return "no guarantee"
+    return "guaranteed, as above" if row.at_most in said else f"guaranteed {labels.at_most(row)}"
 
 
 def place(epsilon: float) -> float:
@@ -182,16 +220,21 @@ def _unbroken(text: str) -> str:
 
 def _facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
     """Return what ran, in a few words."""
-    data = [run.settings.get(name) for name in ("dataset", "model")]
-    made = [("Data and model", ", ".join(str(one) for one in data))] if all(data) else []
+    # Of any project that names them: these two words mean the same everywhere.
+    named = [str(run.config[name]) for name in ("dataset", "model") if run.config.get(name)]
     return (
         ("Accuracy", "not measured" if verdict.accuracy is None else share(verdict.accuracy)),
-        *made,
+        ("Data and model", ", ".join(named) or "not stated"),
         ("Clients per round", _clients(run)),
         ("Rounds", str(len(run.rounds))),
         ("Protection", _protection(run)),
+        ("Date (UTC)", _date(run.written)),
         ("Made with", f"leakmeter {run.versions.get('leakmeter', '(not stated)')}"),
     )
+
+
+def _date(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
 
 
 def _clients(run: Run) -> str:

@@ -1,13 +1,11 @@
-"""What a whole run says: its verdict, and what in it cannot be."""
+"""What a whole run says: its verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakmeter.auditors.verdict.labels import who
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import Asked, Verdict, judge
-from leakmeter.auditors.wording import capital, claim, percent, terms
 from leakmeter.fl_app.report.read import Run
 
 
@@ -30,15 +28,3 @@ def result_of(run: Run) -> AuditResult:
         folder=run.folder,
         is_finished=run.is_finished,
     )
-
-
-def contradictions(verdict: Verdict) -> list[str]:
-    """Return what cannot be: lower bounds above a guarantee for the same attacker."""
-    return [
-        f"{capital(row.shown.auditor)} shows {claim(row.shown)}{terms(row.shown)} for "
-        f"{who(row.attacker)}, above the guarantee {claim(row.at_most)}{terms(row.at_most)}. "
-        f"Unless it is one of the {percent(1 - (row.shown.confidence or 0))} of bounds that miss, "
-        "an assumption of one of them does not hold."
-        for row in verdict.rows
-        if row.shown is not None and row.at_most is not None and row.low > row.high
-    ]

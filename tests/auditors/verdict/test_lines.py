@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from leakmeter.auditors import Finding
 from leakmeter.auditors.finding import RunWarning
+from leakmeter.auditors.verdict import labels
 from leakmeter.auditors.verdict.lines import Ending, details, summary
 from leakmeter.auditors.verdict.verdict import judge
 from tests.fl_app.report.judge.makers import CANARY, bound, finding, guarantee
@@ -35,14 +40,49 @@ def test_whose_bound_a_row_has_is_marked() -> None:
     assert not any("weaker attacker" in line for line in table(bound(5.0)))
 
 
-def test_bits_are_below_all_rows_whatever_their_size() -> None:
+def bits(value: float, **changed: Any) -> Finding:
+    own = {"quantity": "mutual information", "kind": "approximation", "adjacency": None}
+    return finding(**(own | {"value": value, "auditor": "mutual-information"} | changed))
+
+
+def test_bits_have_a_table_of_their_own_below_that_of_epsilon() -> None:
     """Units are never ordered against each other."""
-    bits = finding(quantity="mutual information", value=900.0, kind="approximation", adjacency=None)
-    rows = table(bits, bound(0.1), guarantee(math.inf, observer="server"))
-    starts = ("outsider, every model", "server, noised sums", "outsider, every model")
+    found = bits(900.0), bound(0.1), guarantee(math.inf, observer="server")
+    starts = ("outsider, every model", "server, noised sums")
+    rows = table(*found)
     assert all(line.startswith(who) for line, who in zip(rows, starts, strict=False))
-    assert "≈ 900 bits" in rows[2]
-    assert rows[2].endswith("model only")
+    assert not any("900" in line for line in rows)
+    lines = summary(judge(found))
+    start = next(i for i, line in enumerate(lines) if line.startswith("IN BITS"))
+    assert lines[start - 1] == "" == lines[start + 2]
+    assert re.split("  +", lines[start + 1]) == [
+        *("outsider, every model", "part of an update", "≈ 900", "no bound"),
+        "model, sum of 1 round",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "rounds"),
+    [
+        ({"threat_model": replace(CANARY, participations=19)}, "sum of 19 rounds"),
+        ({"threat_model": replace(CANARY, participations=None)}, "per round"),
+        ({"quantity": "information about the data over all rounds"}, "1 round together"),
+    ],
+)
+def test_a_figure_in_bits_says_whether_it_is_a_sum_over_rounds(
+    changed: dict[str, Any], rounds: str
+) -> None:
+    found = bits(3.71, **changed)
+    assert [line for line in summary(judge([found])) if line.endswith(f"model, {rounds}")]
+    assert any(f"; {rounds}" in line for line in details(judge([found])))
+
+
+def test_a_bound_on_bits_is_in_their_table_where_nothing_was_measured() -> None:
+    theirs = bits(12.31, kind="guarantee", threat_model=replace(CANARY, participations=20))
+    [row] = labels.in_bits(judge([theirs]))
+    assert row[1:] == ("all of an update", "not measured", "≤ 12.4", "theorem, sum of 20 rounds")
+    [row] = labels.in_bits(judge([theirs, bits(0.5)]))
+    assert row[1:4] == ("part of an update", "≈ 0.5", "≤ 12.4")
 
 
 def test_a_run_without_attackers_has_no_table_and_what_is_wrong_comes_last() -> None:

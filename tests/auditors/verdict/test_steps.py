@@ -19,10 +19,7 @@ def said(*found: Finding) -> list[str]:
 def test_a_leak_is_cured_before_fewer_models_are_released() -> None:
     words = said(bound(87.0, sees="all models"), bound(7.3, sees="final model"))
     assert words[0] == "Clip updates and add noise before a model is released (Noised)."
-    assert words[1] == (
-        "Release only the final model (ε ≥ 7.3 shown in it, ε ≥ 87 in all; a smaller lower bound "
-        "proves nothing)."
-    )
+    assert words[1] == "Release only the final model; less is shown in it (no proof of less)."
     assert len(words) <= MAX_STEPS
 
 

@@ -54,7 +54,7 @@ from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.html import page
 from leakmeter.fl_app.report.judge.advice import _of_block, _of_row, advice
-from leakmeter.fl_app.report.judge.of_run import contradictions, verdict_of
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
@@ -349,7 +349,6 @@ def _decisions(runs: Sequence[Run]) -> dict[str, Any]:
             for run, verdict in both
         ],
         "surprises": [[len(list(meaning.surprises(p))) for p in parts(v)] for v in made],
-        "contradictions": [len(contradictions(verdict)) for verdict in made],
         "damage": [verdict.is_distorted for verdict in made],
         "figures": [(f.name, len(f.series)) for f in figures(runs)],
         "page": [(name, len(Page(page([run])).ids)) for run in runs for name in (run.name,)],

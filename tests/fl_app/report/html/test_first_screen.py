@@ -93,7 +93,7 @@ def test_the_first_screen_has_verdict_attackers_facts_and_actions(
     assert not re.search(r"ε [≥≤≈]|[≥≤≈] \d", said)  # no line ends within a claim
     assert [words for words, *_ in shown[".facts dt"]] == [
         *("Accuracy", "Data and model", "Clients per round"),
-        *("Rounds", "Protection", "Made with"),
+        *("Rounds", "Protection", "Date (UTC)", "Made with"),
     ]
     assert len(shown[".actions li"]) <= 3
     words = " ".join(words for words, *_ in shown[".actions li"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Due, Schedule
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, RunLog
-from leakmeter.auditors.verdict.meaning import is_aside
+from leakmeter.auditors.verdict.meaning import parts
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.html import page
@@ -131,6 +133,11 @@ finding = partial(
 )
 
 
+SEEN = ThreatModel(
+    observer="outsider", sees="final model", holds="canary", knows_cohort=True, participations=1
+)
+
+
 def foreign(
     folder: Path,
     *findings: Finding,
@@ -145,6 +152,57 @@ def foreign(
     record.add(RoundLine(1, 3, {"accuracy": 0.5}, (of_round,)))
     record.finish(findings, [], limitations, warnings, schedules=schedules)
     return folder
+
+
+def first_screen(folder: Path) -> str:
+    """Return the words of the first screen, without what is folded."""
+    [first] = re.findall(r'<section class="first".*?</ol></section>', page([read_run(folder)]))
+    return parsed(re.sub("<details.*?</details>", "", first) + "</div></section>").words
+
+
+def test_each_epsilon_is_on_the_first_screen_once(tmp_path: Path) -> None:
+    every = replace(SEEN, sees="all models")
+    server = replace(SEEN, observer="server", sees="round sum")
+    words = first_screen(
+        foreign(
+            tmp_path / "leak",
+            finding(kind="lower_bound", value=85.3, confidence=0.95, threat_model=every),
+            finding(kind="lower_bound", value=1.89, confidence=0.95, threat_model=server),
+            finding(kind="lower_bound", value=0.5, confidence=0.95, threat_model=SEEN),
+        )
+    )
+    assert [words.count(one) for one in ("≥\N{NO-BREAK SPACE}85", "≥ 85", "≥ 0.5")] == [1, 0, 1]
+    assert "proven for: outsider, every model" in words  # the server sees these models too
+    promise = {"kind": "guarantee", "value": 7.9, "threat_model": replace(SEEN, sees="noised sum")}
+    weak = finding(kind="lower_bound", value=0.2, confidence=0.95, threat_model=every)
+    words = first_screen(foreign(tmp_path / "bounded", finding(**promise), weak))
+    assert (words.count("7.9"), words.count("0.2 ")) == (1, 1)
+    assert words.count("guaranteed, as above") == 2
+
+
+def test_bits_are_folded_on_the_first_screen(tmp_path: Path) -> None:
+    bits = finding(
+        kind="approximation",
+        quantity="mutual information",
+        value=3.71,
+        adjacency=None,
+        threat_model=replace(SEEN, participations=19),
+    )
+    folder = foreign(tmp_path / "run", bits, finding())
+    assert "3.71" not in first_screen(folder)
+    [fold] = re.findall('<details class="bits">.*?</details>', page([read_run(folder)]))
+    assert "1 figure</summary>" in fold
+    assert "<td>≈ 3.71</td><td>no bound</td><td>model, sum of 19 rounds</td>" in fold
+
+
+def test_the_first_screen_names_data_model_date_and_version(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "run", finding(), dataset="x-rays", model="resnet")
+    os.utime(folder / "report.json", (0, 1_795_000_000))
+    words = first_screen(folder)
+    assert "Data and modelx-rays, resnet" in words
+    assert "Date (UTC)2026-11-18 11:06" in words
+    assert f"Made withleakmeter {version('leakmeter')}" in words
+    assert "Data and modelnot stated" in first_screen(foreign(tmp_path / "other", finding()))
 
 
 def numbers(value: Any) -> list[str]:
@@ -234,9 +292,7 @@ def test_a_page_fetches_nothing_and_is_well_formed(
 
 def test_every_attacker_has_a_card_with_what_to_do(plain: Path) -> None:
     page = read(plain)
-    verdict = verdict_of(read_run(plain))
-    others = [block for block in verdict.others if not is_aside(block, verdict.rows)]
-    cards = [*verdict.rows, *others]
+    cards = parts(verdict_of(read_run(plain)))
     assert [t for t, _ in page.tags].count("article") == len(cards) > 1
     assert page.words.count("What to do") == len(cards) + 1  # the first screen, and each card
     for part in cards:

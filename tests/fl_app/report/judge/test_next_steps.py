@@ -108,12 +108,11 @@ def test_one_command_is_named_once() -> None:
     assert len(set(commands)) == len(commands)
 
 
-def test_a_final_model_in_which_nothing_is_shown_has_no_number() -> None:
+def test_the_advice_to_release_less_repeats_no_number_and_says_that_it_proves_nothing() -> None:
     final = ThreatModel(observer="outsider", sees="final model", holds="canary", knows_cohort=True)
     steps = next_steps(run(bound(9.0), bound(0.0, threat_model=final)))
     words = [step.text for step in steps]
-    limit = "a smaller lower bound proves nothing"
-    assert f"Release only the final model (nothing shown in it, ε ≥ 9 in all; {limit})." in words
+    assert "Release only the final model; less is shown in it (no proof of less)." in words
 
 
 def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> None:
