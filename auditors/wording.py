@@ -130,6 +130,8 @@ def size(finding: Finding) -> str:
         words.append(f"{most}{counted(model.participations, 'round')} per {finding.unit}")
     if model.colluders:
         words.append(f"{most}{counted(model.colluders, 'colluding client')}")
+    if finding.server_round is not None and not finding.is_anytime:
+        words.append(f"this round ({finding.server_round})")
     return ", ".join(words)
 
 

@@ -71,7 +71,7 @@ def read_result(folder: str | Path) -> AuditResult:
     """Return the result of a run from its folder, such as for `assert_private`.
 
     The run may be one of the command line, or of your own project with `Audited(..., out=...)`. An
-    unfinished one has the verdict of its last audited round, and passes no limit.
+    unfinished one has the verdict on what holds so far, and passes no limit.
 
     Raises:
         ConfigError: It is no folder of a run.

@@ -36,8 +36,8 @@ class AuditResult:
         failures: Which auditors were left out, and why.
         limitations: What auditors cannot see or show here.
         folder: Where report and page are; None if nothing was kept.
-        is_finished: Whether the run has its report; the verdict on an unfinished one is that of its
-            last audited round.
+        is_finished: Whether the run has its report; the verdict on an unfinished one has only what
+            holds so far.
     """
 
     verdict: Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.verdict import Row, Verdict
+from leakmeter.auditors.verdict.verdict import Asked, Row, Verdict
 from leakmeter.auditors.wording import CERTAIN, counted, percent, plain_spaces, share
 from leakmeter.fl_app.report.html.template import render
 from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge.of_run import this_round, verdict_of
 from leakmeter.fl_app.report.read import REPLAY_OF, Run
 
 EPSILON: Final = (
@@ -122,12 +122,12 @@ def first_screen(run: Run) -> Markup:
         _TEMPLATE,
         is_bad=verdict.is_distorted,
         severity=verdict.severity,
-        said=_unbroken(sentences.headline(verdict)),
+        said=_unbroken(_headline(run, verdict)),
         protection=_unbroken(sentences.protection(verdict)),
         notes=_notes(run),
         facts=_facts(run, verdict),
         term=_glossary(),
-        rows=_rows(verdict),
+        rows=_rows(verdict, this_round(run)),
         bits=labels.in_bits(verdict),
         together=sentences.together(verdict),
         left=counted(left, "more attacker") if left > 0 else "",
@@ -139,7 +139,14 @@ def first_screen(run: Run) -> Markup:
     )
 
 
-def _rows(verdict: Verdict) -> list[dict[str, Any]]:
+def _headline(run: Run, verdict: Verdict) -> str:
+    if run.is_finished or any(row.low > 0 for row in verdict.rows):
+        return sentences.headline(verdict)
+    done = counted(len(run.rounds), "round")
+    return f"Nothing is proven after {done}. Most bounds are known at the end of the run."
+
+
+def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]]:
     """Return the worst attackers. A number that was said, by the headline first, is not repeated.
 
     The headline names both ends of its row, except what is guaranteed where nothing is.
@@ -148,7 +155,10 @@ def _rows(verdict: Verdict) -> list[dict[str, Any]]:
     said = [] if first is None else [first.shown, first.at_most]
     made = []
     for row in verdict.rows[:_MAX_ROWS]:
-        made.append(_row(row, said))
+        one = _row(row, said)
+        if (found := now.get(row.asked)) is not None and row.low <= 0:
+            one |= {"sure": f"this round {labels.amount(found)}", "strength": ("not proven",) * 2}
+        made.append(one)
         said += [row.shown, row.at_most]
     return made
 
@@ -205,7 +215,10 @@ def _notes(run: Run) -> Iterator[str]:
         of = f" of {planned}" if isinstance(planned, int) else ""
         done = counted(len(run.rounds), "whole round")
         now = "is in progress" if run.is_running else "is not finished"
-        yield f"This run {now}: {done}{of}. The numbers are those of its last round."
+        yield (
+            f"This run {now}: {done}{of}. What is proven holds so far and never shrinks; what is "
+            "called this round is about the last round alone."
+        )
     for failure in run.failures:
         yield f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."
     if (source := run.config.get(REPLAY_OF)) is not None:
