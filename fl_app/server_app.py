@@ -42,8 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     if not resume and words:
         progress.say(words)
     progress.say(f"run folder: {folder.path}")
-    outcome = run_on(grid, folder, progress)
-    end(folder.path, folder.config.to_mapping(), outcome, progress)
+    end(run_on(grid, folder, progress), progress)
 
 
 def _allowed(path: str, name: str) -> Path:

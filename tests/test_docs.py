@@ -14,7 +14,8 @@ import pytest
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod
-from leakmeter.fl_app.cli import replay, run
+from leakmeter.fl_app.cli import commands as small_commands
+from leakmeter.fl_app.cli import run
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -108,7 +109,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         raise Parsed
 
     monkeypatch.setattr(run, "run", check)
-    monkeypatch.setattr(replay, "replay", check)
+    monkeypatch.setattr(small_commands, "_replay", check)
     monkeypatch.setattr(command, "_run", stop)
     monkeypatch.setattr(command, "_engine", lambda *_: nullcontext())
     monkeypatch.setattr("leakmeter.fl_app.report.read.read_runs", stop)

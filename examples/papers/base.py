@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from leakmeter.auditors import Auditor
     from leakmeter.fl_app.config.config import Config
-    from leakmeter.fl_app.run.run import Outcome
+    from leakmeter.fl_app.report.read import Run
     from leakmeter.fl_app.task import Task
 
 Say = Callable[[str], None]
@@ -201,7 +201,7 @@ def write_table(table: Table, folder: Path) -> None:
 
 def audited_run(
     config: Config, auditors: Sequence[Auditor] | None = None
-) -> tuple[Outcome, dict[str, Any]]:
+) -> tuple[Run, dict[str, Any]]:
     """Run a configuration as the command line does; return what came out, and its report.
 
     `auditors` replace those that the configuration names.

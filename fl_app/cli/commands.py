@@ -166,7 +166,6 @@ def _replay(arguments: argparse.Namespace) -> int:
     # A mistake here needs no torch, so that is imported after it.
     recorded = open_recorded(Path(arguments.run))
     config = recorded.settings(given_settings(arguments))
-    from leakmeter.fl_app.report.read import REPLAY_OF
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
     from leakmeter.fl_app.run.run import end
 
@@ -174,13 +173,13 @@ def _replay(arguments: argparse.Namespace) -> int:
     progress = Progress()
     out = free_folder(arguments.out, recorded.run)
     try:
-        outcome = audit_again(recorded, config, out, progress)
+        done = audit_again(recorded, config, out, progress)
     except KeyboardInterrupt:
         progress.stop()
         progress.say("interrupted; a replay cannot be resumed, start it again")
         return 130
-    has_page = end(out, config.to_mapping() | {REPLAY_OF: str(recorded.run)}, outcome, progress)
-    return 1 if outcome.failures or not has_page else 0
+    has_page = end(done, progress)
+    return 1 if done.failures or not has_page else 0
 
 
 def set_up_reproduce(parser: argparse.ArgumentParser) -> None:

@@ -272,7 +272,7 @@ def _launch(folder: RunFolder, program: str) -> int:
 
     progress = Progress()
     try:
-        outcome = launch(folder, progress)
+        done = launch(folder, progress)
     except ConfigError:
         raise
     except KeyboardInterrupt:
@@ -290,7 +290,7 @@ def _launch(folder: RunFolder, program: str) -> int:
             return 1
         progress.say(f"the run failed; {_how_to_resume(folder, program)}")
         raise
-    has_page = end(folder.path, folder.config.to_mapping(), outcome, progress)
+    has_page = end(done, progress)
     if not (folder.path / "report.json").exists():
         progress.say(f"no report could be written; {_how_to_resume(folder, program)}")
         return 1
@@ -298,7 +298,8 @@ def _launch(folder: RunFolder, program: str) -> int:
     for line in said:
         progress.say(line)
     # What is proven is proven; else a run that is not whole has failed.
-    return code if code == EXCEEDED or (outcome.is_complete and has_page) else 1
+    is_whole = not done.failures and all(one.kind != "ended-early" for one in done.warnings)
+    return code if code == EXCEEDED or (is_whole and has_page) else 1
 
 
 def _how_to_resume(folder: RunFolder, program: str) -> str:

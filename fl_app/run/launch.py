@@ -19,21 +19,20 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.run.run import Outcome, run_on
+from leakmeter.fl_app.run.run import run_on
 from leakmeter.strategies.grid import InterruptibleGrid
 
 
-def launch(
-    folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | None = None
-) -> Outcome:
-    """Run the folder's configuration in its engine and return the outcome.
+def launch(folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | None = None) -> Run:
+    """Run the folder's configuration in its engine and return it.
 
     `auditors` replace those that the configuration names.
     """
     config = folder.config
-    outcomes: list[Outcome] = []
+    done: list[Run] = []
     stop, threads = threading.Event(), set[threading.Thread]()
     server_app = ServerApp()
 
@@ -41,7 +40,7 @@ def launch(
     def main(grid: Grid, _: Context) -> None:
         threads.add(threading.current_thread())
         own = grid if config.engine == "inline" else InterruptibleGrid(grid, stop)
-        outcomes.append(run_on(own, folder, progress, auditors))
+        done.append(run_on(own, folder, progress, auditors))
 
     client_app = client_app_of(config)
     if config.engine == "inline":
@@ -55,9 +54,9 @@ def launch(
             stop.set()
             for thread in threads:
                 thread.join()
-    if not outcomes:
+    if not done:
         raise RuntimeError("the simulation ended before the run did")
-    return outcomes[0]
+    return done[0]
 
 
 def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:

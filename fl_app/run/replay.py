@@ -23,7 +23,6 @@ from leakmeter.fl_app.run.folder import MAY_CHANGE, free_path
 if TYPE_CHECKING:
     from leakmeter.auditors.auditor import Auditor, Project
     from leakmeter.fl_app.run.progress import Progress
-    from leakmeter.fl_app.run.run import Outcome
 
 _SELF, _RECORDER = "replay", "recorder"
 _AUDIT = {kebab(spec.name) for spec in fields(Config) if spec.metadata["group"] == "audit"}
@@ -236,7 +235,7 @@ def _metrics(run: Path) -> dict[int, dict[str, float]]:
         ) from None
 
 
-def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progress) -> Outcome:
+def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progress) -> Run:
     """Audit the recorded rounds and write the folder of the replay.
 
     Args:
@@ -252,7 +251,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     import leakmeter.fl_app.engines.inline  # noqa: F401
     from leakmeter.auditors.hook.panel import Panel
     from leakmeter.fl_app import build
-    from leakmeter.fl_app.run.run import Outcome, use_one_thread
+    from leakmeter.fl_app.run.run import use_one_thread
     from leakmeter.fl_app.task import load_task
 
     use_one_thread()
@@ -290,7 +289,15 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     warnings = () if recorded.report is None else recorded.report.warnings
     log.finish(own, panel.failures, limitations, warnings)
     panel.close()
-    return Outcome(findings + own, panel.failures, limitations, warnings)
+    return Run(
+        name=out.name,
+        folder=out,
+        config=about,
+        findings=(*findings, *own),
+        failures=tuple(panel.failures),
+        limitations=tuple(limitations),
+        warnings=tuple(warnings),
+    )
 
 
 def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitation]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors import Audited, Auditor, Finding, StopAbove
+from leakmeter.auditors import Audited, Auditor, StopAbove
 from leakmeter.auditors.auditor import DamagedError
-from leakmeter.auditors.finding import Limitation, RunWarning
+from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.verdict.lines import Ending
-from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated, link
@@ -32,6 +30,7 @@ from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.report.html import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
@@ -60,29 +59,6 @@ _NO_THEOREM = (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a run that has ended.
-
-    Attributes:
-        findings: Of its rounds and of the run.
-        failures: Which auditors were left out, and why.
-        limitations: What auditors cannot measure here.
-        warnings: Reasons to doubt the run itself.
-    """
-
-    findings: Sequence[Finding]
-    failures: Sequence[str]
-    limitations: Sequence[Limitation]
-    warnings: Sequence[RunWarning]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every auditor worked to the end; a run may stop early if it was asked to."""
-        ended_early = any(warning.kind == "ended-early" for warning in self.warnings)
-        return not self.failures and not ended_early
-
-
 def preflight(config: Config, folder: Path | None = None) -> Config:
     """Load the data, build model and auditors; raise ConfigError on what cannot work.
 
@@ -102,55 +78,56 @@ def run_on(
     folder: RunFolder,
     progress: Progress,
     auditors: Sequence[Auditor] | None = None,
-) -> Outcome:
+) -> Run:
     """Run or continue the run of `folder` on the clients of `grid`, to its report.
 
-    `auditors` replace those that the configuration names.
+    `auditors` replace those that the configuration names. No other process can write to the folder
+    meanwhile.
     """
     use_one_thread()
+    config = folder.config
     with folder.locked():
-        return _run(grid, folder, progress, auditors)
+        task, strategy = load_task(config), build.server_strategy(config)
+        check_resumable(strategy)
+        kept = folder.load()
+        rounds_done = 0 if kept is None else kept.server_round
+        arrays = _first_arrays(folder, strategy, task, kept)
+        account = reserve(config, strategy, folder.path)
+        charges = Charges(config, strategy, folder.path, rounds_done, account)
+        if auditors is None:
+            auditors = build.auditors(config, task.dim, progress.audit)
+        audited = _audited(folder, strategy, auditors, progress, kept, charges)
+        progress.begin(config, task.dim, task.sizes, rounds_done)
+        if words := _no_theorem(config):
+            progress.say(f"Warning: {words}")
+        try:
+            audited.start(
+                PatientGrid(grid, is_simulated=not is_deployed()),
+                arrays,
+                num_rounds=config.rounds,
+                evaluate_fn=lambda _, model: task.evaluate(model),
+            )
+        except DamagedError as error:
+            raise ConfigError(f"--resume needs the files of the run: {error}") from None
+        finally:  # what was released counts, however the run ends
+            charges.close()
+            if account is not None:
+                progress.say(account.close(strategy))
+    return Run(
+        name=folder.path.name,
+        folder=folder.path,
+        config=config.to_mapping(),
+        findings=tuple(audited.findings()),
+        failures=tuple(audited.failures),
+        limitations=tuple(audited.limitations),
+        warnings=tuple(audited.warnings),
+    )
 
 
 def use_one_thread() -> None:
     """Compute on one thread, so that sums have the same last bits in every launch."""
     torch.set_num_threads(1)
     threadpool_limits(limits=1)  # Flower's launches import numpy before its variables are set
-
-
-def _run(
-    grid: Grid, folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | None
-) -> Outcome:
-    """Do the run while no other process can write to its folder."""
-    config = folder.config
-    task = load_task(config)
-    strategy = build.server_strategy(config)
-    check_resumable(strategy)
-    kept = folder.load()
-    rounds_done = 0 if kept is None else kept.server_round
-    arrays = _first_arrays(folder, strategy, task, kept)
-    account = reserve(config, strategy, folder.path)
-    charges = Charges(config, strategy, folder.path, rounds_done, account)
-    if auditors is None:
-        auditors = build.auditors(config, task.dim, progress.audit)
-    audited = _audited(folder, strategy, auditors, progress, kept, charges)
-    progress.begin(config, task.dim, task.sizes, rounds_done)
-    if words := _no_theorem(config):
-        progress.say(f"Warning: {words}")
-    try:
-        audited.start(
-            PatientGrid(grid, is_simulated=not is_deployed()),
-            arrays,
-            num_rounds=config.rounds,
-            evaluate_fn=lambda _, model: task.evaluate(model),
-        )
-    except DamagedError as error:
-        raise ConfigError(f"--resume needs the files of the run: {error}") from None
-    finally:  # what was released counts, however the run ends
-        charges.close()
-        if account is not None:
-            progress.say(account.close(strategy))
-    return Outcome(audited.findings(), audited.failures, audited.limitations, audited.warnings)
 
 
 def _first_arrays(
@@ -371,33 +348,14 @@ def _broken(path: Path, reason: str) -> ConfigError:
     )
 
 
-def end(folder: Path, config: Mapping[str, Any], outcome: Outcome, progress: Progress) -> bool:
-    """Write the page and print what came of a run.
-
-    Args:
-        folder: Of the run.
-        config: Its settings.
-        outcome: What it says.
-        progress: Where to print.
-
-    Returns:
-        Whether there is a page.
-    """
+def end(run: Run, progress: Progress) -> bool:
+    """Write the page, print what came of a run, and return whether there is a page."""
     places: list[str] = []
-    has_page = leave_page(folder, places.append)
-    limits = len(outcome.limitations)
+    has_page = leave_page(run.folder, places.append)
+    limits = len(run.limitations)
     more = f"  ({counted(limits, 'limit')} of this audit)" if limits else ""
-    places.append(f"details: {program()} report --text {shlex.quote(str(folder))}{more}")
-    run = Run(
-        name=folder.name,
-        folder=folder,
-        config=config,
-        findings=tuple(outcome.findings),
-        warnings=tuple(outcome.warnings),
-    )
-    adds_noise = config.get("noise") not in (None, "none")
+    places.append(f"details: {program()} report --text {shlex.quote(str(run.folder))}{more}")
+    adds_noise = run.config.get("noise") not in (None, "none")
     ending = Ending(next_steps(run), adds_noise=adds_noise, places=places)
-    of_run = [f for f in outcome.findings if f.server_round is None]
-    verdict = judge(of_run, outcome.warnings, accuracy=run.accuracy)
-    progress.summary(verdict, outcome.failures, ending)
+    progress.summary(verdict_of(run), run.failures, ending)
     return has_page

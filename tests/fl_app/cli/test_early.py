@@ -16,7 +16,6 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.data.dataset import dataset_of, dealt
-from leakmeter.fl_app.engines import cluster
 from tests.helpers.processes import run_copies
 from tests.helpers.project import ROOT
 
@@ -109,11 +108,12 @@ def test_ray_that_does_not_start_is_one_sentence_with_a_way_out(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def broken(*_: Any) -> bool:
+    def broken(**_: Any) -> None:
         raise TimeoutError("the node\nis slow")
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(cluster, "_join", broken)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", broken)
     assert main([*tiny, "--engine", "ray", "--out", "run"]) == 1
     printed = capsys.readouterr()
     assert printed.err == (

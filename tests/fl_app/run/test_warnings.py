@@ -25,7 +25,7 @@ def warnings(path: Path, config: Config) -> dict[str, dict[str, Any]]:
     """Return the warnings in the report of a run, which are those of its outcome."""
     outcome = launch(RunFolder.create(path, config), Progress())
     report = json.loads((path / "report.json").read_text())
-    assert outcome.failures == report["failures"] == []
+    assert list(outcome.failures) == report["failures"] == []
     assert [w.text for w in outcome.warnings] == [w["text"] for w in report["warnings"]]
     assert [one.text for one in outcome.limitations] == [w["text"] for w in report["limitations"]]
     return {warning["kind"]: warning for warning in report["warnings"]}

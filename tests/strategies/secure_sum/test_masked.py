@@ -958,7 +958,7 @@ def test_the_default_job_learns_the_same_with_and_without_masks(tmp_path: Any) -
             secagg=secagg,
         )
         folder = RunFolder.create(tmp_path / secagg, config)
-        assert launch(folder, Progress()).failures == []
+        assert not launch(folder, Progress()).failures
         rows = (tmp_path / secagg / "rounds.jsonl").read_text().splitlines()
         lines[secagg] = [json.loads(row)["metrics"] for row in rows]
     for with_masks, without in zip(lines["on"], lines["off"], strict=True):
