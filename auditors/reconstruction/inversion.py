@@ -96,13 +96,10 @@ class Inversion(ScheduledAuditor):
         at: Returns the model, from images to scores, with the given flat parameters.
         images_of: Returns the images of a round, and strangers.
         rate: Learning rate of the clients; 1 for clients that send gradients.
-        steps: Mean number of steps of a client in a round. With 1 the update is a gradient; with
-            more it is an approximation.
         seek: Images to search for.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
         attack: How to search for images.
-        adds_noise: Whether clients add noise of which the round's facts say nothing.
         confidence: Of the test whether originals were recovered; one test a run, in the first
             audited round.
         seed: Seed of the draws.
@@ -119,23 +116,20 @@ class Inversion(ScheduledAuditor):
         images_of: Callable[[RoundView], RoundImages],
         *,
         rate: float,
-        steps: float = 1.0,
         seek: int = 8,
         every: int = 0,
         attack: Attack | None = None,
-        adds_noise: bool = False,
         confidence: float = 0.95,
         seed: int = 0,
     ) -> None:
         super().__init__(every=every)
         within("confidence", confidence, above=0.0, below=1.0)
         within("rate", rate, above=0.0)
-        within("steps", steps, lowest=1.0)
         within("seek", seek, lowest=1)
         self._at, self._images_of = at, images_of
-        self.rate, self.steps, self.seek = rate, steps, seek
+        self.rate, self.seek = rate, seek
         self.attack, self.seed, self._played = attack or Attack(), seed, []
-        self.adds_noise, self.confidence = adds_noise, confidence
+        self.confidence = confidence
 
     @property
     def due(self) -> None:
@@ -167,7 +161,7 @@ class Inversion(ScheduledAuditor):
             return ()
         found = invert(
             self._at(view.sent),
-            -view.sign * update / (self.rate * self.steps),
+            -view.sign * update / (self.rate * images.steps),
             shape=images.originals.shape[1:],
             batch=self.seek,
             seed=derive(self.seed, self.name, view.server_round),
@@ -178,7 +172,7 @@ class Inversion(ScheduledAuditor):
         played = Comparison(
             server_round=view.server_round,
             mismatch=found.mismatch,
-            caveat=self._caveat(view),
+            caveat=_caveat(view, images),
             recovery=None if self._played else self._tested(found.images, images),
             **compared.figures(rng, sharing=len(self._due)),
         )
@@ -239,19 +233,6 @@ class Inversion(ScheduledAuditor):
                 "strangers dB": test.stranger,
             },
         )
-
-    def _caveat(self, view: RoundView) -> str:
-        """Return why the update is not the gradient of images, in words."""
-        facts, why = view.facts, []
-        if self.steps > 1:
-            why.append(f"clients take {number(self.steps)} steps, taken for one gradient")
-        if facts.clip_norm is not None:
-            why.append("clients clip")
-        if facts.share_std or self.adds_noise:  # 0 where the server adds all of it, after the sum
-            why.append("clients add noise")
-        if view.instructed:
-            why.append(f"{counted(len(view.instructed), 'canary seat')} in the sum")
-        return ", ".join(why)
 
     def _finding(
         self, played: Comparison, band: tuple[float, float], server_round: int | None
@@ -324,6 +305,20 @@ class Inversion(ScheduledAuditor):
         folder.mkdir(parents=True, exist_ok=True)
         content = png([_shown(row) for row in rows], words)
         write_atomically(folder / f"round-{played.server_round:06d}.png", content)
+
+
+def _caveat(view: RoundView, images: RoundImages) -> str:
+    """Return why the update is not the gradient of images, in words."""
+    facts, why = view.facts, []
+    if images.steps > 1:
+        why.append(f"clients take {number(images.steps)} steps, taken for one gradient")
+    if facts.clip_norm is not None:
+        why.append("clients clip")
+    if facts.share_std or images.has_noise:  # 0 where the server adds all of it, after the sum
+        why.append("clients add noise")
+    if view.instructed:
+        why.append(f"{counted(len(view.instructed), 'canary seat')} in the sum")
+    return ", ".join(why)
 
 
 @dataclass(frozen=True, eq=False)

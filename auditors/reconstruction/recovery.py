@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats, Indices
+from leakmeter.auditors._types import AnyFloats, Floats, Indices, within
 
 CEILING: Final = 60.0  # dB; beyond it nobody sees a difference, and equal images have no finite one
 _MIN_BATCHES = 99
@@ -28,7 +28,7 @@ _CHUNK = 4096  # strangers that are compared at once
 
 @dataclass(frozen=True, eq=False)
 class RoundImages:
-    """Images that a simulation knows, from 0 to 1, (count, *shape).
+    """What a simulation knows of a round: images, from 0 to 1, (count, *shape), and their gradient.
 
     Attributes:
         originals: Those that clients trained on in the round.
@@ -37,6 +37,9 @@ class RoundImages:
         stranger_labels: Of the strangers.
         dealt: How many of the strangers, the first ones, were dealt at random: chance alone decided
             that they are not among the originals of their label.
+        steps: Mean number of steps of a client. With 1 the update is a gradient; with more it is an
+            approximation.
+        has_noise: Whether clients have added noise of which the round's facts say nothing.
     """
 
     originals: AnyFloats
@@ -44,6 +47,11 @@ class RoundImages:
     labels: Indices | None = None
     stranger_labels: Indices | None = None
     dealt: int = 0
+    steps: float = 1.0
+    has_noise: bool = False
+
+    def __post_init__(self) -> None:
+        within("steps", self.steps, lowest=1.0)
 
 
 @dataclass(frozen=True)

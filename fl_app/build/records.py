@@ -141,6 +141,8 @@ class SimulatedRecords:
             labels=data.train_y[trained],
             stranger_labels=np.concatenate([data.train_y[others], data.test_y]),
             dealt=len(others) if is_dealt else 0,
+            steps=self.mean_steps,
+            has_noise=self.config.hides_records,
         )
 
     def case(self, view: RoundView) -> RecordCase:

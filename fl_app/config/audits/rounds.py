@@ -261,11 +261,9 @@ class InversionSettings(AuditorSettings):
             known.at,
             known.images,
             rate=config.lr,
-            steps=known.mean_steps,
             seek=config.inversion_images,
             every=config.inversion_every,
             attack=Attack(steps=config.inversion_steps),
-            adds_noise=config.hides_records,
             confidence=config.confidence,
             seed=config.seed,
         )

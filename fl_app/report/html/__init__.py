@@ -5,7 +5,6 @@ This module puts it together; the others write one part each.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from leakmeter.auditors.reconstruction.inversion import FOLDER
-from leakmeter.auditors.reconstruction.picture import SIGNATURE, caption_of
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.wording import KINDS, counted
 from leakmeter.fl_app.report import NAME
@@ -24,6 +22,7 @@ from leakmeter.fl_app.report.html.assets import SCRIPT, STYLE
 from leakmeter.fl_app.report.html.compare import comparison
 from leakmeter.fl_app.report.html.details import cards, forest, repeat, tables
 from leakmeter.fl_app.report.html.first_screen import EPSILON, first_screen
+from leakmeter.fl_app.report.html.pictures import pictures
 from leakmeter.fl_app.report.html.template import figure, render
 from leakmeter.fl_app.report.read import Run, read_runs
 
@@ -31,7 +30,6 @@ GENERATOR = "leakmeter report"
 _HEIGHT = 760  # pixels of the first screen
 # The browser itself refuses to fetch anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-_MAX_BYTES, _MAX_PICTURES = 400_000, 12  # of a picture, of a folder
 _READING = (
     f"ε {EPSILON[0].lower()}{EPSILON[1:]} Numbers of different attackers, units (client, record) "
     "or adjacencies are not comparable. A null band contains 90 % of what the method says without "
@@ -195,7 +193,7 @@ def _folds(
     if more:
         yield "more-figures", "More figures", f"{len(more)}", _figures(more)
     own = [place for run in runs for place in (run.folder, run.folder / FOLDER)]
-    if shots := [one for folder in (*own, *galleries) for one in _pictures(folder)]:
+    if shots := [one for folder in (*own, *galleries) for one in pictures(folder)]:
         grid = render(_PICTURES, pictures=shots)
         yield "pictures", "Reconstructions", counted(len(shots), "picture"), grid
     yield from each("epsilon", "All ε on one axis", "guaranteed, shown, estimated", forest)
@@ -203,21 +201,3 @@ def _folds(
     yield from each("repeat", "Settings and how to repeat", "command, releases", repeat)
     kinds = render(_KINDS, words=_READING, kinds=KINDS.values())
     yield "reading", "How to read the numbers", "kinds, ε, null bands", kinds
-
-
-def _pictures(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield source, name and caption of the PNG files in a folder; large ones are only named."""
-    paths = sorted(folder.glob("*.png"))
-    where = folder.parent.name if folder.name == FOLDER else folder.name
-    for path in paths[:_MAX_PICTURES]:
-        content, words = path.read_bytes(), f"{path.stem} ({where})"
-        if not content.startswith(SIGNATURE):
-            continue
-        if len(content) > _MAX_BYTES:
-            yield "", words, f"{words} is too large for this page: {path.name}"
-            continue
-        told = caption_of(content)
-        source = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
-        yield source, words, f"{where}: {told}" if told else words
-    if (left := len(paths) - _MAX_PICTURES) > 0:
-        yield "", "", f"{counted(left, 'further picture')} in {folder.name}/"

@@ -11,9 +11,11 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.reconstruction.inversion import FOLDER
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.verdict import Asked, Row, Verdict
 from leakmeter.auditors.wording import CERTAIN, counted, percent, plain_spaces, share
+from leakmeter.fl_app.report.html.pictures import pictures
 from leakmeter.fl_app.report.html.template import render
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import this_round, verdict_of
@@ -61,9 +63,9 @@ _TEMPLATE = """
 </dl>
 <div class="columns">
 <section class="attackers">
-{% if not rows %}<h2>Who can tell what</h2><p>
+{% if not rows and not tests %}<h2>Who can tell what</h2><p>
 The auditors produced no findings about an attacker; this is not evidence of privacy.</p>
-{% else %}<h2>Who can tell what, worst first</h2>
+{% elif rows %}<h2>Who can tell what, worst first</h2>
 <div class="row axis"><span class="who"></span>
 <span class="scale" aria-hidden="true">
 {% for at, name in ticks %}<span style="left:{{ at }}%">{{ name }}</span>{% endfor %}</span>
@@ -87,6 +89,14 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 <p class="note legend-line">Filled: shown. Hatched: may be, up to what is guaranteed.
 {% if together %} {{ together }}{% endif %}{% if left %} And {{ left }} below.{% endif %}</p>
 {% endif %}
+{% if tests %}<table class="tests"><caption>What was tested against a control of its own</caption>
+<thead><tr>{% for head in ("Attacker", "Can tell", "Shown", "At most", "Evidence") %}
+<th scope="col">{{ head }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in tests %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+</tbody></table>{% endif %}
+{% for source, words, caption in pictures %}{% if source %}<figure class="picture">
+<img src="{{ source }}" alt="{{ words }}"><figcaption>{{ caption }}</figcaption></figure>
+{% endif %}{% endfor %}
 {% if bits %}<details class="bits"><summary>In bits, never compared with ε: {{ bits|length }}
  {{ "figure" if bits|length == 1 else "figures" }}</summary>
 <table><caption class="hidden">Figures in bits</caption><thead><tr>
@@ -118,6 +128,7 @@ def first_screen(run: Run) -> Markup:
     """Return the part of the page that answers within five seconds."""
     verdict = verdict_of(run)
     left = len(verdict.rows) - _MAX_ROWS
+    is_rebuilt = verdict.severity == "rebuilt"
     return render(
         _TEMPLATE,
         is_bad=verdict.is_distorted,
@@ -128,6 +139,8 @@ def first_screen(run: Run) -> Markup:
         facts=_facts(run, verdict),
         term=_glossary(),
         rows=_rows(verdict, this_round(run)),
+        tests=[labels.tested(test) for test in verdict.tests],
+        pictures=[*pictures(run.folder / FOLDER)][:1] if is_rebuilt else [],
         bits=labels.in_bits(verdict),
         together=sentences.together(verdict),
         left=counted(left, "more attacker") if left > 0 else "",
@@ -166,7 +179,7 @@ def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]
 def _row(row: Row, said: Sequence[Finding | None]) -> dict[str, Any]:
     """Return one attacker on the scale from guess to certain, with how sure it can be."""
     is_proven = row.low > 0
-    is_silent = labels.shown(row) == "nothing"
+    is_silent = row.is_tried and not is_proven and (row.is_audited or row.conditional is None)
     looked = row.is_tried or row.estimate is not None
     known = "proven" if is_proven else labels.evidence(row)
     is_blank = not looked and not is_proven and math.isinf(row.high)

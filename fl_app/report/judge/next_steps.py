@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leakmeter.auditors.finding import ThreatModel, Unit
 from leakmeter.auditors.verdict import steps as general
+from leakmeter.auditors.verdict.order import attacker
 from leakmeter.auditors.verdict.steps import LEAKS, MAX_STEPS, Step
-from leakmeter.auditors.verdict.verdict import Row, is_distorted
+from leakmeter.auditors.verdict.verdict import Row, Verdict, is_distorted, is_shown
 from leakmeter.auditors.wording import number
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.tables import NO_NOISE, NOISES, RECORD_NOISES
@@ -35,17 +37,17 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
     if is_public:
         run = replace(run, folder=Path(run.folder.name))
     verdict = verdict_of(run)
-    rows = verdict.rows
     if not run.settings:
         return general.steps(verdict)
     # Two reasons may lead to one command: the first of them is enough.
-    by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, rows)))}
+    by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, verdict)))}
     found = list(reversed(by_deed.values()))[:MAX_STEPS]
     compared = [] if is_distorted(run.warnings) else _compared(run, found)
     return [*found, *compared][:MAX_STEPS]
 
 
-def _steps(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
+def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
+    rows = verdict.rows
     if not (run.is_finished or run.is_running):
         folder = shlex.quote(str(run.folder))
         yield Step("Finish the run:", f"{program()} --resume {folder}")
@@ -56,13 +58,15 @@ def _steps(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
         text = "Turn on secure aggregation; now the server sees every single update:"
         yield from _changed(run, text, {"secagg": "on"}, "secagg")
     leaks = [row for row in rows if row.severity in LEAKS]
-    if leaks:
-        yield from _noise(run, leaks, rows)
+    found = [(row.attacker, row.question.unit) for row in leaks]
+    found += [(attacker(test), test.unit) for test in verdict.tests if is_shown(test)]
+    if found:
+        yield from _noise(run, found, rows)
         yield from general.fewer_releases(rows)
         yield from _crowd(run, leaks)
     yield from _closer_look(run, rows)
-    if not leaks and all(math.isinf(row.high) for row in rows):
-        yield from _noise(run, rows, rows)
+    if not found and all(math.isinf(row.high) for row in rows):
+        yield from _noise(run, [(row.attacker, row.question.unit) for row in rows], rows)
 
 
 def _repairs(run: Run) -> Iterator[Step]:
@@ -79,17 +83,19 @@ def _repairs(run: Run) -> Iterator[Step]:
         yield from _changed(run, "Play more canaries:", {"rounds": twice}, "longer")
 
 
-def _noise(run: Run, leaks: Sequence[Row], rows: Sequence[Row]) -> Iterator[Step]:
+def _noise(
+    run: Run, leaks: Sequence[tuple[ThreatModel, Unit]], rows: Sequence[Row]
+) -> Iterator[Step]:
     """Yield the noise that helps against these attackers, with an ε to guarantee."""
     settings = run.settings
     noise = settings.get("noise")
     if noise in RECORD_NOISES:
         floor = settings.get("wfna-floor")
-        if isinstance(floor, float) and any(row.question.unit == "record" for row in leaks):
+        if isinstance(floor, float) and any(unit == "record" for _, unit in leaks):
             text = "Raise the floor of the clients' noise:"
             yield from _changed(run, text, {"wfna-floor": 4 * floor}, "more-noise")
         return
-    faces_server = any(row.attacker.observer != "outsider" for row in leaks)
+    faces_server = any(model.observer != "outsider" for model, _ in leaks)
     fits = _kind(settings, faces_server=faces_server)
     clip = settings.get("clip-norm") or CLIP_NORM
     target = _target(rows) if noise == fits else TARGET

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,13 @@ def images(count: int, name: str = "images") -> np.ndarray:
     return stream(0, name).random((count, *SHAPE)).astype(np.float32)
 
 
-def known(_: RoundView) -> RoundImages:
-    return RoundImages(images(2), images(200, "strangers"), dealt=200)
+def known(_: RoundView, **more: Any) -> RoundImages:
+    return RoundImages(images(2), images(200, "strangers"), **({"dealt": 200} | more))
 
 
-def made(**changes: Any) -> Inversion:
+def made(images_of: Any = known, **changes: Any) -> Inversion:
     settings = {"rate": RATE, "seek": 2, "attack": SHORT} | changes
-    return Inversion(net, known, **settings)
+    return Inversion(net, images_of, **settings)
 
 
 def view(server_round: int = 1, *, gradient: float = 1.0, **more: Any) -> RoundView:
@@ -101,7 +102,7 @@ def test_without_a_leak_the_band_has_nine_of_ten_values(trials: int, most: int) 
 
 
 def test_what_makes_the_gradient_approximate_is_said() -> None:
-    auditor = made(steps=3.0)
+    auditor = made(partial(known, steps=3.0))
     [found] = auditor.observe(view(instructed={7: Canary(0, 0)}, facts={"clip_norm": 1.0}))
     assert found.facts["gradient is exact"] is False
     words = "clients take 3 steps, taken for one gradient, clients clip, 1 canary seat in the sum"
@@ -151,21 +152,18 @@ def test_canary_seats_are_said_before_anybody_trains() -> None:
     ("changes", "message"),
     [
         ({"rate": 0.0}, "rate must be"),
-        ({"steps": 0.5}, "steps must be"),
+        ({"images_of": partial(known, steps=0.5)}, "steps must be"),
         ({"seek": 0}, "seek must be"),
         ({"every": -2}, "every must be"),
     ],
 )
 def test_wrong_arguments_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        made(**changes)
+        made(**changes).observe(view())
 
 
 def test_strangers_that_were_not_dealt_at_random_make_the_test_conditional() -> None:
-    def by_writer(_: RoundView) -> RoundImages:
-        return RoundImages(images(2), images(200, "strangers"))
-
-    auditor = Inversion(net, by_writer, rate=RATE, seek=2, attack=SHORT)
+    auditor = made(partial(known, dealt=0))
     auditor.observe(view())
     assert auditor.report()[0].is_conditional
 
@@ -187,5 +185,5 @@ def test_noise_is_the_clients_only_if_they_add_it(share_std: float | None, is_sa
     facts = {"noise_std": 0.1, "share_std": share_std}
     [found] = made().observe(view(facts=facts))
     assert ("clients add noise" in found.rule) == is_said
-    [found] = made(adds_noise=True).observe(view(facts=facts))
+    [found] = made(partial(known, has_noise=True)).observe(view(facts=facts))
     assert "clients add noise" in found.rule

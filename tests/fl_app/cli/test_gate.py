@@ -405,7 +405,15 @@ def test_a_reconstruction_ends_a_pipeline_and_noise_before_the_sum_lets_it_pass(
 ) -> None:
     noise = {"noise": "distributed", "clip_norm": 1.0, "noise_multiplier": 3.0}
     assert main([*words(REBUILT), "--out", "plain"]) == 0
-    assert "can rebuild training records: 3 of 3 originals" in _flat(capsys.readouterr().out)
+    said = _flat(capsys.readouterr().out)
+    assert "can rebuild training records: 3 of 3 originals" in said
+    assert (
+        "against the server too" in said
+    )  # the server sees through its own noise
+    page = Path("plain/report.html").read_text(encoding="utf-8")
+    first = page[: page.index("What to do next")]
+    assert "≥ 3 of 3 records" in first
+    assert 'src="data:image/png' in first
     assert main([*words(REBUILT | noise), "--out", "noised"]) == 0
     assert main(["gate", "plain", "--no-reconstruction"]) == 3
     assert "At least 3 originals recovered beyond chance" in capsys.readouterr().out

@@ -82,7 +82,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
         RecordLikelihoodRatio(_case, budget=RecordBudget(pairs=2, pilot=20, trials=100)),
         Membership(lambda model: (model[:30] ** 2, model[:30] ** 2 + 3.0), delta=DELTA),
         SpanCondition(),
-        Inversion(_net, _images, rate=1.0, steps=2.0, seek=2, every=1, attack=Attack(steps=2)),
+        Inversion(_net, _images, rate=1.0, seek=2, every=1, attack=Attack(steps=2)),
         AggregateRecorder(tmp_path_factory.mktemp("kept")),
     ]
     found = (*(f for one in auditors for f in _played(one)), *_transcripts())
@@ -158,7 +158,7 @@ def _net(model: Floats) -> Any:
 
 def _images(_: RoundView) -> RoundImages:
     images = stream(0, "images").random((30, 2, 7))
-    return RoundImages(images[:5], images[5:])
+    return RoundImages(images[:5], images[5:], steps=2.0)
 
 
 def _promised(participations: int) -> Iterator[Finding]:
