@@ -156,8 +156,8 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "the model is distorted. Lower the clients' learning rate (--lr) or raise the clip range."
     ),
     "clipped-updates": (
-        "{share} of the updates ({count} of {total}) were clipped to the clip norm. Raise "
-        "the clip norm (--clip-norm), or lower the clients' learning rate (--lr)."
+        "{count} of the {total} updates that the audit saw in clear were clipped to the clip norm. "
+        "Raise the clip norm (--clip-norm), or lower the clients' learning rate (--lr)."
     ),
     "abandoned-rounds": (
         "{count} of {total} rounds gave no aggregate; the model did not change. The log has the "

@@ -41,6 +41,11 @@ ATTACKERS: Final = (
     *get_args(Observer),
     *(_name(observer, sees) for observer in get_args(Observer) for sees in get_args(Sees)),
 )
+# The same in words: a list of all would be five lines long.
+ALLOWED: Final = (
+    f"one of {', '.join(get_args(Observer))}, or one of them with a slash and what it sees, one of "
+    f"{', '.join(sees.replace(' ', '-') for sees in get_args(Sees))}"
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,7 @@ class Limits:
         _require_number("min_accuracy", self.min_accuracy, 1.0, "a share from 0 to 1")
         if self.against is not None and self.against not in ATTACKERS:
             raise ValueError(
-                f"against must be one of {', '.join(ATTACKERS)}, got {self.against!r}; for example "
-                'against="outsider"'
+                f'against must be {ALLOWED}, got {self.against!r}; for example against="outsider"'
             )
 
     @property

@@ -15,6 +15,7 @@ from leakmeter.auditors.verdict.meaning import (
     parts,
     surprises,
     told,
+    too_high,
     unsaid_bounds,
 )
 from leakmeter.auditors.verdict.steps import MAX_STEPS, Step, steps
@@ -84,7 +85,7 @@ def summary(
         "",
         *_table(verdict, ending),
         *_paragraph(sentences.upper_end(verdict, adds_noise=ending.adds_noise), width),
-        *_paragraph(sentences.together(verdict), width),
+        *_paragraph(f"{sentences.together(verdict)} {sentences.utility(verdict)}".strip(), width),
         *_notes(failures, verdict, width),
         *_bits(verdict, ending),
         "",
@@ -151,6 +152,7 @@ def _columns(heads: Sequence[str], found: Sequence[Sequence[str]], ending: Endin
 def _notes(failures: Sequence[str], verdict: Verdict, width: int) -> list[str]:
     """Return what went wrong, as far as a few lines can say it."""
     notes = [f"Warning: {warning.text}" for warning in verdict.warnings]
+    notes += [words for row in verdict.rows if (words := too_high(row))]
     notes += [f"Not audited as planned: {failure}" for failure in failures]
     lines = [line for note in notes[:_MAX_NOTES] for line in _paragraph(note, width, hanging="  ")]
     if len(lines) > _MAX_NOTE_LINES or len(notes) > _MAX_NOTES:

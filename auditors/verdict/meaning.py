@@ -142,11 +142,21 @@ def surprises(part: Row | Block) -> Iterator[str]:
                 f"The lower bound {signed(bound)} is above the estimate {signed(f)}: the two "
                 f"methods differ.{why}"
             )
-        if part.at_most is not None and f.value > part.high:
-            yield (
-                f"The estimate {signed(f)} is above the guarantee {amount(part.at_most)}, which is "
-                "proven: the estimate is too high."
-            )
+    if isinstance(part, Row) and (words := too_high(part)):
+        yield words
+
+
+def too_high(row: Row) -> str:
+    """Return how many estimates are above what is guaranteed; empty if none is."""
+    above = [f for f in row.findings if f.kind == "estimate" and f.value > row.high]
+    if row.at_most is None or not above:
+        return ""
+    largest = max(above, key=lambda f: f.value)
+    many = "" if len(above) == 1 else f", the largest of {len(above)},"
+    return (
+        f"The estimate {signed(largest)}{many} is above the guarantee {amount(row.at_most)}, which "
+        "is proven: it is too high."
+    )
 
 
 def _meaning(finding: Finding) -> str:

@@ -22,6 +22,7 @@ from leakmeter.auditors.wording import (
     null_band,
     number,
     percent,
+    share,
     signed,
     value,
 )
@@ -129,6 +130,13 @@ def together(verdict: Verdict) -> str:
     if verdict.confidence <= 0:
         return "Each bound holds at its own confidence; together they have none."
     return f"All that is shown holds together with {percent(verdict.confidence)} confidence."
+
+
+def utility(verdict: Verdict) -> str:
+    """Return how good the model is, which a protection may have cost."""
+    if verdict.accuracy is None:
+        return ""
+    return f"The last model's accuracy is {share(verdict.accuracy)}."
 
 
 def _headline(verdict: Verdict) -> str:

@@ -127,10 +127,10 @@ def _gate(arguments: argparse.Namespace) -> int:
 
 def _limits(asked: Mapping[str, Any]) -> Limits:
     """Return the limits; raise if there are none, or if nobody attacks under this name."""
-    from leakmeter.auditors.verdict.gate import ATTACKERS, Limits
+    from leakmeter.auditors.verdict.gate import ALLOWED, ATTACKERS, Limits
 
     if asked.get("against") not in (None, *ATTACKERS):
-        raise unknown_name("--against", asked["against"], ATTACKERS)
+        raise unknown_name("--against", asked["against"], ATTACKERS, allowed=ALLOWED)
     limits = Limits(**asked)
     if limits.is_empty:
         raise ConfigError(

@@ -335,10 +335,10 @@ def _check_audits(config: Settings) -> None:
 
 def _check_against(config: Settings) -> None:
     """Require an attacker that there is, and a limit that is about it."""
-    from leakmeter.auditors.verdict.gate import ATTACKERS  # imports numpy
+    from leakmeter.auditors.verdict.gate import ALLOWED, ATTACKERS  # imports numpy
 
     if config.against not in ATTACKERS:
-        raise unknown_name("--against", config.against, ATTACKERS)
+        raise unknown_name("--against", config.against, ATTACKERS, allowed=ALLOWED)
     if not config.fail_above and not config.require_guarantee:
         allowed = "empty without --fail-above or --require-guarantee"
         raise config.refused("against", allowed, "Add --fail-above 8")

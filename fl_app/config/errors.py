@@ -16,7 +16,11 @@ class RayError(RuntimeError):
 
 
 def unknown_name(
-    field: str, value: object, known: Iterable[str], short: Mapping[str, str] | None = None
+    field: str,
+    value: object,
+    known: Iterable[str],
+    short: Mapping[str, str] | None = None,
+    allowed: str = "",
 ) -> ConfigError:
     """Return the error for a name that is not one of the `known` ones, with the nearest one.
 
@@ -25,13 +29,15 @@ def unknown_name(
         value: What was received.
         known: The names that are allowed.
         short: Other names of some of them, which are suggested but not allowed.
+        allowed: The same in words, where a list would be long; they follow "must be".
 
     >>> print(unknown_name("--model", "mpl", ["linear", "mlp"]))
     --model must be one of linear, mlp, got 'mpl'; did you mean mlp?
     """
     names = tuple(known)
     hint = nearest((short or {}).get(value.lower(), value), names) if isinstance(value, str) else ""
-    return ConfigError(f"{field} must be one of {', '.join(names)}, got {shown(value)}{hint}")
+    range_ = allowed or f"one of {', '.join(names)}"
+    return ConfigError(f"{field} must be {range_}, got {shown(value)}{hint}")
 
 
 def out_of_range(field: str, allowed: str, value: object, *, fix: str = "") -> ConfigError:

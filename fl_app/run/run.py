@@ -31,7 +31,7 @@ from leakmeter.fl_app.report.html import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import verdict_of
-from leakmeter.fl_app.report.read import Run
+from leakmeter.fl_app.report.read import Run, read_run
 from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
@@ -121,6 +121,7 @@ def run_on(
         failures=tuple(audited.failures),
         limitations=tuple(audited.limitations),
         warnings=tuple(audited.warnings),
+        rounds=read_run(folder.path).rounds,
     )
 
 

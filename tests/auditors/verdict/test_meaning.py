@@ -129,12 +129,13 @@ def test_a_bound_is_not_set_against_an_estimate_that_reads_the_same() -> None:
 def test_an_estimate_above_a_guarantee_is_explained() -> None:
     """Of a grid of runs, 119 estimates above a proven guarantee were printed without a word."""
     estimate = finding(value=3.0, null_band=(0.0, 1.0))
-    words = (
-        "The estimate ε ≈ 3 is above the guarantee ε ≤ 2, which is proven: the estimate is too "
-        "high."
-    )
+    words = "The estimate ε ≈ 3 is above the guarantee ε ≤ 2, which is proven: it is too high."
     assert words in one(estimate, guarantee(2.0))[1]
     assert "is too high" not in one(estimate, guarantee(4.0))[1]
+    many = [replace(estimate, value=3 + i / 100) for i in range(119)]
+    words = one(*many, guarantee(2.0))[1]
+    assert "The estimate ε ≈ 4.18, the largest of 119, is above the guarantee ε ≤ 2" in words
+    assert words.count("is above the guarantee") == 1
 
 
 def test_an_approximation_is_no_bound() -> None:

@@ -250,6 +250,13 @@ def test_membership_and_a_client_that_stands_out_are_said_for_everybody() -> Non
     )
 
 
+def test_the_accuracy_that_a_protection_may_have_cost_is_said() -> None:
+    assert sentences.utility(judge([guarantee(8.0)], accuracy=0.2619)) == (
+        "The last model's accuracy is 0.262."
+    )
+    assert sentences.utility(judge([guarantee(8.0)])) == ""
+
+
 def test_a_confidence_is_said_only_of_what_is_shown() -> None:
     assert sentences.together(judge([bound(0.0)])) == ""
     assert "95 % confidence" in sentences.together(judge([bound(1.0)]))
