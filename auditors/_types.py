@@ -19,6 +19,10 @@ Vector = NDArray[np.float64]  # one update or model, flat
 Watch = Callable[[str, float], None]
 
 
+class NotFiniteError(ValueError):
+    """An update or a metric holds NaN or an infinity: training has diverged."""
+
+
 def within(
     name: str,
     values: ArrayLike,

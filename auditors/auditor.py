@@ -139,6 +139,7 @@ class RoundFacts:
             auditor needs it.
         noised: The same after server noise; None if the server adds none.
         num_clients: Contributors to the mean.
+        blank: Clients of a secure sum whose training gave no update; None where nobody counts them.
         total_weight: Sum of their weights.
         clip_norm: Joint L2 norm each update was clipped to, if any.
         noise_std: Standard deviation of the noise on the mean, per coordinate, if any.
@@ -166,6 +167,7 @@ class RoundFacts:
     saturated: int | None = None
     coordinates: int | None = None
     asked: int | None = None
+    blank: int | None = None
     abandoned: str | None = None
     rejected: bool | None = None
 

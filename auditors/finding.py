@@ -205,6 +205,7 @@ WarningKind = Literal[
     "abandoned-rounds",
     "dropouts",
     "non-finite-updates",
+    "blank-updates",
     "few-canaries",
     "rejected-sums",
     "ended-early",

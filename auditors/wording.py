@@ -171,6 +171,11 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "{count} of {total} updates contained values that are not finite. Training diverged: "
         "lower the clients' learning rate (--lr)."
     ),
+    "blank-updates": (
+        "{count} of {total} clients had no update to send: their training failed or diverged, or "
+        "their weight was too large for the secure sum. Their own logs say which; lower the "
+        "learning rate (--lr) if it diverged."
+    ),
     "few-canaries": (
         "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
         "more canary seats (--canary-seats) or more rounds (--rounds)."

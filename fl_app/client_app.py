@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -17,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.hook.mods import Call, OrderedMod
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import DropoutMod, add_identity
 from leakmeter.clients.protection.noise_mod import filled_record
@@ -47,14 +49,11 @@ def client_app_of(config: Config | None = None) -> ClientApp:
             mod = _signing(mod, *keys)
         return mod(message, context, call_next)
 
-    def noise(message: Message, context: Context, call_next: Call) -> Message:
-        return _policies(config_of(context), is_deployed()).noise(message, context, call_next)
-
     def drop_out(message: Message, context: Context, call_next: Call) -> Message:
         return _policies(config_of(context), is_deployed()).dropout(message, context, call_next)
 
     # From the wire inwards: a message passes from left to right, its reply from right to left.
-    @app.train(mods=[drop_out, mask, noise, tap_mod, canary_mod])
+    @app.train(mods=[drop_out, mask, NoiseOfRun(config_of), tap_mod, canary_mod])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         own = config_of(context)
@@ -68,6 +67,19 @@ def client_app_of(config: Config | None = None) -> ClientApp:
         return Message(reply, reply_to=message)
 
     return app
+
+
+@dataclass(frozen=True)
+class NoiseOfRun(OrderedMod):
+    """Noises as the run that a message belongs to says."""
+
+    carries_out: ClassVar[frozenset[str]] = NoiseMod.carries_out
+
+    config_of: Callable[[Context], Config]
+
+    def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
+        """Let the mod of this run answer."""
+        return _policies(self.config_of(context), is_deployed()).noise(message, context, call_next)
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,7 @@ def _policies(config: Config, deployed: bool) -> _Policies:
             colluders=max(config.colluders, 0),
             allow_tap=allow_tap,
             seed=seed,
+            outside=["drop_out"],
         ),
         noise=NoiseMod(
             required=config.noise != "none",

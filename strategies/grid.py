@@ -159,8 +159,8 @@ class PatientGrid(GridWrapper):
         sent = list(messages)
         contents = {m.metadata.dst_node_id: m for m in sent}
         replies = self._received(sent, timeout)
-        if raised := [r.error.reason for r in replies if _app_raised(r)]:
-            first = wire.one_line(raised[0] or "no reason given")
+        if raised := [_reason(r) for r in replies if _app_raised(r)]:
+            first = wire.one_line(raised[0])
             _log.warning("%s failed, the first with %s", counted(len(raised), "client app"), first)
         # The SuperLink answers expired messages, so the source does not identify the client: match
         # message ids.
@@ -206,17 +206,18 @@ class PatientGrid(GridWrapper):
 
 def _is_unusable(reply: Message) -> bool:
     """Whether the machine behind a reply will never be able to run the client app."""
-    if not reply.has_error():
-        return False
     if _app_raised(reply):
         return UNUSABLE in _reason(reply)
-    return any(word in _reason(reply) for word in _IMPORT_FAILED)
+    return reply.has_error() and any(word in _reason(reply) for word in _IMPORT_FAILED)
 
 
 def _reason(reply: Message) -> str:
-    return reply.error.reason or "no reason given"
+    blank = wire.blank_reason(reply)
+    return (reply.error.reason or "no reason given") if blank is None else blank
 
 
 def _app_raised(reply: Message) -> bool:
-    """Whether the client app itself failed."""
-    return reply.has_error() and reply.error.code in (CLIENT_APP_RAISED, wire.NOT_FINITE)
+    """Whether the client app itself failed; behind masks or noise it has answered nevertheless."""
+    if wire.blank_reason(reply) is not None:
+        return True
+    return reply.has_error() and reply.error.code == CLIENT_APP_RAISED

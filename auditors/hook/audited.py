@@ -362,7 +362,9 @@ class Audited(Wrapper):
             with self._panel.guarded(failed):
                 # Before the inner strategy may put other arrays into the replies.
                 updates = opened.updates(messages)
-        refused = len({m.metadata.src_node_id for m in messages if wire.says_not_finite(m)})
+        silent = {
+            m.metadata.src_node_id: wire.says_diverged(m) for m in messages if wire.blank_reason(m)
+        }
         # A strategy with a loop of its own may take and return more than Flower's do.
         made: tuple[Any, ...] = self._inner_aggregate_train(server_round, replies, *more, **named)
         arrays, metrics, *rest = made
@@ -376,7 +378,7 @@ class Audited(Wrapper):
         if opened is not None and updates is not None:
             with self._panel.guarded(failed):
                 try:
-                    findings = self._observer.observe(opened, updates, answers, arrays, refused)
+                    findings = self._observer.observe(opened, updates, answers, arrays, silent)
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
         self._limit.note(findings)

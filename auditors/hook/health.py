@@ -21,6 +21,7 @@ _LEAST: Final[Mapping[WarningKind, float]] = {
     "ended-early": 0.0,
     "rejected-sums": 0.0,
     "non-finite-updates": 0.0,
+    "blank-updates": 0.0,
     "clipped-coordinates": 0.0,
     "abandoned-rounds": 0.0,
     "dropouts": 0.05,
@@ -44,7 +45,7 @@ class Health(Resumable):
         view: RoundView,
         *,
         asked: int,
-        refused: int,
+        silent: Mapping[int, bool],
         diverged: int,
         lost: int = 0,
         plain: Mapping[int, Vector],
@@ -54,7 +55,8 @@ class Health(Resumable):
         Args:
             view: What the round showed.
             asked: Clients that got a train message.
-            refused: Clients that withheld an update because it was not finite.
+            silent: Node to whether its update was not finite, of those that say that they have sent
+                none. Simulated clients say so; others are counted inside a secure sum, if at all.
             diverged: Replies with a value that is not finite.
             lost: Those of them that the strategy left out; they are not among the view's replies.
             plain: Updates that neither masks nor noise hide; empty where there are none.
@@ -62,11 +64,18 @@ class Health(Resumable):
         facts = view.facts
         is_abandoned = facts.abandoned is not None
         arrived = len(view.replies) if is_abandoned else facts.num_clients
+        blank, refused = len(silent), sum(silent.values())
+        if facts.blank is not None:
+            blank = facts.blank
+        elif facts.coordinates is not None:  # under noise they are in a secure sum like others
+            arrived -= blank
         asked = asked if facts.asked is None else facts.asked
         self._add("abandoned-rounds", int(is_abandoned), 1)
         self._add("rejected-sums", int(facts.rejected is True), 1)
-        self._add("dropouts", max(asked - arrived - refused - lost, 0), asked)
-        self._add("non-finite-updates", refused + diverged, arrived + refused + lost)
+        self._add("dropouts", max(asked - arrived - blank - lost, 0), asked)
+        total = arrived + blank + lost
+        self._add("blank-updates", max(blank - refused, 0), total)
+        self._add("non-finite-updates", refused + diverged, total)
         if facts.saturated is not None and facts.coordinates is not None:
             self._add("clipped-coordinates", facts.saturated, facts.coordinates)
         if facts.clip_norm is not None:
@@ -92,7 +101,7 @@ class Health(Resumable):
         ]
         kinds = {one.kind for one in found}
         # More canaries would not help, or nobody wants to see more.
-        if kinds & {"non-finite-updates", "stopped-above"}:
+        if kinds & {"non-finite-updates", "blank-updates", "stopped-above"}:
             return tuple(found)
         # If rounds were lost, a plan with enough canaries does not need more of them.
         most = _ENOUGH_CANARIES if "abandoned-rounds" in kinds else math.inf

@@ -7,10 +7,12 @@ canary is one honest contributor fewer for everybody else in a secure sum.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -20,7 +22,9 @@ from leakmeter.auditors.canary import add_canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.seat import Answer, Order, Outcome
-from leakmeter.auditors.hook.surroundings import mods_around
+from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of
+
+_log = logging.getLogger("flwr")
 
 # What a mod calls to reach the next mod, and at last the app.
 Call = Callable[[Message, Context], Message]
@@ -35,6 +39,20 @@ def is_supernode() -> bool:
     return _SUPERNODE in sys.modules
 
 
+class OrderedMod(ABC):
+    """A mod that carries out orders of a train message, and says which.
+
+    Attributes:
+        carries_out: Keys of the records that its orders travel in.
+    """
+
+    carries_out: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
+        """Answer a message, or hand it on."""
+
+
 def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     """Train, then replace the update by the canary that the message orders, if it orders one.
 
@@ -43,25 +61,80 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     otherwise the norm of the update just trained. The client app does not see the order. In the
     reply the mod says that it is present, and between which other mods; the hook removes that.
 
-    After a replay, the state in `context` is restored.
+    After a replay, what the app keeps in `context.state` is restored; what our mods keep is not: a
+    step of a secure sum is taken once, whatever the message is marked as.
     """
     order = Order.of(message.content)
     is_replay = wire.replay_number(message.content) is not None
     if order is None and not is_replay:
         return call_next(message, context)
     before = copy.deepcopy(context.state) if is_replay else None
-    outer, inner = mods_around(call_next)
-    reply = call_next(_without_order(message), context)
-    if before is not None:
-        context.state = before
+    mods = mods_around(call_next)
+    try:
+        reply = call_next(_without_order(message), context)
+    finally:
+        if before is not None:
+            context.state = _restored(before, context.state)
     if reply.has_error():
         return reply
     outcome: Outcome = "greeted"
     if order is not None and order.canary is not None:
         outcome = _play(order, message, reply)
-    answer = Answer(outcome, outer, inner, trains_privately=_DP_SGD in sys.modules)
+    answer = _answer(mods, outcome)
     reply.content = RecordDict({**reply.content, wire.CANARY: answer.to_record()})
     return reply
+
+
+def with_answer(
+    message: Message, mods: ModList, reply: RecordDict, content: RecordDict
+) -> RecordDict:
+    """Return `content` with what `canary_mod` has answered, for a mod that builds its own replies.
+
+    Where the list of mods shows it, the answer is made from the order alone. So it is there, and
+    the same, whatever the training gave: the answer travels in plain text.
+
+    Args:
+        message: What the mod was sent.
+        mods: The list as that mod finds it.
+        reply: What came from behind it; empty if training has failed.
+        content: What the mod replies with.
+    """
+    order, found = Order.of(message.content), mods.around(canary_mod)
+    if found is None:
+        answer = Answer.of(reply)
+    elif order is None and wire.replay_number(message.content) is None:
+        answer = None
+    else:
+        is_seat = order is not None and order.canary is not None
+        answer = _answer(found, "played" if is_seat else "greeted")
+    if answer is None:
+        return content
+    return RecordDict({**content, wire.CANARY: answer.to_record()})
+
+
+def failure_note(error: Exception, *, allow_tap: bool) -> dict[str, ConfigRecord]:
+    """Log why a reply contains no update; return what to tell whoever runs a simulation.
+
+    A deployed client tells nobody: which data make its training fail is a secret like any other.
+    """
+    reason = wire.blank_record(error)
+    level = logging.INFO if allow_tap else logging.ERROR
+    _log.log(level, "this client sends no update in this round: %s", reason["reason"])
+    _log.debug("the training of a client failed", exc_info=error)
+    return {wire.BLANK: reason} if allow_tap else {}
+
+
+def _answer(mods: ModList, outcome: Outcome) -> Answer:
+    """Return what `canary_mod` says from its place in the list."""
+    outer, inner = names_of(mods.before), names_of(mods.behind)
+    return Answer(outcome, outer, inner, trains_privately=_DP_SGD in sys.modules)
+
+
+def _restored(before: RecordDict, after: RecordDict) -> RecordDict:
+    """Return the state before a replay, with what mods of ours have noted since."""
+    apps = {key: record for key, record in before.items() if not wire.is_ours(key)}
+    ours = {key: record for key, record in after.items() if wire.is_ours(key)}
+    return RecordDict({**apps, **ours})
 
 
 def _without_order(message: Message) -> Message:
@@ -89,8 +162,10 @@ def _play(order: Order, message: Message, reply: Message) -> Outcome:
     norm = wire.clip_norm(message.content) if canary.norm is None else canary.norm
     if norm is None:
         norm = layout.distance(trained, vector)
-        if not math.isfinite(norm):  # as without an audit: others see a client that diverged
-            return "not-finite"
+        if not math.isfinite(norm):
+            # The reply stays as it is, as without an audit: others see a client that diverged. The
+            # answer does not say so, since it may leave a client whose update is hidden.
+            return "played"
     dtypes = layout.dtypes_in(trained)
     if canary.included:
         add_canary(vector, canary.seed, norm)  # the seed of an order is a key

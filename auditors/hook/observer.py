@@ -50,7 +50,7 @@ class RoundObserver(Resumable):
         updates: Updates,
         answers: Mapping[int, Answer],
         arrays: ArrayRecord | None,
-        refused: int,
+        silent: Mapping[int, bool],
     ) -> list[Finding]:
         """Show a round to the auditors and return what they find.
 
@@ -65,7 +65,7 @@ class RoundObserver(Resumable):
             self.health.note(
                 view,
                 asked=len(opened.clients),
-                refused=refused,
+                silent=silent,
                 diverged=updates.diverged(),
                 lost=updates.lost,
                 plain=opened.plain(view.truth, updates),
@@ -152,7 +152,7 @@ class RoundObserver(Resumable):
         if found is None:
             return {}, {}
         truth, weights = found
-        # A client may have kept an update that it then refused to send.
+        # A client may have kept an update that it did not send in the end.
         truth = {client: truth[client] for client in truth if client in updates}
         if updates and not weights:
             self.has_tap = False  # a client app without one is not asked again

@@ -146,7 +146,7 @@ class OpenRound:
         contents = {}
         for reply in wire.distinct(replies):
             client = self.clients.get(reply.metadata.src_node_id)
-            if client is None or not reply.has_content():
+            if client is None or not reply.has_content() or wire.blank_reason(reply) is not None:
                 continue
             try:
                 _check_readable(reply.content, self.layout, self.weight_key)

@@ -3,8 +3,7 @@
 The order is a MetricRecord in the train message: Flower's clipping mods refuse a second
 ConfigRecord there. The answer is a ConfigRecord in the reply, since `adaptiveclipping_mod` refuses
 a second MetricRecord there. The hook removes it before any strategy sees the reply. It may pass our
-masks and noise: under them nothing in it depends on a client's data, since the outcome "not-finite"
-needs a reply without a clip norm, which `mask_mod` turns into an error.
+masks and noise: nothing in it depends on a client's data.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from leakmeter.auditors.hook import wire
 
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
 Sends: TypeAlias = Literal["models", "differences"]
-# What became of an order: nothing was ordered; done; the update was not finite; the reply had
+# What became of an order: nothing was ordered; done, as far as the update was finite; the reply had
 # other arrays than the message.
-Outcome: TypeAlias = Literal["greeted", "played", "not-finite", "other-arrays"]
+Outcome: TypeAlias = Literal["greeted", "played", "other-arrays"]
 
 # All that an order may have.
 FIELDS: Final = frozenset({"id", "included", "seed", "norm", "left-out", "difference"})
@@ -127,14 +126,6 @@ class Answer:
 def keyed(canary: Canary) -> Canary:
     """Return a canary as its seat may know it: with its own key in place of the seed."""
     return replace(canary, seed=canary_key(canary.seed, canary.id))
-
-
-def passed_on(reply: RecordDict, content: RecordDict) -> RecordDict:
-    """Return `content` with the answer of `reply`, for a mod that builds its own replies."""
-    answer = Answer.of(reply)
-    if answer is None:
-        return content
-    return RecordDict({**content, wire.CANARY: answer.to_record()})
 
 
 def take_answer(reply: Message) -> Answer | None:

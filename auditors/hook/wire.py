@@ -14,10 +14,11 @@ from typing import TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from leakmeter.auditors._types import NotFiniteError
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.distribution import Distribution
 
-# Records, by who writes them.
+# Records, by who writes them; all of ours begin with the same word.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it
 SEATS = "leakmeter.seats"  # server: who of a secure sum plays a canary, the same for all clients
 TAP = "leakmeter.tap"  # server: keep or hand out the plain update
@@ -28,6 +29,7 @@ FILLED = "leakmeter.filled"  # server: fill to this floor; client: done so
 MASK = "leakmeter.mask"  # server and client: one stage of the secure sum
 SUM_ORDER = "leakmeter.mask.sum"  # server: how all clients of a secure sum encode their updates
 SUM_OUTCOME = "leakmeter.sum"  # `Masked`, to the strategy inside: how the sum was rounded
+BLANK = "leakmeter.blank"  # client of a simulation: why its reply contains no update
 IDENTITY = "leakmeter.identity"  # client: which client it is
 CONFIG = "config"  # Flower's own, with the round
 
@@ -35,7 +37,6 @@ CONFIG = "config"  # Flower's own, with the round
 IDENTITY_QUERY = "query.identity"
 
 # Error codes of replies; Flower's own are below 100.
-NOT_FINITE = 1701  # the update, its weight or a metric is not finite
 DROPPED = 1702  # a simulated dropout
 
 # Arrays.
@@ -144,15 +145,48 @@ def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
     return found[0]
 
 
-def not_finite(message: Message, what: str) -> Message:
-    """Return the reply of a client that withholds an update because it is not finite."""
-    reason = f"{what} is not finite: training diverged, so this client stays out of the round"
-    return Message(Error(NOT_FINITE, reason), reply_to=message)
+class RefusedError(ValueError):
+    """The client does not take this step; nothing of its has been sent.
+
+    Raised before training and for what was ordered alone: the text travels to the server.
+    """
 
 
-def says_not_finite(reply: Message) -> bool:
-    """Whether a client has withheld its update because it is not finite."""
-    return reply.has_error() and reply.error.code == NOT_FINITE
+class FailedError(ValueError):
+    """Training has given nothing that can be sent; the text stays at the client."""
+
+
+def trained_content(reply: Message) -> RecordDict:
+    """Return what the app, or a mod behind this one, has replied with.
+
+    Raises:
+        FailedError: It has replied with an error.
+    """
+    if reply.has_error():
+        raise FailedError(reply.error.reason or "no reason given")
+    return reply.content
+
+
+def blank_record(error: Exception) -> ConfigRecord:
+    """Return why a reply contains no update, for whoever runs a simulation."""
+    reason = one_line(f"{type(error).__name__}: {error}")
+    return ConfigRecord({"reason": reason, "diverged": isinstance(error, NotFiniteError)})
+
+
+def blank_reason(reply: Message) -> str | None:
+    """Return why a reply contains no update, if it does not and its client says so."""
+    reason = _blank(reply).get("reason")
+    return one_line(reason) if isinstance(reason, str) else None
+
+
+def says_diverged(reply: Message) -> bool:
+    """Whether a reply contains no update since that was not finite, as its client says."""
+    return blank_reason(reply) is not None and _blank(reply).get("diverged") is True
+
+
+def _blank(reply: Message) -> ConfigRecord:
+    record = config(reply.content, BLANK) if reply.has_content() else None
+    return ConfigRecord() if record is None else record
 
 
 def dropped(message: Message, stage: str) -> Message:
@@ -211,6 +245,11 @@ def replace_arrays(reply: Message, arrays: ArrayRecord) -> Message:
     key = arrays_key(reply.content)
     reply.content = RecordDict({**reply.content, key: arrays})
     return reply
+
+
+def is_ours(key: str) -> bool:
+    """Whether a record is one of ours, by its key."""
+    return key.startswith("leakmeter.")
 
 
 def config(content: RecordDict, key: str) -> ConfigRecord | None:

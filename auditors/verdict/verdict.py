@@ -51,6 +51,7 @@ _DISTORTING: Final = {
     "abandoned-rounds": 0.5,
     "rejected-sums": 0.5,
     "non-finite-updates": 0.01,
+    "blank-updates": 0.01,
 }
 # Claims that are no ε: each is a test against a control of its own, with a chance to be wrong.
 TESTS: Final = ("originals recovered", "membership advantage", "clients that stand out")

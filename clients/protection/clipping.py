@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import ArrayRecord
 
-from leakmeter.auditors._types import Vector, require
+from leakmeter.auditors._types import NotFiniteError, Vector, require
 from leakmeter.auditors.hook.layout import Layout
 
 
@@ -13,7 +13,7 @@ def clip(update: Vector, norm: float) -> Vector:
     """Return the update scaled to at most `norm`, by one joint L2 norm; zero stays zero."""
     require("(0, inf)", norm=norm)
     if not np.isfinite(update).all():
-        raise ValueError("update must be finite, got NaN or infinity")
+        raise NotFiniteError("update must be finite, got NaN or infinity")
     peak = float(np.abs(update).max(initial=0.0))
     if peak == 0:
         return update

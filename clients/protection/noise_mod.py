@@ -15,26 +15,32 @@ differs: no random rotation before rounding, so that a client needs no common se
 bits cost more here than there. Rounding is that of the second paper, section 4.2: each coordinate
 is rounded up with probability its fraction, and everything is drawn again until the norm is within
 a bound that most draws meet. What depends on the draw is only the bias; the bound always holds.
+
+Whatever training gives, the reply has the same form. A client whose training fails sends its share
+of the noise alone, which costs no privacy and leaves the accounting as it is.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import os
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector, require
+from leakmeter.auditors._types import NotFiniteError, Vector, require
 from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.mods import Call
-from leakmeter.auditors.hook.seat import passed_on
+from leakmeter.auditors.hook.mods import Call, OrderedMod, failure_note, with_answer
+from leakmeter.auditors.hook.surroundings import mods_around
+from leakmeter.auditors.noise.distribution import Distribution
+from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.noise.integer import IntegerDistribution, RoundedNorms, Sampler
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip, model_within
@@ -44,9 +50,6 @@ from leakmeter.clients.secure_sum.wire import get_quantiser
 
 if TYPE_CHECKING:
     from leakmeter.clients.protection.record_rule import GaussianSampling
-
-# Turns the reply of the app into what leaves the client.
-_Finish: TypeAlias = Callable[[Message], Message]
 
 # What hides which unit, by the record that its order travels in.
 _KEYS: dict[Unit, str] = {"client": wire.NOISE, "record": wire.FILLED}
@@ -62,18 +65,21 @@ _CHUNK = 1 << 14
 
 
 @dataclass(frozen=True)
-class NoiseMod:
+class NoiseMod(OrderedMod):
     """Lets only updates out that are as private as the server will claim.
 
-    List it after `mask_mod` and before everything that changes the update.
+    List it directly after `mask_mod` and before everything that changes the update.
 
     An order for whole clients: the update is clipped, and noised if the order says so. A client
     that adds its own noise sends no metrics but its weight, which is 1: they would travel without
-    noise. If its update is not finite, it sends only its noise; a client without noise replies
-    with an error.
+    noise.
 
     An order for records: the app must have made the update at least as random as the order
     assumes. Loss and metrics stay here, and the weight is 1.
+
+    What is wrong with an order is refused before training. If training fails, or its update is not
+    finite or not as random as ordered, the client sends its noise alone, and says why only in its
+    own log.
 
     Attributes:
         required: Whether a train message without an order gets an error.
@@ -83,7 +89,11 @@ class NoiseMod:
             integer noise in units of the norm after rounding, which is larger.
         allow_tap: Whether the auditor's tap may collect kept updates; for simulations only.
         seed: Seed of the noise in a simulation; None takes the operating system's source.
+        examples: Examples that the client has, if its owner wants orders for records that count on
+            more of them refused before training; None does not.
     """
+
+    carries_out: ClassVar[frozenset[str]] = frozenset(_KEYS.values())
 
     required: bool = True
     unit: Unit = "client"
@@ -91,6 +101,7 @@ class NoiseMod:
     min_noise_std: float = 0.0
     allow_tap: bool = False
     seed: int | None = None
+    examples: int | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in _KEYS:
@@ -98,11 +109,39 @@ class NoiseMod:
         if not self.max_clip_norm > 0:
             raise ValueError(f"max_clip_norm must be above 0, got {self.max_clip_norm}")
         require("[0, inf)", min_noise_std=self.min_noise_std)
+        require("at least 1", is_optional=True, examples=self.examples)
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
         """Check the order, train, and do what was ordered."""
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
+        # Everything that an order says is checked before anybody trains.
+        try:
+            half = self._ordered(message, context)
+        except ValueError as error:
+            raise wire.RefusedError(str(error)) from None
+        if half is None:
+            return call_next(message, context)
+        kept, trained, notes = copy.deepcopy(context.state), RecordDict(), {}
+        try:
+            trained = wire.trained_content(call_next(message, context))
+            arrays, metrics = half.noised(trained)
+        except Exception as error:  # the app's code and data may fail in any way
+            context.state = kept
+            notes = failure_note(error, allow_tap=self.allow_tap)
+            arrays, metrics = half.noise_alone()
+        metrics[wire.get_text(half.order, "weight-key")] = 1  # the accounting assumes equal weights
+        key = wire.arrays_key(message.content)
+        content = RecordDict({key: arrays, "metrics": metrics, half.key: half.done, **notes})
+        mods = mods_around(call_next)
+        return Message(with_answer(message, mods, trained, content), reply_to=message)
+
+    def _ordered(self, message: Message, context: Context) -> _Half | None:
+        """Return what a message asks this client to do; None if it asks for nothing.
+
+        Raises:
+            ValueError: The owner does not allow it, or insists on more.
+        """
         found = {unit: wire.config(message.content, key) for unit, key in _KEYS.items()}
         orders = {unit: order for unit, order in found.items() if order is not None}
         collects = self.allow_tap and wire.only_collects(message.content)
@@ -112,14 +151,11 @@ class NoiseMod:
         if len(orders) > 1:
             raise ValueError(f"a train message must carry one of {list(_KEYS.values())}, got both")
         if not orders:
-            return call_next(message, context)
-        # Everything that the order says is checked before anybody trains.
-        prepare = self._clipped if "client" in orders else self._compared
-        finish = prepare(message, next(iter(orders.values())), context)
-        reply = call_next(message, context)
-        return reply if reply.has_error() else finish(reply)
+            return None
+        prepare = self._of_clients if "client" in orders else self._of_records
+        return prepare(message, next(iter(orders.values())), context)
 
-    def _clipped(self, message: Message, order: ConfigRecord, context: Context) -> _Finish:
+    def _of_clients(self, message: Message, order: ConfigRecord, context: Context) -> _ClientHalf:
         """Return what clips and noises the update."""
         norm, std = self._allowed(order)
         sent = wire.arrays(message.content)
@@ -128,56 +164,27 @@ class NoiseMod:
         ring = RingNoise.ordered(message.content, norm, std, layout.dim)
         if ring is not None:
             self._check_least(std, ring.norm)
-        source = self._source(order, context)
+        source, start = self._source(order, context), _finite(layout, sent)
+        # Noise is added to the model in float64, and must not vanish in its last digits.
+        grain = 2 * float(np.spacing(np.abs(start).max(initial=0.0)))
+        if ring is None and 0 < std < grain:
+            raise ValueError(f"share-std must be at least {grain:g} for this model, got {std:g}")
+        return _ClientHalf(order, layout, sent, start, source, norm, std, noise, ring)
 
-        def finish(reply: Message) -> Message:
-            if wire.FILLED in reply.content:
-                raise ValueError(
-                    f"a reply must not carry {wire.FILLED!r} here: clipping would change the "
-                    "distribution of an update that was filled, and its guarantee is of another "
-                    "kind"
-                )
-            start = layout.flatten(sent)
-            update = layout.flatten(wire.arrays(reply.content)) - start
-            is_finite = bool(np.isfinite(update).all())
-            if not is_finite and std == 0:
-                return wire.not_finite(message, "the update")
-            # A client that stays out reveals something about its data, and no noise covers that.
-            # So a client that adds noise sends only its noise.
-            bounded = clip(update, norm) if is_finite else np.zeros(layout.dim)
-            metrics = MetricRecord()
-            if ring is not None:
-                arrays = ArrayRecord({wire.STEPS: Array(ring.applied(bounded, source))})
-            elif std > 0:
-                # In float64 up to the secure sum: on a float16 model's grid noise may vanish.
-                exact = ["float64"] * len(layout.names)
-                noised = noise.noised(start + bounded, std, source)
-                arrays = layout.restore(noised, sent, exact)
-            else:
-                arrays = model_within(norm, bounded, start, layout, sent)
-                metrics = metrics_of(reply.content)
-                metrics[wire.CLIP_BIT] = float(bounded is update)
-            done = ConfigRecord({"clip-norm": norm, "share-std": std})
-            return _outgoing(message, reply, order, arrays, metrics, {wire.NOISE: done})
-
-        return finish
-
-    def _compared(self, message: Message, order: ConfigRecord, context: Context) -> _Finish:
+    def _of_records(self, message: Message, order: ConfigRecord, context: Context) -> _RecordHalf:
         """Return what checks that the app has made its update as random as ordered."""
         if missing := sorted({*PROMISES, "weight-key"} - set(order)):
             raise ValueError(f"{wire.FILLED!r} must say {', '.join(missing)}")
-
-        def finish(reply: Message) -> Message:
-            done = wire.config(reply.content, wire.FILLED)
-            if done is None:
-                raise ValueError(
-                    f"the app's reply must carry {wire.FILLED!r}: its update has no such noise"
-                )
-            _compare(order, done)
-            arrays = wire.arrays(reply.content)
-            return _outgoing(message, reply, order, arrays, MetricRecord(), {wire.FILLED: done})
-
-        return finish
+        numbers = {name: wire.get_float(order, name) for name in PROMISES}
+        for name in ("sigma2", "lr", "steps"):
+            if not 0 < numbers[name] < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, got {numbers[name]:g}")
+        if self.examples is not None and numbers["examples"] > self.examples:
+            raise ValueError("examples must be at most what this client's owner has set")
+        sent = wire.arrays(message.content)
+        layout = Layout.of(sent, wire.left_out(message.content))
+        start, source = _finite(layout, sent), self._source(order, context)
+        return _RecordHalf(order, layout, sent, start, source)
 
     def _allowed(self, order: ConfigRecord) -> tuple[float, float]:
         """Return the clip norm and noise that the order asks for, if the owner allows them."""
@@ -230,19 +237,135 @@ def filled_record(rule: GaussianSampling, num_examples: int) -> ConfigRecord:
     )
 
 
-def _outgoing(
-    message: Message,
-    reply: Message,
-    order: ConfigRecord,
-    arrays: ArrayRecord,
-    metrics: MetricRecord,
-    done: dict[str, ConfigRecord],
-) -> Message:
-    """Return what leaves the client: arrays, metrics, what was done, and the audit's answer."""
-    metrics[wire.get_text(order, "weight-key")] = 1  # the accounting assumes equal weights
-    key = wire.arrays_key(reply.content)
-    content = RecordDict({key: arrays, "metrics": metrics, **done})
-    return Message(passed_on(reply.content, content), reply_to=message)
+@dataclass(frozen=True)
+class _Half(ABC):
+    """What a client does with an update, as one order says.
+
+    Attributes:
+        key: Record that the order travels in, and what was done.
+        order: The order.
+        layout: Of the update.
+        sent: The model.
+        start: The same as a vector.
+        source: Source of the noise in a simulation; None for the operating system's.
+    """
+
+    key: ClassVar[str]
+
+    order: ConfigRecord
+    layout: Layout
+    sent: ArrayRecord
+    start: Vector
+    source: np.random.Generator | None
+
+    @property
+    @abstractmethod
+    def done(self) -> ConfigRecord:
+        """What the reply says of the noise on it; nothing of the client's data."""
+
+    @abstractmethod
+    def noised(self, content: RecordDict) -> tuple[ArrayRecord, MetricRecord]:
+        """Return what leaves of what training has given: arrays with noise, and metrics.
+
+        Raises:
+            Exception: It has given nothing that may leave.
+        """
+
+    @abstractmethod
+    def noise_alone(self) -> tuple[ArrayRecord, MetricRecord]:
+        """Return the same where training has given nothing; never raises."""
+
+
+@dataclass(frozen=True)
+class _ClientHalf(_Half):
+    """Clips an update and adds noise to it.
+
+    Attributes:
+        norm: The clip norm.
+        std: Noise that this client adds.
+        noise: Its distribution.
+        ring: The same in the ring of a secure sum, if it is integers.
+    """
+
+    key: ClassVar[str] = wire.NOISE
+
+    norm: float
+    std: float
+    noise: Distribution
+    ring: RingNoise | None
+
+    @property
+    def done(self) -> ConfigRecord:
+        return ConfigRecord({"clip-norm": self.norm, "share-std": self.std})
+
+    def noised(self, content: RecordDict) -> tuple[ArrayRecord, MetricRecord]:
+        if wire.FILLED in content:
+            raise wire.FailedError(
+                f"a reply must not carry {wire.FILLED!r} here: clipping would change the "
+                "distribution of an update that was filled, and its guarantee is of another kind"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # `clip` finds what is not finite
+            update = self.layout.flatten(wire.arrays(content)) - self.start
+        bounded = clip(update, self.norm)
+        return self._sent(bounded, metrics_of(content), is_below=bounded is update)
+
+    def noise_alone(self) -> tuple[ArrayRecord, MetricRecord]:
+        return self._sent(np.zeros(self.layout.dim), MetricRecord(), is_below=True)
+
+    def _sent(
+        self, bounded: Vector, metrics: MetricRecord, *, is_below: bool
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Return a clipped update as it leaves; metrics leave only where no noise does."""
+        if self.ring is not None:
+            steps = self.ring.applied(bounded, self.source)
+            return ArrayRecord({wire.STEPS: Array(steps)}), MetricRecord()
+        if self.std > 0:
+            # In float64 up to the secure sum: on a float16 model's grid noise may vanish.
+            exact = ["float64"] * len(self.layout.names)
+            noised = self.noise.noised(self.start + bounded, self.std, self.source)
+            return self.layout.restore(noised, self.sent, exact), MetricRecord()
+        metrics[wire.CLIP_BIT] = float(is_below)
+        arrays = model_within(self.norm, bounded, self.start, self.layout, self.sent)
+        return arrays, metrics
+
+
+@dataclass(frozen=True)
+class _RecordHalf(_Half):
+    """Checks that the app has made its update as random as ordered."""
+
+    key: ClassVar[str] = wire.FILLED
+
+    @property
+    def done(self) -> ConfigRecord:
+        return ConfigRecord({name: self.order[name] for name in PROMISES})
+
+    def noised(self, content: RecordDict) -> tuple[ArrayRecord, MetricRecord]:
+        done = wire.config(content, wire.FILLED)
+        if done is None:
+            raise wire.FailedError(
+                f"the app's reply must carry {wire.FILLED!r}: its update has no such noise"
+            )
+        _compare(self.order, done)
+        arrays = wire.arrays(content)
+        if not np.isfinite(self.layout.flatten(arrays)).all():
+            raise NotFiniteError("the update must be finite, got NaN or infinity")
+        return arrays, MetricRecord()
+
+    def noise_alone(self) -> tuple[ArrayRecord, MetricRecord]:
+        """Return what a client without any gradient sends: noise of the floor's variance."""
+        sigma2, lr, steps = (wire.get_float(self.order, n) for n in ("sigma2", "lr", "steps"))
+        noise = gaussian(self.layout.dim, lr * math.sqrt(steps * sigma2), self.source)
+        most = min(float(np.finfo(dtype).max) for dtype in self.layout.dtypes)
+        inside = np.clip(self.start + noise, -most, most)  # what overflows would not be summed
+        return self.layout.restore(inside, self.sent), MetricRecord()
+
+
+def _finite(layout: Layout, sent: ArrayRecord) -> Vector:
+    """Return the model as a vector; one that is not finite would hide whether noise is on it."""
+    start = layout.flatten(sent)
+    if not np.isfinite(start).all():
+        raise ValueError("the model must be finite, got NaN or infinity")
+    return start
 
 
 def _compare(order: ConfigRecord, done: ConfigRecord) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.keys import KEY_BYTES, Session
-from leakmeter.clients.secure_sum.policy import RefusedError
 from leakmeter.clients.secure_sum.signing import (
     SIGNATURE_BYTES,
     Signer,

@@ -1,7 +1,8 @@
-"""Client mods between training and the wire.
+"""The client mod of secure sums: masks what leaves, and answers in one form whatever happens.
 
-The server proposes, the client's own policy limits: a mod obeys an order in the message only
-within what its owner has allowed when listing it.
+The server proposes, the client's own policy limits. Refusals happen before training and depend on
+orders alone. After training every answer is a masked vector of the same size: an error would tell
+the server something about this client's data, and no mask hides who sends an error.
 """
 
 from __future__ import annotations
@@ -18,20 +19,30 @@ from typing import TypeAlias
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.mods import Call
-from leakmeter.auditors.hook.seat import Order, passed_on
+from leakmeter.auditors.hook.mods import (
+    Call,
+    OrderedMod,
+    canary_mod,
+    failure_note,
+    tap_mod,
+    with_answer,
+)
+from leakmeter.auditors.hook.seat import Order
+from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of
 from leakmeter.auditors.hook.values import values
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import Participant
-from leakmeter.clients.secure_sum.policy import Policy, RefusedError
-from leakmeter.clients.secure_sum.quantise import HeavyError, NotFiniteError, Quantiser
+from leakmeter.clients.secure_sum.policy import Policy
+from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.clients.secure_sum.signing_client import SigningClient
 from leakmeter.clients.secure_sum.steps import take_once
@@ -52,14 +63,19 @@ from leakmeter.clients.secure_sum.wire import (
 Answer: TypeAlias = Callable[[ConfigRecord, Participant], tuple[Participant, ConfigRecord]]
 
 _log = logging.getLogger("flwr")
-_HEAVY = "the weight is above max_weight: raise max_weight of Masked to the most that a client has"
+_NO_NOISE = "orders to noise must be carried out: list noise_mod directly behind mask_mod"
+# Orders to noise, which a mod behind this one carries out.
+_NOISES = (wire.NOISE, wire.FILLED)
 
 
 @dataclass(frozen=True)
 class MaskMod:
     """Takes part in secure sums and never lets a plain update out.
 
-    Place it first in the list of mods, so that nothing behind it adds to a masked reply.
+    Place it first in the list of mods: whoever is before it sees every message and may change it.
+    If training fails, or gives what cannot be summed, the client uploads zeros of weight 0, masked
+    like any other upload, and says what was wrong only in its own log. Under an order to noise,
+    `NoiseMod`, directly behind this mod, sends its share of the noise in place of the update.
 
     With `identity` and `trusted` the server may do anything: the client takes keys only from
     clients on the list, signs the survivors before it reveals a share, and answers no evaluation,
@@ -85,6 +101,12 @@ class MaskMod:
         max_clip_range: Largest clip range that the client takes part with; None for any. All
             clients of a sum have the same, so it limits how coarse their rounding may be.
         max_weight: Largest weight that a sum may allow for; None for any.
+        min_clip_range: Smallest clip range that the client takes part with.
+        min_max_weight: Least weight that a sum must allow for, such as the number of examples.
+        weight_key: The metric that weights the client.
+        metrics: Names of metrics that a sum may contain; None for any that the app returns.
+        outside: Names of mods that may be before this one in the list. Instruments of an audit
+            (`canary_mod`, `tap_mod`) may not.
     """
 
     required: bool = True
@@ -97,8 +119,19 @@ class MaskMod:
     trusted: TrustedKeys | str | Path | Mapping[str, str] | Iterable[str | bytes] | None = None
     max_clip_range: float | None = None
     max_weight: float | None = None
+    min_clip_range: float = 0.0
+    min_max_weight: float = 0.0
+    weight_key: str = wire.WEIGHT
+    metrics: Iterable[str] | None = None
+    outside: Iterable[str] = ()
 
     def __post_init__(self) -> None:
+        for name in ("metrics", "outside"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be a list of names, got a text")
+        object.__setattr__(self, "outside", tuple(self.outside))
+        if self.metrics is not None:
+            object.__setattr__(self, "metrics", frozenset(self.metrics))
         _ = self.policy  # refuses what cannot be
         if (self.identity is None) != (self.trusted is None):
             given, missing = ("trusted", "identity") if self.trusted else ("identity", "trusted")
@@ -117,6 +150,10 @@ class MaskMod:
             self.colluders,
             math.inf if self.max_clip_range is None else self.max_clip_range,
             math.inf if self.max_weight is None else self.max_weight,
+            self.min_clip_range,
+            self.min_max_weight,
+            self.weight_key,
+            None if self.metrics is None else frozenset(self.metrics),
         )
 
     @property
@@ -138,13 +175,15 @@ class MaskMod:
             if not self.required or (self.allow_tap and wire.is_instrument(message.content)):
                 return call_next(message, context)
             raise RefusedError(f"a train message must carry {wire.MASK!r}: this client masks")
+        mods = mods_around(call_next)
+        self._check_place(mods)
         session = Session(message.metadata.run_id, wire.get_int(order, "round"))
         stage = wire.get_text(order, "stage")
         if stage == "keys":
             return _reply(message, self._keys(order, session, context))
         before = _resume(context, session)
         if stage == "train":
-            return self._train(order, before, message, context, call_next)
+            return self._train(order, before, message, context, call_next, mods)
         answer = self._answers().get(stage)
         if answer is None:
             known = (
@@ -184,6 +223,21 @@ class MaskMod:
         keys = participant.public if signing is None else participant.signed(signing.identity)
         return ConfigRecord({"keys": keys.to_bytes(), "settings": fingerprint(context.run_config)})
 
+    def _check_place(self, mods: ModList) -> None:
+        """Refuse to work behind mods that the owner has not named."""
+        if mods.itself is None and self.signing is not None:
+            raise RefusedError(
+                "the app's list of mods cannot be read under this release of Flower, and a client "
+                "that signs must know what is before mask_mod"
+            )
+        if any(mod is tool for mod in mods.before for tool in (canary_mod, tap_mod)):
+            raise RefusedError("canary_mod and tap_mod must be behind mask_mod in the client app")
+        if others := [name for name in names_of(mods.before) if name not in self.outside]:
+            raise RefusedError(
+                f"mask_mod must be first in the client app, got {', '.join(others)} before it: "
+                "move it, or name it in MaskMod(outside=...)"
+            )
+
     def _train(
         self,
         order: ConfigRecord,
@@ -191,42 +245,61 @@ class MaskMod:
         message: Message,
         context: Context,
         call_next: Call,
+        mods: ModList,
     ) -> Message:
-        """Train, encode and mask; whatever is wrong with the order is refused before training."""
-        shared = wire.config(message.content, wire.SUM_ORDER)
+        """Check all that was ordered; then train, encode and mask."""
+        summed = self._accepted(order, message, mods)
+        opened = before.open(
+            get_by_number(order, "boxes"), self.policy, self._seats(message.content, before.number)
+        )
+        # Before training: whoever comes next in the list may change the message.
+        digest = self._told(message, before, context)
+        rounding = self._rounding(before.session.server_round, context)
+        kept, trained, notes = copy.deepcopy(context.state), RecordDict(), {}
+        try:
+            trained = wire.trained_content(call_next(_without_seats(message), context))
+            vector = summed.encoded(trained, rounding)
+            if self.allow_tap and (note := wire.config(trained, wire.BLANK)) is not None:
+                notes = {wire.BLANK: note}  # of a mod that has sent its noise alone
+        except RefusedError:  # by a mod behind this one, before training too
+            raise
+        except Exception as error:  # the app's code and data may fail in any way
+            if summed.noised_by is not None:
+                # Whatever the data: no mod has noised. One that does answers in any case.
+                raise RefusedError(_NO_NOISE) from None
+            context.state = kept
+            notes = failure_note(error, allow_tap=self.allow_tap)
+            vector = summed.quantiser.encode_blank(summed.layout.dim)
+        ring = summed.quantiser.ring
+        after, masked = opened.upload(vector, ring, digest)
+        self._take(before.session, "train")
+        # Last, since an exception after it would leave a client that thinks it has uploaded.
+        context.state[wire.MASK] = put_participant(after)
+        upload = RecordDict({**put_upload(masked, ring), **notes})
+        return Message(with_answer(message, mods, trained, upload), reply_to=message)
+
+    def _accepted(self, order: ConfigRecord, message: Message, mods: ModList) -> _Summed:
+        """Return how to encode an update; whatever is wrong with the order is refused."""
+        content = message.content
+        shared = wire.config(content, wire.SUM_ORDER)
         if shared is None:
             raise RefusedError(f"a train message must carry {wire.SUM_ORDER!r} with {wire.MASK!r}")
         boxes, quantiser = get_by_number(order, "boxes"), get_quantiser(shared)
         if quantiser.max_clients <= len(boxes):
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
-        self.policy.check_sum(quantiser)
-        if quantiser.noise_std > wire.share_std(message.content):
+        asked = {key: found for key in _NOISES if (found := wire.config(content, key)) is not None}
+        keys = [wire.get_text(found, "weight-key") for found in (shared, *asked.values())]
+        self.policy.check_sum(quantiser, keys)
+        if quantiser.noise_std > wire.share_std(content):
             # Room for noise widens the grid as a clip range does, past the owner's limit.
             raise RefusedError("noise-std must be at most the noise that clients are told to add")
-        seats = self._seats(message.content, before.number)
-        sent = wire.arrays(message.content)
-        layout, weight_key = get_layout(shared, sent), wire.get_text(shared, "weight-key")
-        opened = before.open(boxes, self.policy, seats)
-        # Before training: whoever comes next in the list may change the message.
-        digest = self._told(message, before, context)
-        reply = call_next(_without_seats(message), context)
-        if reply.has_error():
-            return reply
-        try:
-            if quantiser.has_integers:
-                vector = _noised_integers(quantiser, layout, reply.content)
-            else:
-                update = _difference(layout, wire.arrays(reply.content), sent)
-                rng = self._rounding(before.session.server_round, context)
-                vector = _encode(quantiser, update, reply.content, weight_key, rng)
-        except NotFiniteError:
-            return wire.not_finite(message, "the update or a metric")
-        after, masked = opened.upload(vector, quantiser.ring, digest)
-        self._take(before.session, "train")
-        # Last, since an exception after it would leave a client that thinks it has uploaded.
-        context.state[wire.MASK] = put_participant(after)
-        upload = put_upload(masked, quantiser.ring)
-        return Message(passed_on(reply.content, upload), reply_to=message)
+        if asked and mods.itself is not None:
+            nearest = mods.behind[0] if mods.behind else None
+            if not (isinstance(nearest, OrderedMod) and nearest.carries_out >= set(asked)):
+                raise RefusedError(_NO_NOISE)
+        sent = wire.arrays(content)
+        noised_by = next(iter(asked), None)
+        return _Summed(quantiser, get_layout(shared, sent), sent, self.weight_key, noised_by)
 
     def _told(self, message: Message, before: Participant, context: Context) -> bytes:
         """Return the digest of all that this client was told, which enters its mask keys."""
@@ -297,58 +370,69 @@ def _resume(context: Context, session: Session) -> Participant:
     return get_participant(kept)
 
 
-def _difference(layout: Layout, trained: ArrayRecord, sent: ArrayRecord) -> Vector:
-    """Return what training has changed; in one pass, which two flat copies would not be."""
-    layout.check(trained)
-    update = np.empty(layout.dim)
-    parts = np.split(update, np.cumsum(layout.sizes)[:-1])
-    pairs = zip(layout.arrays_in(trained), layout.arrays_in(sent), parts, strict=True)
-    for after, before, part in pairs:
-        np.subtract(values(after), values(before), out=part, dtype=np.float64)
-    return update
+@dataclass(frozen=True)
+class _Summed:
+    """How a client's reply enters a sum, as all clients were told.
 
+    Attributes:
+        quantiser: Encodes the update.
+        layout: Of the update.
+        sent: The model.
+        weight_key: The metric that weights the client.
+        noised_by: Record of the order to noise, if there is one; the reply has one like it.
+    """
 
-def _noised_integers(quantiser: Quantiser, layout: Layout, content: RecordDict) -> RingVector:
-    """Return what `noise_mod` has rounded and noised, as ring integers."""
-    arrays = wire.arrays(content)
-    if list(arrays) != [wire.STEPS] or wire.config(content, wire.NOISE) is None:
-        raise RefusedError(
-            f"{quantiser.noise_distribution} noise must be on the update before it is masked: list "
-            "noise_mod behind mask_mod in the client app"
-        )
-    steps = arrays[wire.STEPS].numpy()
-    if steps.shape != (layout.dim,):
-        raise RefusedError(f"update must have {layout.dim} coordinates, got shape {steps.shape}")
-    return quantiser.encode_integers(steps)
+    quantiser: Quantiser
+    layout: Layout
+    sent: ArrayRecord
+    weight_key: str
+    noised_by: str | None
 
+    def encoded(self, content: RecordDict, rng: np.random.Generator) -> RingVector:
+        """Return update, weight and named metrics as ring integers.
 
-def _encode(
-    quantiser: Quantiser,
-    update: Vector,
-    content: RecordDict,
-    weight_key: str,
-    rng: np.random.Generator,
-) -> RingVector:
-    """Return update, weight and named metrics as ring integers."""
-    metrics = _metrics(content)
-    inside = {*quantiser.metrics, weight_key}
-    names = {n for r in content.values() if isinstance(r, MetricRecord) for n in r}
-    if others := sorted(names - inside):
-        _log.info("not sent, since they are no part of the secure sum: %s", ", ".join(others))
-    try:
-        if weight_key not in metrics:
-            raise ValueError(f"reply must state its weight {weight_key!r}, got {sorted(metrics)}")
-        return quantiser.encode(update, metrics[weight_key], metrics, rng)
-    except ValueError as error:
-        # The text of an exception travels in plain text, and this one shows the client's numbers.
-        _log.error("secure sum: this client stays out of the round: %s", error)
-        if isinstance(error, NotFiniteError):
-            raise
-        if isinstance(error, HeavyError):  # a setting of the server's, and the most common mistake
-            raise RefusedError(_HEAVY) from None
-        raise RefusedError(
-            "update, weight or a metric is missing or out of range; the client's own log says which"
-        ) from None
+        Raises:
+            Exception: The reply has none, or such as cannot be summed.
+        """
+        if self.noised_by is not None and wire.config(content, self.noised_by) is None:
+            raise wire.FailedError(_NO_NOISE)
+        if self.quantiser.has_integers:
+            return self.quantiser.encode_integers(self._integers(content))
+        metrics = _metrics(content)
+        inside = {*self.quantiser.metrics, self.weight_key}
+        names = {n for r in content.values() if isinstance(r, MetricRecord) for n in r}
+        if others := sorted(names - inside):
+            _log.info("not sent, since they are no part of the secure sum: %s", ", ".join(others))
+        if self.weight_key not in metrics:
+            raise wire.FailedError(f"reply must state its weight {self.weight_key!r}")
+        if self.noised_by is not None:
+            # A client without its metrics still owes its share, and says nothing about them.
+            lows = {name: low for name, (low, _) in self.quantiser.metrics.items()}
+            known = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            metrics = {**lows, **known}
+        update = self._difference(wire.arrays(content))
+        return self.quantiser.encode(update, metrics[self.weight_key], metrics, rng)
+
+    def _difference(self, trained: ArrayRecord) -> Vector:
+        """Return what training has changed; in one pass, which two flat copies would not be."""
+        self.layout.check(trained)
+        update = np.empty(self.layout.dim)
+        parts = np.split(update, np.cumsum(self.layout.sizes)[:-1])
+        arrays = (self.layout.arrays_in(trained), self.layout.arrays_in(self.sent))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found later
+            for after, before, part in zip(*arrays, parts, strict=True):
+                np.subtract(values(after), values(before), out=part, dtype=np.float64)
+        return update
+
+    def _integers(self, content: RecordDict) -> NDArray[np.int64]:
+        """Return what `noise_mod` has rounded and noised."""
+        arrays = wire.arrays(content)
+        if list(arrays) != [wire.STEPS]:
+            raise wire.FailedError(f"arrays must be {wire.STEPS!r} alone under integer noise")
+        steps = arrays[wire.STEPS].numpy()
+        if steps.shape != (self.layout.dim,):
+            raise wire.FailedError(f"update must have {self.layout.dim} steps, got {steps.shape}")
+        return steps
 
 
 def _metrics(content: RecordDict) -> dict[str, float]:

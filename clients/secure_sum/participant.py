@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.announcement import PublicKeys, SignedKeys
 from leakmeter.clients.secure_sum.drawn import draw
 from leakmeter.clients.secure_sum.keys import (
@@ -35,7 +36,7 @@ from leakmeter.clients.secure_sum.keys import (
     unseal,
 )
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask
-from leakmeter.clients.secure_sum.policy import Policy, RefusedError
+from leakmeter.clients.secure_sum.policy import Policy
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, split
 from leakmeter.clients.secure_sum.signing import (
     Identity,

@@ -8,31 +8,34 @@ al. 2017, QSGD (NeurIPS). How the bits are spent:
    step·max_weight/(mean weight): smaller by the mean weight.
 2. Weight, metrics and counts are cut into digits small enough that `max_clients` of them fit a
    slot. They are exact at any `bits` and share the vector, so nothing travels in plain text.
+3. A client whose training failed sends zeros of weight 0 and counts itself in a slot of its own.
+   The upload looks like any other, so nobody learns which client's training has failed.
 No sum of `max_clients` encodings can wrap around, whatever the updates, weights and metrics.
 
 With an integer `noise_distribution` the vector that arrives is in steps already, with integer noise
 on it, and all weights are 1. Then the ring has room for the sum of the updates and of the noise
-together, which grows with √n only. A sum beyond it, which noise reaches with a chance below 1e-22,
-wraps around; that spoils a coordinate of the mean and costs no privacy, since it happens after the
-noise.
+together, which grows with √n only. A sum close to its end, which noise reaches with a chance below
+1e-19, is none of honest clients.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import NotFiniteError, Vector
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.integer import MAX_NORM, MAX_STD
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask_stream
 
 # Room that noise gets in the ring, in standard deviations: beyond it with chance 1.5e-23.
 NOISE_ROOM = 10.0
+# Where the noise of a sum ends to be plausible, in standard deviations: beyond with chance 1.4e-20.
+_PLAUSIBLE_NOISE = 9.3
 _SIDE_BITS = 32
 # Finer grids than this leave float64 too few fractional bits to round by (only above 40 bits).
 _MAX_LEVELS = 1 << 40
@@ -49,8 +52,8 @@ class CoarseError(ValueError):
     """Integer noise is too small against the rounding step for its distribution."""
 
 
-class NotFiniteError(ValueError):
-    """An update or a metric holds NaN or an infinity: training has diverged."""
+class BlankSumError(ValueError):
+    """No client of a sum has sent an update."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class SecureMean:
         total_weight: Sum of the weights.
         metrics: Weighted mean of each named metric.
         saturated: Coordinates that were clipped, over all clients; metrics do not count.
-        num_clients: Contributors.
+        num_clients: Clients that have sent an update.
+        blank: Clients in the sum that have sent none, since their training failed.
         quantum: The mean differs by less than this from the unrounded one, in every coordinate.
     """
 
@@ -71,7 +75,20 @@ class SecureMean:
     metrics: Mapping[str, float]
     saturated: int
     num_clients: int
+    blank: int
     quantum: float
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """A sum of encodings, slot by slot: in steps, clients and weight units."""
+
+    sums: NDArray[np.int64]
+    contributors: int
+    blank: int
+    units: int
+    saturated: int
+    parts: Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +225,7 @@ class Quantiser:
 
     def num_slots(self, dim: int) -> int:
         """Return the length of an encoding of `dim` coordinates."""
-        return dim + 1 + (2 + len(self.metrics)) * self._num_digits
+        return dim + 2 + (2 + len(self.metrics)) * self._num_digits
 
     def encode(
         self,
@@ -226,9 +243,11 @@ class Quantiser:
             metrics: At least the configured names; others are left out.
             rng: Gives 32 bytes that the rounding is drawn from, and one number a metric.
 
+        Coordinates are clipped to `room`. Those that carry noise are not counted when clipped: the
+        count would have no noise, and honest noise leaves the room with chance 1.5e-23.
+
         Raises:
-            ValueError: If anything is not finite, missing, out of range, or beyond `room` after
-                noise (clipping there would change the noise's distribution).
+            ValueError: If anything is not finite or missing, or the weight is out of range.
         """
         if self.has_integers:
             raise ValueError(f"update must be integers with {self.noise_distribution} noise")
@@ -266,32 +285,39 @@ class Quantiser:
         aside = np.array(self._aside(self._max_units, 0), self.ring.dtype)
         return np.concatenate([self.ring.from_signed(steps), aside])
 
-    def _aside(self, *values: int) -> list[int]:
+    def encode_blank(self, dim: int) -> RingVector:
+        """Return what a client without an update contributes: that it is there, nothing else."""
+        nothing = [0] * (2 + len(self.metrics))
+        aside = np.array(self._aside(*nothing, blank=1), self.ring.dtype)
+        return np.concatenate([np.zeros(dim, self.ring.dtype), aside])
+
+    def _aside(self, *values: int, blank: int = 0) -> list[int]:
         """Return the slots behind the coordinates: one contributor, and these counts."""
-        return [1, *(digit for value in values for digit in self._digits(value))]
+        return [1, blank, *(digit for value in values for digit in self._digits(value))]
 
     def decode(self, total: RingVector) -> SecureMean:
         """Return the mean behind the ring sum of at least one encoding.
 
         Raises:
-            ValueError: If the vector is too short or its total weight is zero.
+            ValueError: The vector is too short.
+            BlankSumError: Its total weight is zero.
         """
-        sums, num_clients, units, saturated, parts = self._split(total)
-        if units == 0:
-            raise ValueError("total weight must be positive, got 0")
-        total_weight = units * self.weight_unit
+        found = self._split(total)
+        if found.units == 0:
+            raise BlankSumError("total weight must be positive, got 0")
+        total_weight = found.units * self.weight_unit
         metrics = {}
-        for name, part in zip(sorted(self.metrics), parts, strict=True):
+        for name, part in zip(sorted(self.metrics), found.parts, strict=True):
             low, high = self.metrics[name]
-            metrics[name] = low + (high - low) * part / units
-        if self.has_integers and units != num_clients * self._max_units:
-            raise ValueError("all weights must be 1 with integer noise, got others")
+            metrics[name] = low + (high - low) * part / found.units
+        num_clients = found.contributors - found.blank
         return SecureMean(
-            mean=sums.astype(np.float64) * (self.step * self._max_units / units),
+            mean=found.sums.astype(np.float64) * (self.step * self._max_units / found.units),
             total_weight=total_weight,
             metrics=metrics,
-            saturated=saturated,
+            saturated=found.saturated,
             num_clients=num_clients,
+            blank=found.blank,
             quantum=self.quantum(num_clients, total_weight),
         )
 
@@ -299,22 +325,26 @@ class Quantiser:
         """Return why this cannot be the sum of `num_clients` honest encodings, or None.
 
         One lying client can still put the sum anywhere that passes: the mean within ± room, the
-        weight up to num_clients·max_weight, and so outvote all others. Masks hide who it was.
+        weight up to num_clients·max_weight, and so outvote all others. With integer noise it can
+        move a coordinate of the sum by what the clip ranges and the noise of all clients leave.
+        Masks hide who it was.
         """
-        sums, counted, units, saturated, parts = self._split(total)
         if not 1 <= num_clients <= self.max_clients:
             return f"num_clients must be in [1, {self.max_clients}], got {num_clients}"
-        # |q| ≤ ⌈levels·w/max_weight⌉ for each client, so the weight total limits the sum as well.
-        largest = self.levels * units // self._max_units + num_clients
-        if self.has_integers:  # noise may wrap around, so every element of the ring is possible
-            largest = self._half + 1
+        found = self._split(total)
+        updates = num_clients - min(found.blank, num_clients)
+        largest = self._largest_sum(found.units, num_clients)
+        # Noise that is integers goes with weights of 1, and nobody is blank: that has no noise.
+        lightest = updates * (self._max_units if self.has_integers else 1)
+        most_blank = 0 if self.has_integers else num_clients
         claims = [
-            ("contributors", num_clients, counted, num_clients),
-            ("total weight in units", num_clients, units, num_clients * self._max_units),
-            ("smallest sum in steps", -largest, int(sums.min(initial=0)), largest),
-            ("largest sum in steps", -largest, int(sums.max(initial=0)), largest),
-            ("saturated", 0, saturated, num_clients * len(sums)),
-            *(("metric in weight units", 0, part, units) for part in parts),
+            ("contributors", num_clients, found.contributors, num_clients),
+            ("contributors without an update", 0, found.blank, most_blank),
+            ("total weight in units", lightest, found.units, updates * self._max_units),
+            ("smallest sum in steps", -largest, int(found.sums.min(initial=0)), largest),
+            ("largest sum in steps", -largest, int(found.sums.max(initial=0)), largest),
+            ("saturated", 0, found.saturated, updates * len(found.sums)),
+            *(("metric in weight units", 0, part, found.units) for part in found.parts),
         ]
         wrong = [
             f"{name} must be in [{low}, {high}], got {value}"
@@ -322,6 +352,14 @@ class Quantiser:
             if not low <= value <= high
         ]
         return "; ".join(wrong) or None
+
+    def _largest_sum(self, units: int, num_clients: int) -> int:
+        """Return the largest sum of a coordinate, in steps, of honest clients with this weight."""
+        if not self.has_integers:
+            # |q| ≤ ⌈levels·w/max_weight⌉ for each client, so the weight total limits the sum too.
+            return self.levels * units // self._max_units + num_clients
+        noise = _PLAUSIBLE_NOISE * self.noise_std * math.sqrt(num_clients)
+        return math.ceil((num_clients * (self.clip_range + self.step) + noise) / self.step)
 
     @property
     def _max_units(self) -> int:
@@ -342,8 +380,8 @@ class Quantiser:
         size = self._digit_bits
         return [value >> size * i & ((1 << size) - 1) for i in range(self._num_digits)]
 
-    def _split(self, total: RingVector) -> tuple[NDArray[np.int64], int, int, int, list[int]]:
-        """Return coordinate sums, contributors, weight units, clipped, and units per metric."""
+    def _split(self, total: RingVector) -> _Slots:
+        """Return a sum slot by slot."""
         dim = len(total) - self.num_slots(0)
         if total.ndim != 1 or total.dtype != self.ring.dtype or dim < 0:
             raise ValueError(
@@ -351,11 +389,13 @@ class Quantiser:
                 f"slots, got shape {total.shape} of {total.dtype}"
             )
         # As Python integers, which cannot overflow whatever a client has sent.
-        rows = total[dim + 1 :].reshape(-1, self._num_digits).tolist()
+        rows = total[dim + 2 :].reshape(-1, self._num_digits).tolist()
         units, saturated, *parts = [
             sum(slot << self._digit_bits * i for i, slot in enumerate(row)) for row in rows
         ]
-        return self.ring.signed(total[:dim]), int(total[dim]), units, saturated, parts
+        contributors, blank = total[dim : dim + 2].tolist()
+        sums = self.ring.signed(total[:dim])
+        return _Slots(sums, contributors, blank, units, saturated, parts)
 
     def _weight_units(self, weight: float) -> int:
         least, most = self.weight_unit, self.max_weight
@@ -387,9 +427,7 @@ class Quantiser:
             raise NotFiniteError(f"update must be finite, got a coordinate of {peak}")
         if peak <= self.room:
             return values, 0
-        if self.noise_std > 0:
-            raise ValueError(f"noised update must be within ±{self.room:g}, got {peak:g}")
-        clipped = int(np.count_nonzero(np.abs(values) > self.room))
+        clipped = 0 if self.noise_std > 0 else int(np.count_nonzero(np.abs(values) > self.room))
         return np.clip(values, -self.room, self.room, out=values), clipped
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from flwr.app import ConfigRecord
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.announcement import SignedKeys
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
-from leakmeter.clients.secure_sum.policy import RefusedError
 from leakmeter.clients.secure_sum.signing import SIGNATURE_BYTES
 from leakmeter.clients.secure_sum.wire import (
     check_keys,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.participant import Participant
-from leakmeter.clients.secure_sum.policy import Policy, RefusedError
+from leakmeter.clients.secure_sum.policy import Policy
 from leakmeter.clients.secure_sum.signed_wire import (
     get_roster,
     get_signatures,

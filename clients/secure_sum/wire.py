@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.node import NPY, npy_header, packed
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
@@ -27,7 +28,6 @@ from leakmeter.clients.secure_sum.keys import (
 )
 from leakmeter.clients.secure_sum.masking import Ring, RingVector
 from leakmeter.clients.secure_sum.participant import BOX_BYTES, Participant, Step
-from leakmeter.clients.secure_sum.policy import RefusedError
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 

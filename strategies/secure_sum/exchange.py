@@ -277,6 +277,8 @@ class Exchange:
         answers: dict[int, Answer] = {}
         for reply in wire.distinct(replies):
             number = numbers.get(reply.metadata.src_node_id)
+            if (reason := wire.blank_reason(reply)) is not None:
+                self.complaint = f"{stage!r}: {reason}"
             if reply.has_error():
                 self._complain(stage, number, reply.error.reason or "no reason given")
             elif number is not None:

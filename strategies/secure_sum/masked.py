@@ -230,6 +230,7 @@ class Masked(Wrapper):
         self._facts = RoundFacts(
             aggregate=mean.mean,
             num_clients=mean.num_clients,
+            blank=None if self._fixed_weight is not None else mean.blank,
             total_weight=mean.total_weight,
             quantum=mean.quantum,
             saturated=mean.saturated,
@@ -240,8 +241,8 @@ class Masked(Wrapper):
         if mean.saturated:
             _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
         tally = self._tally.with_dropouts(current.exchange.dropped)
-        seats = current.num_seats(survivors)
-        self._tally = tally.with_round(len(survivors), current.plan, seats=seats)
+        idle = current.num_seats(survivors) + mean.blank
+        self._tally = tally.with_round(len(survivors), current.plan, idle=idle, blank=mean.blank)
         assert self._layout is not None
         is_exact = any(inside.needs_exact_sums for inside in wrappers(self.strategy))
         about = (survivors, mean, self._layout, self._weight_key)
@@ -346,7 +347,11 @@ class Masked(Wrapper):
     def _check_weight(self, mean: SecureMean) -> None:
         """Reject a sum in which somebody weighs more or less than a strategy inside counts on."""
         fixed = self._fixed_weight
-        if fixed is None or mean.total_weight == fixed * mean.num_clients:
+        if fixed is None:
+            return
+        if mean.blank:  # a client that noises always has something to send
+            raise RejectedError(f"{mean.blank} clients of a noised sum have added no noise")
+        if mean.total_weight == fixed * mean.num_clients:
             return
         average = mean.total_weight / mean.num_clients
         raise RejectedError(

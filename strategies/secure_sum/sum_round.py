@@ -16,7 +16,7 @@ from leakmeter.auditors.hook.values import shaped
 from leakmeter.auditors.hook.wrapper import Opening
 from leakmeter.clients.secure_sum.binding import Instructions, Terms
 from leakmeter.clients.secure_sum.masking import RingVector
-from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
+from leakmeter.clients.secure_sum.quantise import BlankSumError, Quantiser, SecureMean
 from leakmeter.strategies.secure_sum.exchange import Exchange, convinced
 from leakmeter.strategies.secure_sum.topology import Plan
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort, RejectedError
@@ -73,7 +73,7 @@ class SumRound:
                 to open the sum, whatever happens next.
 
         Raises:
-            AbandonedError: Too few clients help.
+            AbandonedError: Too few clients help, or none of them has an update.
             RejectedError: The sum is none of honest clients.
         """
         digest = self._digest()
@@ -86,7 +86,13 @@ class SumRound:
         total = self.cohort.total(uploads, self.sharers, revealed, ring, digest)
         if (reason := self.quantiser.implausible(total, len(uploads))) is not None:
             raise RejectedError(f"some client has sent what no honest one can: {reason}")
-        return self.quantiser.decode(total)
+        try:
+            return self.quantiser.decode(total)
+        except BlankSumError:
+            raise AbandonedError(
+                f"none of {len(uploads)} clients had an update to send; their own logs say why. "
+                "Often training has diverged, or max_weight of Masked is below their weights"
+            ) from None
 
     def _signed_shares(
         self, uploads: Mapping[int, RingVector], digest: bytes, charge: Callable[[], None]
@@ -153,7 +159,7 @@ class SumRound:
         for name, array in mean_arrays.items():
             arrays[name] = _Shared(array.dtype, array.shape, array.stype, array.data)
         metrics: dict[str, Any] = {
-            weight_key: mean.total_weight / mean.num_clients,
+            weight_key: mean.total_weight / len(survivors),
             **mean.metrics,
         }
         # At equal weights the mean errs by at most the grid that each client rounds its update to.

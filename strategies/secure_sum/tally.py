@@ -30,9 +30,11 @@ class Tally:
         rounds: Rounds that gave a sum.
         abandoned: Rounds that gave none.
         survivors: Clients in the smallest sum, canary seats among them.
-        uninstructed: Fewest clients in a sum that play no canary. What a canary seat sends is known
-            to whoever ordered it, so it hides nobody. Of a server that may do anything it is the
-            fewest that clients would have accepted.
+        uninstructed: Fewest clients in a sum that have an update of their own: they play no canary,
+            and their training has not failed. What a canary seat sends is known to whoever ordered
+            it, and an update that is not there hides nobody. Of a server that may do anything it is
+            the fewest that clients would have accepted.
+        blank: Updates, over all rounds, that their clients could not send.
         colluders: Most clients that could collude with the server in every round.
         exposure: Chance that sparse graphs have exposed some client, added up over the rounds;
             None while all graphs were complete.
@@ -45,18 +47,20 @@ class Tally:
     survivors: int = 0
     uninstructed: int = 0
     colluders: int = 0
+    blank: int = 0
     exposure: float | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
 
-    def with_round(self, survivors: int, plan: Plan, *, seats: int) -> Self:
+    def with_round(self, survivors: int, plan: Plan, *, idle: int, blank: int = 0) -> Self:
         """Return the tally with one more sum.
 
         Args:
             survivors: Clients in it.
             plan: Graph and threshold of the round.
-            seats: Survivors that were told to play a canary.
+            idle: Survivors that hide nobody: they play a canary, or have sent no update.
+            blank: Those that have sent no update.
         """
-        others = plan.without_canary(survivors, seats)
+        others = plan.with_update(survivors, idle)
         bearable = plan.bearable(others)
         if self.rounds:
             survivors, bearable = min(survivors, self.survivors), min(bearable, self.colluders)
@@ -67,6 +71,7 @@ class Tally:
             survivors=survivors,
             uninstructed=others,
             colluders=bearable,
+            blank=self.blank + blank,
             exposure=(self.exposure or 0.0) + plan.risk.exposure if plan.risk else self.exposure,
         )
 
@@ -91,6 +96,7 @@ class Tally:
             "abandoned": self.abandoned,
             "clients in the smallest sum": self.survivors,
         }
+        facts |= {"updates that clients could not send": self.blank} if self.blank else {}
         facts |= {f"dropouts in stage {s}": count for s, count in self.dropped.items() if count}
         if self.exposure is not None:
             is_drawn = server == "active"

@@ -83,18 +83,18 @@ class Plan:
         most = max(min(2 * self.threshold - self.holders - 1, others - 2), 0)
         return most if self.colluders is None else min(self.colluders, most)
 
-    def without_canary(self, survivors: int, seats: int) -> int:
-        """Return how many clients without a canary are in the smallest sum of a round.
+    def with_update(self, survivors: int, idle: int) -> int:
+        """Return how many clients with an update of their own are in a round's smallest sum.
 
         Args:
             survivors: Clients in the sum that came out.
-            seats: Those among them that play a canary.
+            idle: Those among them that play a canary or have sent no update.
         """
         if self.server == "curious":
-            return survivors - seats
+            return survivors - idle
         # A server that may do anything names as few survivors as clients accept.
         fewest = self.threshold if self.least is None else self.least + (self.colluders or 0)
-        return max(min(fewest, survivors) - seats, 0)
+        return max(min(fewest, survivors) - idle, 0)
 
     def draw(self, clients: Sequence[int]) -> Graph:
         """Return who masks with whom where the server draws it; nobody can foresee it."""

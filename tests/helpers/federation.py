@@ -17,6 +17,23 @@ from leakmeter.fl_app.engines.inline import InlineGrid
 Fails = Callable[[int, int], bool]  # of round and client
 
 
+def vanishing(gone: Fails) -> Any:
+    """Return a mod, the first in the list, by which clients are gone before they train.
+
+    A mod that masks must name it: `MaskMod(outside=["vanish"])`.
+    """
+
+    def vanish(message: Message, context: Context, call_next: Any) -> Message:
+        client = int(context.node_config["partition-id"])
+        config = message.content.get("config")
+        if config is not None and gone(int(config["server-round"]), client):
+            raise RuntimeError(f"client {client} is gone")
+        reply: Message = call_next(message, context)
+        return reply
+
+    return vanish
+
+
 class Federation:
     """Numpy clients in this process: each moves the model half way to a point of its own.
 

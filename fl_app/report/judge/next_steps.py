@@ -24,7 +24,8 @@ from leakmeter.fl_app.report.read import REPLAY_OF, Run
 # A guarantee that is often asked for, and a clip norm to start from: both are where a search for
 # better values begins, and the command says so by naming them.
 TARGET, CLIP_NORM = 8.0, 1.0
-_STEPPED = ("clipped-coordinates", "non-finite-updates")  # warnings that a smaller step cures
+# Warnings that a smaller step cures.
+_STEPPED = ("clipped-coordinates", "non-finite-updates", "blank-updates")
 
 
 def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.strategies import Central, Chosen, Local, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.protection.mechanism import FixedClip
+from tests.helpers.federation import vanishing
 from tests.helpers.findings import finding
 
 ZERO = np.zeros(3)
@@ -33,11 +35,11 @@ def view(replies: int = 4, instructed: Any = None, **facts: Any) -> RoundView:
     return RoundView(1, ZERO, updates, ZERO, RoundFacts(**known), instructed=instructed or {})
 
 
-def noted(*rounds: RoundView, asked: int = 4, refused: int = 0, plain: Any = None) -> Health:
+def noted(*rounds: RoundView, asked: int = 4, silent: Any = None, plain: Any = None) -> Health:
     health = Health()
     for one in rounds:
         diverged = sum(not np.isfinite(update).all() for update in one.replies.values())
-        health.note(one, asked=asked, refused=refused, diverged=diverged, plain=plain or {})
+        health.note(one, asked=asked, silent=silent or {}, diverged=diverged, plain=plain or {})
     return health
 
 
@@ -86,7 +88,13 @@ def test_updates_that_are_not_finite_are_counted_whether_they_come_or_are_kept_b
         *(1, ZERO, {0: ZERO, 1: np.array([0, math.nan, 0]), 2: np.array([math.inf, 0, 0])}, ZERO),
         RoundFacts(num_clients=3, aggregate=np.full(3, math.nan)),
     )
-    assert counts(noted(broken, refused=1)) == [("non-finite-updates", 3, 4)]
+    assert counts(noted(broken, silent={7: True})) == [("non-finite-updates", 3, 4)]
+    failed = [("non-finite-updates", 2, 4), ("blank-updates", 1, 4)]
+    assert counts(noted(broken, silent={7: False})) == failed
+    # What a secure sum has counted includes those that say so.
+    facts = replace(broken.facts, blank=2)
+    told = [("non-finite-updates", 3, 5), ("blank-updates", 1, 5)]
+    assert counts(noted(replace(broken, facts=facts), silent={7: True})) == told
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_few_canaries_are_left_out_where_another_warning_explains_them() -> None
 
     assert kinds(noted(lost), (0, 10)) == ["abandoned-rounds"]
     assert kinds(noted(lost), (0, 9)) == ["abandoned-rounds", "few-canaries"]  # too few anyway
-    assert kinds(noted(view(), refused=1), (0, 9)) == ["non-finite-updates"]
+    assert kinds(noted(view(), silent={7: True}), (0, 9)) == ["non-finite-updates"]
 
 
 def test_counts_of_others_that_do_not_fit_are_cut_and_end_no_run() -> None:
@@ -138,7 +146,7 @@ def test_a_warning_whose_numbers_do_not_fit_is_refused(
 
 
 def test_the_worst_comes_first_and_survives_an_interruption() -> None:
-    health = noted(view(2, saturated=1, coordinates=6), refused=1)
+    health = noted(view(2, saturated=1, coordinates=6), silent={7: True})
     again = Health()
     again.restore(json.loads(json.dumps(health.state())))
     assert again.warnings([(1, 2)]) == health.warnings([(1, 2)])
@@ -175,7 +183,8 @@ def masked(clip_range: float = 8.0) -> Masked:
     return Masked(inner(), max_weight=50.0, clip_range=clip_range)
 
 
-MODS = [MaskMod(required=False, allow_tap=True, seed=0), tap_mod, canary_mod]
+MASK = MaskMod(required=False, allow_tap=True, seed=0, outside=["vanish"])
+MODS = [MASK, tap_mod, canary_mod]
 
 
 def warned(of: Any, strategy: Any, auditors: Any = (), **more: Any) -> dict[str, tuple[int, int]]:
@@ -209,13 +218,14 @@ def test_a_metric_out_of_its_range_is_no_clipped_coordinate(federation: Any) -> 
 
 @pytest.mark.parametrize("make", [inner, masked])
 def test_dropouts_of_a_federation_are_counted(federation: Any, make: Any) -> None:
-    of = federation(5, mods=MODS, fails=lambda server_round, c: (server_round, c) == (2, 3))
-    assert warned(of, make()) == {"dropouts": (1, 10)}
+    gone = vanishing(lambda server_round, c: (server_round, c) == (2, 3))
+    assert warned(federation(5, mods=[gone, *MODS]), make()) == {"dropouts": (1, 10)}
 
 
 def test_a_round_without_a_sum_is_abandoned(federation: Any) -> None:
-    of = federation(5, mods=MODS, fails=lambda server_round, c: server_round == 2 and c > 1)
-    assert warned(of, masked()) == {"abandoned-rounds": (1, 2), "dropouts": (3, 10)}
+    gone = vanishing(lambda server_round, c: server_round == 2 and c > 1)
+    found = warned(federation(5, mods=[gone, *MODS]), masked())
+    assert found == {"abandoned-rounds": (1, 2), "dropouts": (3, 10)}
 
 
 def broken(federation: Any, who: Any, mods: Any) -> Any:
@@ -233,12 +243,14 @@ def test_updates_that_are_not_finite_are_named_in_the_open(federation: Any) -> N
     assert warned(broken(federation, {1, 2}, MODS), inner())["non-finite-updates"][0] >= 2
 
 
-def test_a_secure_sum_counts_those_that_keep_back_their_update(federation: Any) -> None:
-    of = broken(federation, {1}, MODS)
-    assert warned(of, masked(), [Watch()]) == {"non-finite-updates": (2, 10)}
+@pytest.mark.parametrize("allow_tap", [True, False])
+def test_a_secure_sum_counts_clients_without_an_update(federation: Any, allow_tap: bool) -> None:
+    of = broken(federation, {1}, [replace(MASK, allow_tap=allow_tap), tap_mod, canary_mod])
+    kind = "non-finite-updates" if allow_tap else "blank-updates"  # only a simulation says why
+    assert warned(of, masked(), [Watch()]) == {kind: (2, 10)}
 
 
-def test_clipping_clients_say_by_a_code_that_an_update_is_not_finite(federation: Any) -> None:
+def test_simulated_clients_that_clip_say_that_they_have_no_update(federation: Any) -> None:
     of = broken(federation, {1}, [NoiseMod(allow_tap=True, seed=0), tap_mod])
     strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
     found = warned(of, strategy)
@@ -279,7 +291,8 @@ def test_a_client_that_lies_about_its_kept_update_loses_only_that_update(
     federation: Any, lie: Any
 ) -> None:
     mods = [NoiseMod(allow_tap=True, seed=0), lying(**lie), tap_mod, canary_mod]
-    watch, of = Watch(), federation(5, mods=mods, fails=lambda _, client: client == 3)
+    gone = vanishing(lambda _, client: client == 3)
+    watch, of = Watch(), federation(5, mods=[gone, *mods])
     strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
     found = warned(of, strategy, [watch])
     assert found["dropouts"] == (2, 10)
@@ -294,7 +307,7 @@ def test_what_fails_inside_the_hook_costs_neither_warnings_nor_findings(
         raise RuntimeError("not today")
 
     def run() -> Audited:
-        of = federation(5, mods=MODS, fails=lambda _, client: client == 3)
+        of = federation(5, mods=[vanishing(lambda _, client: client == 3), *MODS])
         audited = Audited(masked(), [Watch()], sends="models")
         audited.start(of.grid, of.arrays(), num_rounds=1)
         return audited
@@ -321,4 +334,4 @@ def test_auditors_without_canaries_have_none_to_count() -> None:
 def test_our_error_code_is_none_of_flowers() -> None:
     from flwr.common.constant import ErrorCode
 
-    assert wire.NOT_FINITE > 100 > max(v for v in vars(ErrorCode).values() if isinstance(v, int))
+    assert wire.DROPPED > 100 > max(v for v in vars(ErrorCode).values() if isinstance(v, int))

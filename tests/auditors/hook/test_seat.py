@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from typing import Any, get_args
 
 import numpy as np
@@ -16,15 +17,16 @@ from hypothesis import strategies as st
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import add_canary, canary_key, canary_vector
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.mods import canary_mod, tap_mod, with_answer
 from leakmeter.auditors.hook.seat import (
     Answer,
     Order,
     Outcome,
     canaries,
     keyed,
-    passed_on,
     take_answer,
 )
+from leakmeter.auditors.hook.surroundings import ModList
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -201,7 +203,36 @@ def test_a_mod_that_makes_its_own_reply_passes_nothing_but_the_answer() -> None:
     hidden = RecordDict({"x": ArrayRecord({"w": Array(np.ones(2))})})
     record = Answer("played", outer=("mask_mod",)).to_record()
     record["weights"] = "1 2 3"  # not ours: it must not ride along
-    told = passed_on(RecordDict({wire.CANARY: record}), hidden)
+    unread, asked = (
+        ModList((), None, ()),
+        Message(RecordDict(), dst_node_id=1, message_type="train"),
+    )
+    told = with_answer(asked, unread, RecordDict({wire.CANARY: record}), hidden)
     assert told[wire.CANARY] == Answer("played", outer=("mask_mod",)).to_record()
-    assert passed_on(RecordDict(), hidden) is hidden
-    assert passed_on(RecordDict({wire.CANARY: ConfigRecord({"w": 1.0})}), hidden) is hidden
+    assert with_answer(asked, unread, RecordDict(), hidden) is hidden
+    forged = RecordDict({wire.CANARY: ConfigRecord({"w": 1.0})})
+    assert with_answer(asked, unread, forged, hidden) is hidden
+
+
+def test_where_the_list_shows_it_the_answer_comes_from_the_order_alone() -> None:
+    def mask(*_: object) -> None: ...
+
+    def other(*_: object) -> None: ...
+
+    mods = ModList((other,), mask, (tap_mod, canary_mod, other))
+    hidden = RecordDict({"arrays": ArrayRecord()})
+    for canary, outcome in ((Canary(id=1, seed=5), "played"), (None, "greeted")):
+        asked = Message(
+            RecordDict({wire.CANARY: Order(canary).to_record()}),
+            dst_node_id=1,
+            message_type="train",
+        )
+        expected = Answer(
+            outcome, ("other", "mask", "tap_mod"), ("other",), "opacus" in sys.modules
+        )
+        forged = RecordDict({wire.CANARY: Answer("other-arrays").to_record()})
+        for reply in (RecordDict(), forged):  # training has failed, or its reply says otherwise
+            told = with_answer(asked, mods, reply, hidden)
+            assert told[wire.CANARY] == expected.to_record()
+    asked = Message(RecordDict(), dst_node_id=1, message_type="train")
+    assert with_answer(asked, mods, forged, hidden) is hidden  # nobody has asked

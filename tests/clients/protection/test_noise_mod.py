@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import NoiseMod, noise_mod
@@ -191,9 +200,47 @@ def test_with_noise_nobody_sees_that_an_update_is_not_finite(value: float) -> No
     assert dict(diverged.content["metrics"]) == dict(zero.content["metrics"])
 
 
-def test_without_noise_an_update_that_is_not_finite_is_the_clients_error() -> None:
-    update = np.zeros(400)
-    update[3] = math.nan
-    reply = noise_mod(message(order()), context(), Training(update))
-    assert wire.says_not_finite(reply)
-    assert reply.error.reason.startswith("the update is not finite: training diverged")
+def fails(*_: object) -> Message:
+    raise ZeroDivisionError("no records")
+
+
+@pytest.mark.parametrize("std", [0.0, 0.5])
+@pytest.mark.parametrize("training", [Training(np.full(400, math.nan)), fails])
+def test_a_client_whose_training_fails_answers_in_the_form_of_any_other(
+    training: Any, std: float
+) -> None:
+    mod = NoiseMod(seed=3)
+    honest = mod(message(order(share_std=std)), context(), Training(np.zeros(400)))
+    failed = mod(message(order(share_std=std)), context(), training)
+    assert list(failed.content) == list(honest.content)
+    np.testing.assert_array_equal(sent(failed), sent(honest))  # the same noise on nothing
+    names = {"num-examples"} if std else {"num-examples", wire.CLIP_BIT}
+    assert {n: failed.content["metrics"][n] for n in names} == dict.fromkeys(names, 1)
+
+
+def test_an_error_from_behind_the_mod_does_not_leave_the_client() -> None:
+    def refuses(asked: Message, _: Context) -> Message:
+        return Message(Error(7, "3 records of class 2"), reply_to=asked)
+
+    reply = noise_mod(message(order(share_std=0.5)), context(), refuses)
+    assert reply.has_content()
+    assert wire.BLANK not in reply.content
+
+
+def test_a_failed_training_leaves_no_trace_in_the_apps_state() -> None:
+    def writes(_: Message, of: Context) -> Message:
+        of.state["mine"] = ConfigRecord({"loss": 0.5})
+        raise ZeroDivisionError
+
+    own = context()
+    noise_mod(message(order()), own, writes)
+    assert not own.state
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e18])
+def test_a_model_that_would_swallow_noise_is_refused_before_training(value: float) -> None:
+    asked, training = message(order(share_std=0.5)), Training(np.zeros(400))
+    asked.content["arrays"] = ArrayRecord({"w": Array(np.full(400, value))})
+    with pytest.raises(ValueError, match=r"model must be finite|for this model"):
+        noise_mod(asked, context(), training)
+    assert not training.calls

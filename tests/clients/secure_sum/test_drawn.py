@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.drawn import (
     assess_drawn,
     draw,
@@ -15,7 +16,7 @@ from leakmeter.clients.secure_sum.drawn import (
     smallest_sum,
     union,
 )
-from leakmeter.clients.secure_sum.policy import Policy, RefusedError
+from leakmeter.clients.secure_sum.policy import Policy
 from tests.helpers.numbers import few_or_many
 
 

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     ClientSecrets,
@@ -26,7 +27,6 @@ from leakmeter.clients.secure_sum.keys import (
     self_mask_key,
     unseal,
 )
-from leakmeter.clients.secure_sum.policy import RefusedError
 from leakmeter.clients.secure_sum.wire import check_keys
 from tests.helpers.numbers import num_examples
 

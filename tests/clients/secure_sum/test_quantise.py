@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leakmeter.clients.secure_sum import quantise
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors, mask_stream
-from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.quantise import BlankSumError, Quantiser
 from leakmeter.clients.secure_sum.wire import get_quantiser, put_quantiser
 from tests.helpers.numbers import num_examples
 
@@ -243,15 +243,16 @@ def test_updates_with_a_shape_are_refused() -> None:
         plain().encode(np.zeros((2, 2)), 1, {}, np.random.default_rng(0))
 
 
-def test_noise_has_ten_standard_deviations_of_room_and_is_never_clipped() -> None:
+def test_noise_has_ten_standard_deviations_of_room_and_its_clipping_is_not_counted() -> None:
     quantiser, rng = plain(noise_std=0.5), np.random.default_rng(0)
     assert quantiser.room == 6.0
     noised = np.array([1.0 + 5.0, -6.0, 0.0])
     result = quantiser.decode(quantiser.encode(noised, 1, {}, rng))
     np.testing.assert_allclose(result.mean, noised, atol=quantiser.quantum(1, 1.0))
     assert result.saturated == 0
-    with pytest.raises(ValueError, match=r"noised update must be within ±6, got 6.01"):
-        quantiser.encode(np.array([6.01]), 1, {}, rng)
+    beyond = quantiser.decode(quantiser.encode(np.array([7.0, -1e30]), 1, {}, rng))
+    np.testing.assert_allclose(beyond.mean, [6.0, -6.0], atol=quantiser.quantum(1, 1.0))
+    assert beyond.saturated == 0
 
 
 def lie(vector: RingVector, slot: int, amount: int) -> RingVector:
@@ -274,12 +275,53 @@ def test_sums_that_no_honest_cohort_has_are_named() -> None:
         assert quantiser.implausible(lie(total, 0, amount), 3) is None
     for amount in (most + 2, -most - 2):
         assert "sum in steps must be" in str(quantiser.implausible(lie(total, 0, amount), 3))
-    weight_slot, digits = 5, quantiser._num_digits
+    weight_slot, digits = 6, quantiser._num_digits
     heavy = lie(total, weight_slot + digits - 1, 1 << 20)
     assert "total weight in units" in str(quantiser.implausible(heavy, 3))
     assert "saturated" in str(quantiser.implausible(lie(total, weight_slot + digits, 16), 3))
     better = lie(total, weight_slot + 3 * digits - 1, 1 << 20)
     assert "metric in weight units" in str(quantiser.implausible(better, 3))
+
+
+def test_a_client_without_an_update_is_counted_and_changes_no_mean() -> None:
+    quantiser = plain(max_weight=10.0, metrics={"loss": (0.0, 1.0)})
+    rng = np.random.default_rng(0)
+    honest = quantiser.encode(np.array([0.5, -0.5]), 5, {"loss": 0.25}, rng)
+    blank = quantiser.encode_blank(2)
+    assert blank.shape == honest.shape
+    assert blank.dtype == honest.dtype
+    total = total_of(quantiser, [honest, blank, blank])
+    assert quantiser.implausible(total, 3) is None
+    alone, found = quantiser.decode(honest), quantiser.decode(total)
+    assert (found.num_clients, found.blank, found.total_weight) == (1, 2, 5.0)
+    np.testing.assert_array_equal(found.mean, alone.mean)
+    assert found.metrics == alone.metrics
+    with pytest.raises(BlankSumError):
+        quantiser.decode(total_of(quantiser, [blank, blank]))
+
+
+@pytest.mark.parametrize("law", ["skellam", "discrete-gaussian"])
+def test_integer_noise_lets_nobody_set_a_coordinate(law: str) -> None:
+    n, std = 20, 0.2
+    quantiser = Quantiser(
+        clip_range=0.5, bits=32, max_clients=n, noise_std=std, noise_distribution=law
+    )
+    rng = np.random.default_rng(0)
+    steps = [np.rint(rng.normal(0.5, std, 4) / quantiser.step).astype(np.int64) for _ in range(n)]
+    total = total_of(quantiser, [quantiser.encode_integers(s) for s in steps])
+    assert quantiser.implausible(total, n) is None
+    # n (clip range + step) + 9.3 σ √n; what one liar adds to a sum of zeros ends there.
+    reach = n * (0.5 + quantiser.step) + 9.3 * std * math.sqrt(n)
+    zero = total_of(quantiser, [quantiser.encode_integers(np.zeros(4, np.int64))] * n)
+    for sign in (1, -1):
+        inside = lie(zero, 0, sign * math.floor(reach / quantiser.step))
+        assert quantiser.implausible(inside, n) is None
+        beyond = lie(zero, 0, sign * (math.ceil(reach / quantiser.step) + 1))
+        assert "sum in steps must be" in str(quantiser.implausible(beyond, n))
+    assert "largest sum in steps" in str(quantiser.implausible(lie(zero, 2, 2**30), n))
+    half = lie(zero, 6, -1)
+    assert "total weight in units" in str(quantiser.implausible(half, n))
+    assert "without an update" in str(quantiser.implausible(lie(zero, 5, 1), n))
 
 
 def test_the_lowest_number_of_a_64_bit_ring_does_not_slip_through() -> None:

@@ -11,11 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.announcement import SignedKeys
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.participant import Participant
-from leakmeter.clients.secure_sum.policy import RefusedError
 from leakmeter.clients.secure_sum.signing import (
     Identity,
     KeyFileError,

@@ -58,11 +58,14 @@ def test_huge_steps_are_seen_as_clipped_coordinates(small: Config, tmp_path: Pat
 def test_a_run_that_diverges_at_once_ends_with_the_reason(
     small: Config, tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    # Several steps of this length overflow: every client keeps its update back.
+    # Several steps of this length overflow: no client has an update to send.
     diverging = replace(small, lr=1e30, epochs=4, batch_size=4, model="mlp", **more)
     found = warnings(tmp_path / "run", diverging)
-    assert found["non-finite-updates"]["count"] == found["non-finite-updates"]["total"] == 10
-    assert found["abandoned-rounds"]["value"] == 1
+    honest = 6 if more else 10  # canaries that have the clip norm are finite whatever was trained
+    assert found["non-finite-updates"]["count"] == honest
+    assert found["non-finite-updates"]["total"] == 10
+    # Under noise a client sends its share in any case.
+    assert ("abandoned-rounds" in found) == (not more)
     assert "dropouts" not in found
 
 

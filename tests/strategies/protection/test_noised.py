@@ -30,12 +30,15 @@ from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import Central, Chosen, Distributed, Local, Masked, Noised
 from leakmeter.strategies.chosen import EachOnce, FixedSize, Participation, Poisson
 from leakmeter.strategies.protection.mechanism import AdaptiveClip, FixedClip
+from tests.helpers.federation import vanishing
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
 DIM = 150
 SEED = 3
-MODS = (MaskMod(required=False, allow_tap=True, seed=SEED), NoiseMod(seed=SEED), canary_mod)
+OUTSIDE = ("mod", "count", "watch", "vanish")  # mods of tests, before masks
+MASK = MaskMod(required=False, allow_tap=True, seed=SEED, outside=OUTSIDE)
+MODS = (MASK, NoiseMod(seed=SEED), canary_mod)
 Update = Callable[[int, int], np.ndarray]  # of client and round
 
 
@@ -139,12 +142,9 @@ def test_a_client_that_passes_for_a_secure_sum_is_clipped_all_the_same() -> None
 
 
 def test_those_who_drop_out_count_as_zero() -> None:
-    def failing(client: int, server_round: int) -> np.ndarray:
-        update = spread(client, server_round)
-        return update * math.nan if client == 2 else update  # refused by the client itself
-
+    mods = [vanishing(lambda _, client: client == 2), *MODS]
     strategy = make(Central(0.0))
-    run(strategy, clients=grid(update=failing))
+    run(strategy, clients=grid(mods=mods))
     others = clipped_sum([0, 1, 3, 4, 5])
     np.testing.assert_allclose(strategy.facts().noised, others / 10, atol=1e-12)
     assert dict(strategy.spending.times) == dict.fromkeys([0, 1, 3, 4, 5], 1)
@@ -284,10 +284,23 @@ def test_a_random_first_round_is_no_public_number() -> None:
 
 def test_a_round_in_which_everybody_fails_releases_nothing() -> None:
     strategy = make(Central(1.0))
-    broken = grid(update=lambda *_: np.full(DIM, math.nan))
-    strategy.start(broken, model(), num_rounds=1)
+    gone = grid(mods=[vanishing(lambda *_: True), *MODS])
+    strategy.start(gone, model(), num_rounds=1)
     assert strategy.spending.releases == ()
     assert strategy.findings() == ()
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_clients_whose_training_fails_are_charged_like_any_other(secure: bool) -> None:
+    def failing(client: int, server_round: int) -> np.ndarray:
+        update = spread(client, server_round)
+        return update * math.nan if client == 2 else update
+
+    strategy = make(Central(0.5))
+    run(masked(strategy) if secure else strategy, clients=grid(update=failing))
+    expected = (clipped_sum([0, 1, 3, 4, 5]) + server_noise(1.0)) / 10
+    np.testing.assert_allclose(strategy.facts().noised, expected, atol=1e-6)
+    assert dict(strategy.spending.times) == dict.fromkeys(range(6), 1)
 
 
 # Clients without the mod.
@@ -298,8 +311,8 @@ def test_a_client_without_the_mod_is_noticed_by_its_weight() -> None:
         run(make(Central(1.0)), clients=grid(mods=[MODS[0]]))
     outer = masked(make(Central(1.0)), max_weight=10.0)
     outer.start(grid(mods=[MODS[0]]), model(), num_rounds=1)
-    reason = outer.facts().abandoned or ""
-    assert "got 7 from the clients of a secure sum, on average: list noise_mod" in reason
+    assert "list noise_mod directly behind mask_mod" in str(outer.facts().abandoned)
+    assert not outer.facts().rejected  # clients have refused it before they trained
 
 
 def test_a_client_of_weight_one_without_noise_is_noticed_too() -> None:
@@ -358,24 +371,17 @@ def test_bits_must_be_inside_the_secure_sum() -> None:
 
 
 def test_participations_count_survivors_of_a_secure_sum() -> None:
-    def failing(client: int, server_round: int) -> np.ndarray:
-        update = spread(client, server_round)
-        return update * math.nan if client == 0 and server_round > 1 else update
-
+    mods = [vanishing(lambda number, client: client == 0 and number > 1), *MODS]
     strategy = make(Central(1.0))
-    run(masked(strategy), rounds=3, clients=grid(update=failing))
+    run(masked(strategy), rounds=3, clients=grid(mods=mods))
     assert dict(strategy.spending.times) == {0: 1, 1: 3, 2: 3, 3: 3, 4: 3, 5: 3}
 
 
 def test_distributed_noise_is_priced_for_the_survivors() -> None:
-    def failing(client: int, server_round: int) -> np.ndarray:
-        if client < server_round - 1:
-            raise RuntimeError("gone")
-        return spread(client, server_round)
-
+    mods = [vanishing(lambda number, client: client < number - 1), *MODS]
     strategy = make(Distributed(1.0, min_honest=3, colluders=1))
     outer = masked(strategy)
-    run(outer, rounds=3, clients=grid(update=failing))
+    run(outer, rounds=3, clients=grid(mods=mods))
     stds = [r.noise_std for r in strategy.guarantees().releases]
     assert stds == pytest.approx([2 * math.sqrt(n / 3) for n in (5, 4, 3)])
     server = next(f for f in strategy.findings() if f.observer == "server")

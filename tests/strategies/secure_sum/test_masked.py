@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,8 @@ Reply = Callable[[Message], Message]
 
 MODEL: Arrays = {"w": np.zeros((2, 3)), "b": np.array(0.25)}
 SEED = 5
-SIMULATED = MaskMod(allow_tap=True, seed=SEED)
+OUTSIDE = ("_fault", "mod", "watch", "count", "lie", "relay")  # mods of tests, before masks
+SIMULATED = MaskMod(allow_tap=True, seed=SEED, outside=OUTSIDE)
 
 
 def record(arrays: Mapping[str, Any]) -> ArrayRecord:
@@ -315,7 +316,8 @@ def test_two_clients_are_too_few_for_a_secure_sum() -> None:
 
 
 def test_a_client_whose_policy_refuses_is_a_dropout() -> None:
-    strict, lenient = MaskMod(min_peers=5, seed=SEED), MaskMod(seed=SEED)
+    strict = MaskMod(min_peers=5, seed=SEED, outside=OUTSIDE)
+    lenient = MaskMod(seed=SEED, outside=OUTSIDE)
 
     def mod(message: Message, context: Context, call_next: Any) -> Message:
         return (strict if context.node_id == 3 else lenient)(message, context, call_next)
@@ -329,7 +331,7 @@ def test_a_client_whose_policy_refuses_is_a_dropout() -> None:
 # Replies that no client of ours would send.
 
 GARBAGE = Array(dtype="uint32", shape=(9,), stype="numpy.ndarray", data=b"no array")
-LENGTH = 7 + 1 + 2 * 2  # seven coordinates, the count, weight and saturation in two digits each
+LENGTH = 7 + 2 + 2 * 2  # seven coordinates, two counts, weight and saturation in two digits each
 
 
 def upload(array: np.ndarray[Any, Any]) -> Reply:
@@ -388,8 +390,12 @@ def test_a_clients_own_fault_keeps_it_out_of_the_sum(fault: str) -> None:
     clients = Federation(**OWN_FAULTS[fault])
     strategy = masked(clients)
     clients.run(strategy)
-    assert strategy.facts().num_clients == 4
+    assert (strategy.facts().num_clients, strategy.facts().blank) == (4, 1)
     check_mean(strategy, clients.mean([0, 1, 3, 4]))
+    [finding] = strategy.findings()
+    assert finding.facts["updates that clients could not send"] == 1
+    # Five survivors, of whom four have an update and one may collude.
+    assert finding.value + finding.threat_model.colluders == 4
 
 
 def lie(slot: int, amount: int) -> Reply:
@@ -412,8 +418,10 @@ def lie(slot: int, amount: int) -> Reply:
         (3, 2**32 - 2**30, "smallest sum in steps"),
         (7, 1, "contributors"),
         (7, 2**32 - 1, "contributors"),
-        (9, 2**6, "total weight"),  # the higher digit
-        (10, 2**20, "saturated"),
+        (8, 2**32 - 1, "contributors without an update"),
+        (8, 6, "contributors without an update"),
+        (10, 2**6, "total weight"),  # the higher digit
+        (11, 2**20, "saturated"),
     ],
 )
 def test_a_sum_that_no_honest_clients_can_have_ends_the_round(
@@ -492,7 +500,7 @@ def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
 def test_the_mean_is_unbiased(rounds: int) -> None:
     # Mean of 140 or 560 errors, std at most quantum/(2·√3) each: beyond 6 with chance 2e-9.
     clients = Federation(num=3, update=lambda c: 0.123 + 0.01 * c)
-    clients.mod = MaskMod()  # rounding from the operating system's source
+    clients.mod = MaskMod(outside=OUTSIDE)  # rounding from the operating system's source
     strategy = masked(clients, bits=14, threshold=2)
     means: list[Any] = []
 
@@ -532,7 +540,8 @@ def test_clipped_coordinates_are_counted_inside_and_reported(
 
 
 def test_weights_under_another_key_are_used() -> None:
-    clients = Federation(metrics=lambda c: {"mass": 5.0 + c})
+    own = replace(SIMULATED, weight_key="mass")
+    clients = Federation(metrics=lambda c: {"mass": 5.0 + c}, mod=own)
     inner = clients.fedavg(weighted_by_key="mass")
     strategy = made(inner, max_weight=10.0, threshold=3)
     clients.run(strategy)
@@ -543,8 +552,9 @@ def test_a_largest_weight_that_is_too_small_says_what_to_do() -> None:
     clients = Federation(metrics=lambda c: {"num-examples": 200.0 + c, "loss": 1.0})
     strategy = masked(clients, max_weight=100.0)
     clients.run(strategy)
-    assert "0 clients have uploaded, 2 are needed" in str(strategy.facts().abandoned)
-    assert "raise max_weight" in str(strategy.facts().abandoned)
+    assert "none of 5 clients had an update to send" in str(strategy.facts().abandoned)
+    assert "max_weight of Masked is below their weights" in str(strategy.facts().abandoned)
+    assert not strategy.facts().rejected
 
 
 def test_integer_arrays_stay_as_sent_in_every_round() -> None:
@@ -588,7 +598,7 @@ def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(
     clients = Federation()
     strategy = made(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=bits)
     with_masks = clients.run(strategy, rounds=3, model=model).arrays
-    plain = Federation(mod=MaskMod(required=False))
+    plain = Federation(mod=MaskMod(required=False, outside=OUTSIDE))
     without = plain.run(plain.fedavg(kind, **options), rounds=3, model=model).arrays
     gaps = [np.abs(with_masks[n].numpy() - without[n].numpy()).max() for n in model]
     assert max(gaps) <= factor * strategy.facts().quantum + 1e-12
@@ -775,7 +785,7 @@ def test_the_auditor_is_shown_masked_vectors_and_complete_facts() -> None:
     known = {f.name for f in fields(RoundFacts) if getattr(facts, f.name) is not None}
     assert known == {
         *("aggregate", "num_clients", "total_weight", "quantum"),
-        *("saturated", "coordinates", "asked"),
+        *("saturated", "coordinates", "asked", "blank"),
     }
     assert (facts.coordinates, facts.asked) == (4 * 7, 5)
     assert sorted(view.truth) == [0, 1, 2, 3]
@@ -787,7 +797,7 @@ def test_the_auditor_is_shown_masked_vectors_and_complete_facts() -> None:
 
 
 def test_the_tap_stays_empty_where_the_mod_does_not_allow_it() -> None:
-    clients = Federation(mod=MaskMod(seed=SEED))
+    clients = Federation(mod=MaskMod(seed=SEED, outside=OUTSIDE))
     watching = Watching()
     strategy = masked(clients)
     clients.run(Audited(strategy, [watching], sends="models"))

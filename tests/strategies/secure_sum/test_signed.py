@@ -29,7 +29,9 @@ from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import Masked
 from leakmeter.strategies.grid import GridWrapper
 from tests.strategies.secure_sum.test_masked import (
+    OUTSIDE,
     SEED,
+    SIMULATED,
     Federation,
     Watching,
     at,
@@ -48,8 +50,7 @@ TRUSTED = TrustedKeys.of([key.public_key().public_bytes_raw() for key in KEYS[:3
 def own_mods(**policy: Any) -> list[MaskMod]:
     """Return what each client signs and masks with."""
     return [
-        MaskMod(allow_tap=True, seed=SEED, identity=Identity(key), trusted=TRUSTED, **policy)
-        for key in KEYS[:35]
+        replace(SIMULATED, identity=Identity(key), trusted=TRUSTED, **policy) for key in KEYS[:35]
     ]
 
 
@@ -196,7 +197,7 @@ def test_canaries_play_under_signatures_and_their_seats_are_known_to_all() -> No
 def test_a_stranger_and_a_copied_key_drop_out_and_the_others_go_on() -> None:
     own = own_mods()
     everybody = TrustedKeys.of([key.public_key().public_bytes_raw() for key in KEYS])
-    stranger = MaskMod(seed=SEED, identity=Identity(KEYS[39]), trusted=everybody)
+    stranger = MaskMod(seed=SEED, identity=Identity(KEYS[39]), trusted=everybody, outside=OUTSIDE)
 
     def mod(message: Message, context: Context, call_next: Any) -> Message:
         chosen = {3: stranger, 5: own[3]}.get(context.node_id, own[context.node_id - 1])
@@ -214,7 +215,7 @@ def test_a_client_without_keys_drops_out_of_a_signed_sum() -> None:
     own = own_mods()
 
     def mod(message: Message, context: Context, call_next: Any) -> Message:
-        plain = MaskMod(seed=SEED)
+        plain = MaskMod(seed=SEED, outside=OUTSIDE)
         return (plain if context.node_id == 2 else own[context.node_id - 1])(
             message, context, call_next
         )
