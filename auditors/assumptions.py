@@ -195,6 +195,10 @@ class Assumption(StrEnum):
     OWN_THRESHOLD = given(
         "clients refuse smaller sums: their owners have set colluders and min_threshold of MaskMod"
     )
+    OWN_NOISE = given(
+        "clients refuse weaker orders: their owners have set max_clip_norm and min_noise_std of "
+        "NoiseMod"
+    )
     COMPUTATIONAL = given("X25519, HKDF-SHA256 and AES are secure")
     SUM_NOT_JUDGED = given("only single updates are to be hidden, not what their sum reveals")
     RATES_FIXED_BEFOREHAND = given(

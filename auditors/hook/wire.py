@@ -340,11 +340,14 @@ class SumOutcome:
         step: Grid that each update was rounded to.
         saturated: Coordinates that were clipped to fit, over all clients.
         colluders: Most clients that may collude with the server without opening an update.
+        fewest: Fewest clients in a sum that a server which may do anything could have opened in
+            place of this one; 0 where the server must follow the protocol.
     """
 
     step: float
     saturated: int
     colluders: int = 0
+    fewest: int = 0
 
     def to_record(self) -> ConfigRecord:
         """Return it as a record."""
@@ -356,9 +359,8 @@ def sum_outcome(content: RecordDict) -> SumOutcome | None:
     record = config(content, SUM_OUTCOME)
     if record is None:
         return None
-    return SumOutcome(
-        get_float(record, "step"), get_int(record, "saturated"), get_int(record, "colluders")
-    )
+    counts = (get_int(record, name) for name in ("saturated", "colluders", "fewest"))
+    return SumOutcome(get_float(record, "step"), *counts)
 
 
 def mask_number(content: RecordDict) -> int | None:

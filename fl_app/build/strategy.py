@@ -237,15 +237,15 @@ def planned(
     assert noised is not None
     assert chosen is not None
     cohorts = cohorts or [chosen.cohort(number) for number in range(1, config.rounds + 1)]
-    bearable = masked.bearable if masked else lambda _: None
-    if not rounds_off:
-        return noised.planned(cohorts, bearable)
-    dim = load_task(config).dim
     if masked is None:
-        return noised.planned(cohorts, bearable, dim=dim)
+        dim = load_task(config).dim if rounds_off else 0
+        return noised.planned(cohorts, lambda _: None, dim=dim)
+    if not rounds_off:
+        return noised.planned(cohorts, masked.bearable, fewest=masked.fewest)
     # Fewer than three clients give no sum, so they release nothing.
     sums = [cohort for cohort in cohorts if len(cohort) > 2]
-    return noised.planned(sums, bearable, step=masked.step, dim=dim)
+    step, dim = masked.step, load_task(config).dim
+    return noised.planned(sums, masked.bearable, fewest=masked.fewest, step=step, dim=dim)
 
 
 def calibrated(config: Config) -> Config:

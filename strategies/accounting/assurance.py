@@ -16,13 +16,30 @@ import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import plain
-from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.finding import (
+    Adjacency,
+    Bound,
+    Conduct,
+    Finding,
+    Observer,
+    Sees,
+    ThreatModel,
+)
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 from leakmeter.strategies.accounting.ledger import Entry
 
 if TYPE_CHECKING:
     from leakmeter.strategies.protection.client_noise import ClientNoise
+
+
+# What noise depends on where the server may do anything.
+OF_OWNERS = (
+    Assumption.TRUSTED_KEYS,
+    Assumption.OWN_APP,
+    Assumption.OWN_THRESHOLD,
+    Assumption.OWN_NOISE,
+)
 
 
 class Priced(Protocol):
@@ -67,6 +84,8 @@ class Charge:
         bearable: Colluders that the secure sum tolerates; None without one.
         is_masked: Whether a secure sum hid single updates.
         is_coarse: Whether rounding was too coarse against the clients' noise for a proof.
+        fewest: The same as `contributors` for the smallest sum that a server which may do anything
+            could have opened in place of this one; None where it must follow the protocol.
     """
 
     release: Priced
@@ -76,6 +95,7 @@ class Charge:
     bearable: int | None = None
     is_masked: bool = False
     is_coarse: bool = False
+    fewest: int | None = None
 
 
 @dataclass
@@ -155,6 +175,15 @@ class Spending:
             for charge in self.charges
         )
 
+    def smallest(self) -> Spending | None:
+        """Return the same for a server that has opened the smallest sums that clients accept.
+
+        None where a server must follow the protocol.
+        """
+        if not self.charges or any(charge.fewest is None for charge in self.charges):
+            return None
+        return Spending([replace(c, contributors=c.fewest or 0) for c in self.charges])
+
     def state(self) -> dict[str, Any]:
         """Return the charges as plain values."""
         return {"charges": plain(self.charges, np.copy)}
@@ -189,6 +218,9 @@ class Assurance(Guarantees):
         canary_rounds: Most rounds that any canary was played in. If it is larger, there is a second
             guarantee for that many, so that a bound from canaries has one to compare with.
         colluders: Clients whose noise was not counted, since they may reveal it.
+        smallest: The sums that a server could have opened in place of these if it may do anything;
+            empty where it must follow the protocol.
+        conduct: What the server may do.
     """
 
     noise: ClientNoise
@@ -199,6 +231,15 @@ class Assurance(Guarantees):
     is_coarse: bool = False
     canary_rounds: int = 0
     colluders: int = 0
+    smallest: tuple[Release, ...] = ()
+    conduct: Conduct = "curious"
+
+    @property
+    def against_active(self) -> Assurance:
+        """The same against a server that may do anything, where clients defend against one."""
+        if not self.smallest:
+            return self
+        return replace(self, releases=self.smallest, smallest=(), conduct="active")
 
     @property
     def adjacency(self) -> Adjacency:
@@ -217,7 +258,7 @@ class Assurance(Guarantees):
         return self.noise.noise_distribution.is_gaussian and not self.noise.by_clients
 
     def headline(self, delta: float) -> Finding:
-        found = self._priced(self.participations, self.adjacency, delta)
+        found = self.against_active._priced(self.participations, self.adjacency, delta)
         return next(one for one in found if one.observer == self.noise.protects)
 
     def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
@@ -229,7 +270,7 @@ class Assurance(Guarantees):
             seed=seed,
             adjacency=self.adjacency,
             participations=self.participations,
-            releases=self.releases,
+            releases=self.against_active.releases,
             amplifies=amplifies,
             dropout_delta=self.dropout_delta() if amplifies else 0.0,
             is_coarse=self.is_coarse,
@@ -238,7 +279,11 @@ class Assurance(Guarantees):
     def findings(self, delta: float) -> Sequence[Finding]:
         """Return the guarantees against each observer, for each adjacency."""
         known = [f for adjacency in self.adjacencies for f in self._known(adjacency, delta)]
-        return [*known, *self._amplified(delta), *self._bits()]
+        found = [*known, *self._amplified(delta), *self._bits()]
+        if not self.smallest:
+            return found
+        active = self.against_active.findings(delta)
+        return [*found, *(one for one in active if one.observer == "server")]
 
     def _bits(self) -> Iterator[Finding]:
         """Yield how many bits about a client's updates an observer of all rounds can get.
@@ -361,6 +406,7 @@ class Assurance(Guarantees):
                 knows_cohort=knows_cohort,
                 participations=rounds,
                 colluders=self.colluders,
+                conduct=self.conduct,
             ),
             adjacency=adjacency,
             unit="client",
@@ -371,6 +417,7 @@ class Assurance(Guarantees):
                 *((Assumption.REAL_GAUSSIAN,) if self.noise.noise_distribution.is_gaussian else ()),
                 *((Assumption.HONEST_NOISE,) if is_shared else ()),
                 *((Assumption.COARSE_ROUNDING,) if is_coarse else ()),
+                *(OF_OWNERS if self.conduct == "active" else ()),
             ),
             facts={
                 "noise": type(self.noise).__name__.lower(),

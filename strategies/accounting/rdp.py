@@ -29,7 +29,7 @@ from scipy.special import logsumexp
 
 from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.finding import Bound, Finding, ThreatModel
+from leakmeter.auditors.finding import Bound, Conduct, Finding, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
@@ -337,13 +337,21 @@ def diluted(epsilon: float, share: float) -> float:
     return float(logsumexp([0.0, epsilon], b=[1 - share, share]))
 
 
-def finding_of(bound: Bound, *, participations: int, colluders: int = 0, **context: Any) -> Finding:
+def finding_of(
+    bound: Bound,
+    *,
+    participations: int,
+    colluders: int = 0,
+    conduct: Conduct = "curious",
+    **context: Any,
+) -> Finding:
     """Return what a bound guarantees to a record against the server, and so against outsiders.
 
     Args:
         bound: ε with its δ, rule and assumptions.
         participations: Rounds of the busiest client.
         colluders: Clients whose noise was not counted, since they may reveal it.
+        conduct: What the server may do.
         context: Further fields of the finding.
     """
     model = ThreatModel(
@@ -352,6 +360,7 @@ def finding_of(bound: Bound, *, participations: int, colluders: int = 0, **conte
         knows_cohort=True,
         participations=participations,
         colluders=colluders,
+        conduct=conduct,
     )
     about = {"auditor": "accountant", "quantity": "epsilon", "threat_model": model}
     # One record is replaced by another, their number stays. Whole updates may differ by far more.

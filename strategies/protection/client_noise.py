@@ -85,9 +85,11 @@ class ClientNoise(Mechanism):
     def guarantees(self, spending: Spending) -> Assurance:
         single = spending.releases
         colluders = self.discounted(spending.bearable)
+        smallest = spending.smallest() if self.by_clients and not self.own_share else None
         return Assurance(
             self,
             releases=spending.sums(colluders, self.own_share) if self.by_clients else single,
+            smallest=() if smallest is None else smallest.sums(colluders),
             participations=spending.participations,
             canary_rounds=spending.canary_rounds,
             colluders=colluders,

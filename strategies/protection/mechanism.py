@@ -117,6 +117,8 @@ class Summed:
         grain: Rounding step of the number type in which updates travel.
         saturated: Coordinates that did not fit the secure sum.
         pattern: How clients were drawn, as fields of a `Release`.
+        fewest: Fewest clients in a sum that a server which may do anything could have opened in
+            place of this one; None where it must follow the protocol.
     """
 
     clip: Clip
@@ -127,6 +129,7 @@ class Summed:
     grain: float = 0.0
     saturated: int = 0
     pattern: Mapping[str, Any] = field(default_factory=dict)
+    fewest: int | None = None
 
 
 class Mechanism(ABC):
@@ -202,8 +205,12 @@ class Mechanism(ABC):
 
     def charge(self, summed: Summed, clients: tuple[int, ...], **about: Any) -> Charge:
         """Return the charge of a sum for everybody who pays; `about` are further fields of it."""
-        is_masked = summed.step > 0
-        return replace(self.cost(summed), clients=clients, is_masked=is_masked, **about)
+        is_masked, fewest = summed.step > 0, None
+        if summed.fewest is not None:
+            smallest = replace(summed, contributors=min(summed.fewest, summed.contributors))
+            fewest = self.cost(smallest).contributors
+        counted = self.cost(summed)
+        return replace(counted, clients=clients, is_masked=is_masked, fewest=fewest, **about)
 
     def charges_of(self, state: Mapping[str, Any]) -> list[Charge]:
         """Return the charges in what `Spending.state` returned.

@@ -169,6 +169,7 @@ class Noised(Wrapper):
         cohorts: Iterable[Sequence[int]],
         bearable: Callable[[int], int | None],
         *,
+        fewest: Callable[[int], int | None] = lambda _: None,
         step: Callable[[int, float, str], float] = lambda *_: 0.0,
         dim: int = 0,
     ) -> Guarantees | None:
@@ -178,6 +179,8 @@ class Noised(Wrapper):
             cohorts: The clients of each round.
             bearable: Maps a number of clients to how many of them may collude; None without a
                 secure sum.
+            fewest: Maps a number of clients to how few of them may be in a sum that a server which
+                may do anything opens; None where it must follow the protocol.
             step: Maps a number of clients, the standard deviation of each one's noise and its
                 distribution to the rounding step of their secure sum; by default there is no
                 rounding, which noise over integers allows only if the server adds it.
@@ -187,7 +190,7 @@ class Noised(Wrapper):
         name = self.mechanism.noise_distribution.name if share > 0 else "gaussian"
         for cohort in cohorts:
             grid, size = step(len(cohort), share, name), len(cohort)
-            summed = self._summed(size, step=grid, dim=dim)
+            summed = self._summed(size, step=grid, dim=dim, fewest=fewest(size))
             trial.add(self.mechanism.charge(summed, tuple(cohort), bearable=bearable(size)))
         return self.mechanism.guarantees(trial) if trial.charges else None
 
@@ -375,6 +378,7 @@ class Noised(Wrapper):
             saturated=max((outcome.saturated for outcome in outcomes), default=0),
             grain=self.mechanism.grain(self._sent, self._start),
             dim=self._layout.dim if self._layout else 0,
+            fewest=min((outcome.fewest for outcome in outcomes if outcome.fewest), default=None),
         )
         return self.mechanism.charge(
             terms,

@@ -18,10 +18,16 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from leakmeter.auditors._types import Vector, require
-from leakmeter.auditors.finding import Bound, Finding
+from leakmeter.auditors.finding import Bound, Conduct, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
-from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Priced, Spending
+from leakmeter.strategies.accounting.assurance import (
+    OF_OWNERS,
+    Charge,
+    Guarantees,
+    Priced,
+    Spending,
+)
 from leakmeter.strategies.accounting.ledger import Entry
 from leakmeter.strategies.accounting.rdp import (
     NOISED,
@@ -146,7 +152,9 @@ class RecordNoise(Mechanism):
         return Charge(release, max(summed.contributors - summed.seats, 0))
 
     def guarantees(self, spending: Spending) -> RecordAssurance:
-        return RecordAssurance(self, tuple(spending.charges))
+        smallest = spending.smallest()
+        active = () if smallest is None else tuple(smallest.charges)
+        return RecordAssurance(self, tuple(spending.charges), active)
 
 
 @dataclass(frozen=True)
@@ -156,13 +164,24 @@ class RecordAssurance(Guarantees):
     Attributes:
         noise: The mechanism.
         charges: The sums, and who was in them.
+        smallest: The sums that a server could have opened in place of these if it may do anything;
+            empty where it must follow the protocol.
+        conduct: What the server may do.
     """
 
     noise: RecordNoise
     charges: tuple[Charge, ...]
+    smallest: tuple[Charge, ...] = ()
+    conduct: Conduct = "curious"
 
     def findings(self, delta: float) -> Sequence[Finding]:
-        """Return the weakest guarantee over the clients."""
+        """Return the weakest guarantee over the clients, against each kind of server."""
+        if not self.smallest:
+            return [self._finding(delta)]
+        active = replace(self, charges=self.smallest, smallest=(), conduct="active")
+        return [self._finding(delta), active._finding(delta)]
+
+    def _finding(self, delta: float) -> Finding:
         noise, most = self.noise, max(map(len, self._taken()))
         facts = {
             "mechanism": noise.kind,
@@ -173,11 +192,19 @@ class RecordAssurance(Guarantees):
             "fewest honest": min(map(self._honest, self.charges)),
         }
         bound = self._bound(delta)
-        return [finding_of(bound, participations=most, colluders=self._colluders, facts=facts)]
+        if self.conduct == "active":
+            bound = replace(bound, assumptions=(*bound.assumptions, *OF_OWNERS))
+        return finding_of(
+            bound,
+            participations=most,
+            colluders=self._colluders,
+            conduct=self.conduct,
+            facts=facts,
+        )
 
     def headline(self, delta: float) -> Finding:
-        """Return the only guarantee."""
-        return self.findings(delta)[0]
+        """Return the guarantee against the strongest server that clients defend against."""
+        return self.findings(delta)[-1]
 
     def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
         """Refuse: a ledger adds up what whole clients have paid."""

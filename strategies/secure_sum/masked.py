@@ -136,6 +136,13 @@ class Masked(Wrapper):
         except ValueError:
             return None
 
+    def fewest(self, num_clients: int) -> int | None:
+        """Return how few of a whole cohort a sum may have; None if the server cannot choose."""
+        try:
+            return self._topology.plan(num_clients).fewest(num_clients)
+        except ValueError:
+            return None
+
     def step(
         self, num_clients: int, noise_std: float = 0.0, noise_distribution: str = "gaussian"
     ) -> float:

@@ -131,17 +131,18 @@ class SumRound:
             fixed_weight: What every client weighs; None if that is open.
         """
         weight = len(uploads) * (fixed_weight or self.quantiser.max_weight)
-        outcome = wire.SumOutcome(
-            self.quantiser.quantum(len(uploads), weight),
-            saturated=0,
-            colluders=self.plan.bearable(len(uploads) - self.num_seats(uploads)),
-        )
+        outcome = self._outcome(uploads, self.quantiser.quantum(len(uploads), weight), saturated=0)
         nodes = {n: m.metadata.dst_node_id for n, m in self.exchange.messages.items()}
         return Opening(
             asked=tuple(nodes[n] for n in sorted(self.sharers)),
             uploaded=tuple(nodes[n] for n in uploads),
             outcome=outcome,
         )
+
+    def _outcome(self, survivors: Collection[int], step: float, saturated: int) -> wire.SumOutcome:
+        """Return what strategies inside have to know of a sum with these clients."""
+        colluders = self.plan.bearable(len(survivors) - self.num_seats(survivors))
+        return wire.SumOutcome(step, saturated, colluders, self.plan.fewest(len(survivors)) or 0)
 
     def replies(
         self,
@@ -163,8 +164,7 @@ class SumRound:
             **mean.metrics,
         }
         # At equal weights the mean errs by at most the grid that each client rounds its update to.
-        colluders = self.plan.bearable(len(survivors) - self.num_seats(survivors))
-        about = wire.SumOutcome(mean.quantum, mean.saturated, colluders).to_record()
+        about = self._outcome(survivors, mean.quantum, mean.saturated).to_record()
         return [
             Message(
                 RecordDict(

@@ -90,11 +90,14 @@ class Plan:
             survivors: Clients in the sum that came out.
             idle: Those among them that play a canary or have sent no update.
         """
+        return max((self.fewest(survivors) or survivors) - idle, 0)
+
+    def fewest(self, survivors: int) -> int | None:
+        """Return how few survivors a server that may do anything can name; None for another."""
         if self.server == "curious":
-            return survivors - idle
-        # A server that may do anything names as few survivors as clients accept.
-        fewest = self.threshold if self.least is None else self.least + (self.colluders or 0)
-        return max(min(fewest, survivors) - idle, 0)
+            return None
+        accepted = self.threshold if self.least is None else self.least + (self.colluders or 0)
+        return min(accepted, survivors)
 
     def draw(self, clients: Sequence[int]) -> Graph:
         """Return who masks with whom where the server draws it; nobody can foresee it."""
