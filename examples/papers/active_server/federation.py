@@ -15,9 +15,9 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.mods import canary_mod
+from leakmeter.auditors.hook.mods import Call, canary_mod
 from leakmeter.auditors.rng import stream
-from leakmeter.clients import MaskMod
+from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.data.dataset import load
@@ -26,7 +26,7 @@ from leakmeter.papers.active_server.perceptron import Batch, Perceptron, Weights
 # What the clients check: nothing, as in the textbook; what they are told, by binding it into their
 # masks (the default); also who tells them, by signatures.
 Mode = Literal["unbound", "curious", "active"]
-_SEED = 1908
+SEED = 1908
 _ARRAY = "weights"
 _load = lru_cache(maxsize=1)(load)
 
@@ -79,22 +79,26 @@ class Federation:
         self._images = data.train_x.reshape(len(data.train_x), -1)
         self._labels = data.train_y
         self.network = Perceptron(self._images.shape[1], shape.hidden)
-        self.weights = self.network.initial(_SEED)
+        self.weights = self.network.initial(SEED)
         own = data.test_x.reshape(len(data.test_x), -1)  # images that the server has itself
         self.brightness, self.mean_image = own.mean(axis=1), own.mean(axis=0, keepdims=True)
         self.batches: dict[int, Batch] = {}
         self.truth: dict[int, Vector] = {}
-        self._rng = stream(_SEED, "drawn")
+        self._rng = stream(SEED, "drawn")
         self._folder = TemporaryDirectory()  # of keys, and of steps that were taken
         self.known: list[str] | None = None
         masks = self._mask_mods()
-        self.app = ClientApp(mods=[lambda m, c, call: masks[c.node_id](m, c, call), canary_mod])
+
+        def mask(message: Message, context: Context, call_next: Call) -> Message:
+            return masks[context.node_id](message, context, call_next)
+
+        self.app = ClientApp(mods=[mask, NoiseMod(required=False), canary_mod])
         self.app.train()(self._train)
 
     def deal(self, trial: int) -> None:
         """Give every honest client other images."""
         size = self.shape.batch
-        order = stream(_SEED, "images", trial).permutation(len(self._images))
+        order = stream(SEED, "images", trial).permutation(len(self._images))
         for place, node in enumerate(self.shape.honest):
             own = order[place * size : (place + 1) * size]
             self.batches[node] = Batch(self._images[own], self._labels[own])

@@ -24,6 +24,7 @@ from leakmeter.papers.active_server.attacks import (
     TRAP_FOR_ONE,
 )
 from leakmeter.papers.active_server.federation import Federation, Mode, Shape
+from leakmeter.papers.active_server.oracle import questioned
 from leakmeter.papers.active_server.server import Attack, Opened, Server
 from leakmeter.papers.base import Cells, Table, within_a_run
 from leakmeter.papers.plot import Gallery, Strip
@@ -41,6 +42,7 @@ Trial = tuple[Opened | None, list[str], float, Pictures]
 # Trials of each attack in the last mode, where none must get through; and where all get through or
 # none: in the other modes, and of what remains.
 _SCALES = {"paper": (1000, 100), "small": (1, 1)}
+_QUESTIONS = {"paper": 1000, "small": 20}  # rounds in which the server looks at answers alone
 _SHAPE = Shape()
 # The same federation, whose clients train on half of their images in each round.
 _REDRAWN = replace(_SHAPE, batch=2 * _SHAPE.batch, drawn=_SHAPE.batch)
@@ -62,12 +64,13 @@ def run(scale: str, cells: Cells) -> Table:
         {mode: cell(images, trap, mode, few) for mode in MODES}
         for trap in (TRAP_FOR_ONE, TRAP_FOR_ALL)
     )
+    answers = cells.get(f"{scale}-oracle", questioned, _QUESTIONS[scale])
     return Table(
         title=f"What a malicious server reads of one client in secure sums of {_SHAPE.clients} "
         f"clients, threshold {_SHAPE.threshold}",
         columns=("attack", "the server", *MODES, "clients refuse"),
         rows=tuple(_row(attack, by_mode) for attack, by_mode in counts.items()),
-        notes=_notes(redrawn, one, every[last]),
+        notes=(*_notes(redrawn, one, every[last]), "", _oracle(answers)),
         figures={"images.png": _gallery(one, every[last])},
     )
 
@@ -185,6 +188,19 @@ def _notes(
         "exactly, because clients here train on all their images. If each draws "
         f"{_REDRAWN.drawn} of {_REDRAWN.batch} images in every round, the relative error is "
         f"{redrawn['error']:.1f}.",
+    )
+
+
+def _oracle(answers: Mapping[str, int]) -> str:
+    """Return what answers alone have told the server."""
+    rounds, differ, failed = (answers[n] for n in ("rounds", "answers differ", "failed once"))
+    told = "0 bits" if not differ else f"something in {differ} rounds"
+    return (
+        f"Answers alone, in active: {rounds} rounds with crafted models, limits, weights, noise "
+        "and canary orders, each put to one client with two data sets. In "
+        f"{failed} of them training failed with one of the two and not with the other. Presence, "
+        f"code, text, records, types and sizes of the answers differed in {differ}, so they carry "
+        f"{told}. Time was not compared."
     )
 
 
