@@ -34,7 +34,13 @@ from leakmeter.strategies import (
 )
 from leakmeter.strategies.accounting.assurance import Guarantees
 from leakmeter.strategies.chosen import Participation
-from leakmeter.strategies.protection.mechanism import AdaptiveClip, Clipping, FixedClip, Mechanism
+from leakmeter.strategies.protection.mechanism import (
+    AdaptiveClip,
+    Clip,
+    Clipping,
+    FixedClip,
+    Mechanism,
+)
 from leakmeter.strategies.secure_sum.topology import Topology
 
 Link = TypeVar("Link", bound=Strategy)
@@ -69,7 +75,9 @@ def server_strategy(config: Config) -> Strategy:
         strategy = Clipped(strategy, config.clip_aggregate)
     if config.noise != "none":
         # The table of noises says where its mechanism is made.
-        strategy = _noised(strategy, resolve_name(config.noise_kind.make)(config), config)
+        mechanism = resolve_name(config.noise_kind.make)(config)
+        _check_row(mechanism, config)
+        strategy = _noised(strategy, mechanism, config)
     return _masked(strategy, config) if config.has_sums else strategy
 
 
@@ -118,6 +126,23 @@ def records(config: Config) -> RecordNoise:
         steps=rule.steps,
         kind=rule.mechanism,
     )
+
+
+def _check_row(noise: Mechanism, config: Config) -> None:
+    """Raise if the table says of a noise what its mechanism denies: texts follow the table."""
+    known: dict[str, Any] = {
+        "unit": "client" if noise.clips_updates else "record",
+        "needs_sums": bool(noise.needs_sums),
+    }
+    if noise.clips_updates:
+        known["added_by"] = "clients" if noise.share_std(Clip(config.clip_norm)) > 0 else "server"
+    row = {**vars(config.noise_kind), "needs_sums": bool(config.noise_kind.needs_sums)}
+    for field, value in known.items():
+        if row[field] != value:
+            raise TypeError(
+                f"the row of {config.noise!r} in NOISES (fl_app/config/tables.py) must agree with "
+                f"{type(noise).__name__} that {field} is {value!r}, got {row[field]!r}"
+            )
 
 
 def _noised(strategy: Strategy, noise: Mechanism, config: Config) -> Noised:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leakmeter.auditors.noise import DISTRIBUTIONS
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee, server_strategy
 from leakmeter.fl_app.cli.main import main
@@ -21,6 +22,11 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.ledger import Ledger
 
 LAWS = ("skellam", "discrete-gaussian")
+
+
+def test_every_distribution_can_be_chosen() -> None:
+    [field] = [f for f in fields(Config) if f.name == "noise_distribution"]
+    assert field.metadata["choices"] == tuple(DISTRIBUTIONS)
 
 
 @pytest.fixture

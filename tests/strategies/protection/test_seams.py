@@ -155,11 +155,10 @@ def test_noise_of_the_server_alone_is_never_counted_once_for_each_client() -> No
     strategy, known = noisy.make(Hushed(6.0)), noisy.make(Central(3.0))
     for one in (strategy, known):
         noisy.run(one, 1, noisy.grid(update=noisy.nothing))
-    promised = [
-        next(f.value for f in one.findings() if (f.observer, f.adjacency) == ("outsider", "replace"))
-        for one in (strategy, known)
-    ]
-    assert promised[0] == pytest.approx(promised[1])
+    promised, proven = (
+        {(f.observer, f.adjacency): f.value for f in one.findings()} for one in (strategy, known)
+    )
+    assert promised["outsider", "replace"] == pytest.approx(proven["outsider", "replace"])
 
 
 def test_the_ledger_refuses_what_nobody_can_price() -> None:
