@@ -48,7 +48,7 @@ Link = TypeVar("Link", bound=Strategy)
 # keys, shares, train and unmask; where clients sign, draw and survivors too.
 _STAGES = {"on": 4, "active": 6}
 _DIGITS = 6  # of the multiplier, rounded up: what is printed is what is used
-_LEAST, _MOST = 1e-3, 1e6
+_MIN_MULTIPLIER, _MAX_MULTIPLIER = 1e-3, 1e6
 
 
 class CoarseNoiseError(ConfigError):
@@ -314,7 +314,7 @@ def _multiplier(config: Config, _: bool) -> float:
 
     target = config.target_epsilon
     # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
-    most = _MOST if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
+    most = _MAX_MULTIPLIER if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
 
     def excess(log_multiplier: float) -> float:
         one = replace(config, noise_multiplier=math.exp(log_multiplier))
@@ -325,7 +325,7 @@ def _multiplier(config: Config, _: bool) -> float:
             epsilon = math.inf
         return math.log(min(max(epsilon, 1e-300), 1e300) / target)
 
-    low, high = math.log(_LEAST), math.log(most)
+    low, high = math.log(_MIN_MULTIPLIER), math.log(most)
     if excess(high) > 0:
         # Rounding in a small ring may move sums further than noise hides.
         rounds_off = config.noise_distribution != "gaussian" and config.has_sums
@@ -336,7 +336,7 @@ def _multiplier(config: Config, _: bool) -> float:
             f"or a larger target{more}"
         )
     if excess(low) <= 0:  # a plan in which nobody takes part
-        return _LEAST
+        return _MIN_MULTIPLIER
     root = brentq(excess, low, high, xtol=1e-9)
     return _rounded_up(math.exp(root + 2e-9))
 

@@ -21,7 +21,7 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.ledger import Ledger
 
-LAWS = ("skellam", "discrete-gaussian")
+INTEGER = ("skellam", "discrete-gaussian")
 
 
 def test_every_distribution_can_be_chosen() -> None:
@@ -70,7 +70,7 @@ def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Conf
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", INTEGER)
 def test_a_target_is_calibrated_under_the_law(noised: Config, law: str, noise: str) -> None:
     bits = 12 if noise == "distributed" else 32
     plan = replace(
