@@ -106,7 +106,7 @@ def distributed(config: Config) -> Distributed:
 
 def local(config: Config) -> Local:
     """Return noise that each client adds for itself."""
-    return Local(config.noise_multiplier)
+    return Local(config.noise_multiplier, config.noise_distribution)
 
 
 def records(config: Config) -> RecordNoise:
@@ -135,8 +135,13 @@ def _check_row(noise: Mechanism, config: Config) -> None:
         "needs_sums": bool(noise.needs_sums),
     }
     if noise.clips_updates:
+        known["distribution"] = noise.noise_distribution.name
         known["added_by"] = "clients" if noise.share_std(Clip(config.clip_norm)) > 0 else "server"
-    row = {**vars(config.noise_kind), "needs_sums": bool(config.noise_kind.needs_sums)}
+    row = {
+        **vars(config.noise_kind),
+        "needs_sums": bool(config.noise_kind.needs_sums),
+        "distribution": config.noise_distribution,
+    }
     for field, value in known.items():
         if row[field] != value:
             raise TypeError(

@@ -32,7 +32,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.tables import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Chosen, Distributed, Masked, Noised, RecordNoise
+from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -45,10 +45,19 @@ def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
     assert kinds == [Noised, Chosen, FedAvg]
 
 
+def gaussian(config: Config) -> Central:
+    """Return noise that ignores a setting."""
+    return Central(config.noise_multiplier)
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
         ({"added_by": "clients"}, "Central that added_by is 'server', got 'clients'"),
+        (
+            {"make": f"{__name__}:gaussian"},
+            "distribution is 'gaussian', got 'skellam'",
+        ),
         ({"needs_sums": "weak"}, "Central that needs_sums is False, got True"),
         ({"unit": "record"}, "Central that unit is 'client', got 'record'"),
     ],
@@ -56,7 +65,7 @@ def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
 def test_a_row_that_contradicts_its_mechanism_is_refused(
     row: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = Config(noise="central", clip_norm=1.0)
+    config = Config(noise="central", clip_norm=1.0, noise_distribution="skellam")
     monkeypatch.setattr(settings, "NOISES", {"central": replace(NOISES["central"], **row)})
     with pytest.raises(TypeError, match=reason):
         build.server_strategy(config)
