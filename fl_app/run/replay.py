@@ -276,28 +276,18 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     panel.begin(recording.dim, recording.num_rounds, log.folder, first_round=recording.first_round)
     for project in _projects(recording, config):
         panel.consider(project)
-    findings: list[Finding] = []
     for view in recording.views():
         metrics = recorded.metrics.get(view.server_round, {})  # what the run measured after it
         found = tuple(panel.observe(view))
         line = RoundLine(view.server_round, len(view.replies), metrics, found)
         log.add(line)
         progress.round(line)
-        findings += found
     own = panel.report() + recorded.kept_findings()
     limitations = [*recorded.limitations(), *left_out, *panel.limitations]
     warnings = () if recorded.report is None else recorded.report.warnings
     log.finish(own, panel.failures, limitations, warnings)
     panel.close()
-    return Run(
-        name=out.name,
-        folder=out,
-        config=about,
-        findings=(*findings, *own),
-        failures=tuple(panel.failures),
-        limitations=tuple(limitations),
-        warnings=tuple(warnings),
-    )
+    return read_run(out)
 
 
 def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitation]:
