@@ -180,7 +180,6 @@ class AuditorSettings:
         resamples: Whether it resamples sums of updates, in the game of `--lrt-game`.
         needs_images: Whether it works with image data sets only.
         lacks: Why it cannot run in a deployment; empty if it can.
-        num_bounds: As of the auditor's class: lower bounds that share the run's confidence.
     """
 
     auditor: ClassVar[str]
@@ -189,7 +188,6 @@ class AuditorSettings:
     resamples: ClassVar[bool] = False
     needs_images: ClassVar[bool] = False
     lacks: ClassVar[str] = "resamples the clients' data, which the server does not have"
-    num_bounds: ClassVar[int] = 0
 
     @classmethod
     def is_in(cls, config: Settings) -> bool:

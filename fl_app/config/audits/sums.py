@@ -28,7 +28,6 @@ class LikelihoodRatioSettings(AuditorSettings):
     """Likelihood ratio in the sum of a round: which of two updates did this client send?"""
 
     auditor = "likelihood-ratio"
-    num_bounds = 1
     short_name = "lrt"
     bets = resamples = True
 
@@ -113,7 +112,6 @@ class TranscriptSettings(AuditorSettings):
     """Likelihood ratio over all rounds of a client: which of two data sets does it have?"""
 
     auditor = "transcript"
-    num_bounds = 1
     resamples = True
 
     transcript_mode: str = audit_setting(
