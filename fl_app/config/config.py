@@ -159,11 +159,22 @@ def check_together(config: Settings) -> None:
         )
     if config.ray_address and config.engine != "ray":
         raise config.refused("ray_address", "empty without --engine ray", "Add --engine ray")
-    for owner in AUDITORS.values():
-        owner.check(config)
+    for name, owner in AUDITORS.items():
+        if name in config.auditor_names:
+            owner.check(config)
+        else:
+            _check_unasked(config, owner)
     _check_audits(config)
     if config.against:
         _check_against(config)
+
+
+def _check_unasked(config: Settings, owner: type[AuditorSettings]) -> None:
+    """Refuse settings that ask for more of an auditor that the run does not have."""
+    for spec in fields(config):
+        if spec.name in owner.asks and getattr(config, spec.name) != spec.default:
+            allowed = f"{spec.default} without the auditor {owner.auditor}"
+            raise config.refused(spec.name, allowed, "Add it to --auditors")
 
 
 def _check_sum(config: Settings) -> None:

@@ -180,6 +180,7 @@ class AuditorSettings:
         resamples: Whether it resamples sums of updates, in the game of `--lrt-game`.
         needs_images: Whether it works with image data sets only.
         lacks: Why it cannot run in a deployment; empty if it can.
+        asks: Settings that ask for more of it, and so are refused without it.
     """
 
     auditor: ClassVar[str]
@@ -188,15 +189,11 @@ class AuditorSettings:
     resamples: ClassVar[bool] = False
     needs_images: ClassVar[bool] = False
     lacks: ClassVar[str] = "resamples the clients' data, which the server does not have"
-
-    @classmethod
-    def is_in(cls, config: Settings) -> bool:
-        """Whether a run has this auditor."""
-        return cls.auditor in config.auditor_names
+    asks: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def check(cls, config: Settings) -> None:
-        """Raise if the auditor cannot work in this run, or its settings are for nothing."""
+        """Raise if the auditor, which is one of the run, cannot work in it."""
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:

@@ -47,8 +47,6 @@ class OneShotSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require enough seats for the canaries."""
-        if not cls.is_in(config):
-            return
         if config.canary_seats < 1:
             allowed = "at least 1 for the auditor one-shot"
             raise config.refused("canary_seats", allowed, "Try --canary-seats 10")
@@ -95,8 +93,7 @@ class SpanSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require other clients."""
-        if cls.is_in(config):
-            cls.check_others(config)
+        cls.check_others(config)
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -137,7 +134,7 @@ class RecordLikelihoodRatioSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require noise for records whose sum has a likelihood ratio that is known."""
-        if not cls.is_in(config) or config.noise in _AUDITED:
+        if config.noise in _AUDITED:
             return
         allowed = f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio"
         if config.hides_records:
