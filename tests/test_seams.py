@@ -38,7 +38,7 @@ def insert(file: Path, rows: list[str]) -> None:
             lines.insert(place, row[1:])
             place += 1
         else:
-            place = lines.index(row[1:]) + 1
+            place = lines.index(row[1:], place) + 1
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -92,10 +92,13 @@ def test_a_new_auditor_data_set_and_model_run_with_their_settings(project: Path)
     assert len(rounds) == 2
     assert all(" movement " in line for line in rounds)
     report = json.loads((project / "runs/new/report.json").read_text())
-    found = [f["rule"] for f in report["findings"] if f["auditor"] == "movement"]
-    assert found == ["norm of order 1"] * 2
-    assert "movement" in run(project, "run_sim.py", "report", "--text", "runs/new")
-    assert "movement" in (project / "runs/new/report.html").read_text()
+    found = [f for f in report["findings"] if f["auditor"] == "movement"]
+    assert [f["rule"] for f in found] == ["norm of order 1"] * 3
+    assert found[-1]["value"] == max(f["value"] for f in found)
+    told = run(project, "run_sim.py", "report", "--text", "runs/new")
+    assert f"movement of the model ≈ {found[-1]['value']:.3g} (movement: norm of order 1" in told
+    page = (project / "runs/new/report.html").read_text()
+    assert all(f"{f['value']:.3g}" in page for f in found)
 
 
 def test_sizes_of_a_new_data_set_are_those_of_its_loader(project: Path) -> None:

@@ -158,8 +158,18 @@ class OneShotCanaries(Auditor):
         self._interference = Interference()
         self._betting = None
         if self._is_anytime:
+            self._check_delta()
             self._betting = Betting(
                 self._plan, self._included, dim, delta=self.delta, confidence=self.confidence
+            )
+
+    def _check_delta(self) -> None:
+        """Raise if bets on all canaries together would pay more than may fail."""
+        if self.delta * self._k >= 1 - self.confidence:
+            limit = (1 - self.confidence) / self._k
+            raise ValueError(
+                f"delta must be below {limit:.2g} with bounds at every round, which pay δ for each "
+                f"of {self._k} canaries, got {self.delta:g}; try {limit / 100:.1g}"
             )
 
     def limits(self, project: Project) -> Sequence[str]:

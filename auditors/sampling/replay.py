@@ -31,8 +31,8 @@ from leakmeter.auditors.sampling.sampler import Along, Clients, Moments, Stream,
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.
 _LEFT_OUT: Final = (wire.CANARY, wire.SEATS, wire.TAP, wire.MASK, wire.SUM_ORDER)
-_MOST_BYTES = 2**26
-_MOST_REPLIES = 2**28  # bytes of the replies that are waited for together
+_MAX_BYTES = 2**26
+_MAX_REPLIES = 2**28  # bytes of the replies that are waited for together
 _SAID_EVERY = 30.0  # seconds between lines about a long replay
 _NOISE = (
     "replays keep a client's own noise in its candidate updates, where it hides nothing: sample "
@@ -149,7 +149,7 @@ class ReplaySampler(UpdateSampler):
         Raises:
             ReplayError: A client failed, or has given the same update twice.
         """
-        step = max(1, (self._chunk or _MOST_BYTES // (8 * model.size)) // max(len(clients), 1))
+        step = max(1, (self._chunk or _MAX_BYTES // (8 * model.size)) // max(len(clients), 1))
         for at in range(0, draws, step):
             rows = []
             for draw in range(at, min(at + step, draws)):
@@ -189,7 +189,7 @@ class ReplaySampler(UpdateSampler):
                 f"clients must be of the round {sorted(bound.by_client)}, got {missing}"
             )
         number = derive(self._seed, "replay", *path) >> 65  # a record holds 63 bits
-        at_once, repeated = max(1, _MOST_REPLIES // _reply_bytes(bound.layout)), 0
+        at_once, repeated = max(1, _MAX_REPLIES // _reply_bytes(bound.layout)), 0
         for first in range(0, len(clients), at_once):
             asked = clients[first : first + at_once]
             contents = self._replies(bound, asked, model, number)

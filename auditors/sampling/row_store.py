@@ -19,8 +19,8 @@ from numpy.typing import DTypeLike, NDArray
 from leakmeter.auditors._types import AnyFloats, Indices, Vector
 from leakmeter.auditors.auditor import UnableError
 
-_MOST_IN_MEMORY = 2**26  # bytes in single precision
-_MOST_IN_BLOCK = 2**25
+_MAX_IN_MEMORY = 2**26  # bytes in single precision
+_MAX_IN_BLOCK = 2**25
 _WIDTH: Final = 4  # bytes of a float32
 
 Change = Callable[[slice, AnyFloats], AnyFloats]
@@ -33,7 +33,7 @@ def file_bytes(count: int, dim: int) -> int:
     would be as large.
     """
     size = _WIDTH * count * dim
-    return 0 if size <= _MOST_IN_MEMORY or count >= dim else size
+    return 0 if size <= _MAX_IN_MEMORY or count >= dim else size
 
 
 def check_room(needed: int) -> None:
@@ -124,7 +124,7 @@ class RowStore:
     def blocks(self) -> Iterator[tuple[slice, AnyFloats]]:
         """Yield blocks of columns from left to right, and which columns they are."""
         count, dim = self.shape
-        step = dim if self._file is None else max(1, _MOST_IN_BLOCK // (_WIDTH * count))
+        step = dim if self._file is None else max(1, _MAX_IN_BLOCK // (_WIDTH * count))
         for first in range(0, dim, step):
             at = slice(first, min(first + step, dim))
             yield at, self.columns(at)

@@ -34,7 +34,13 @@ from leakmeter.strategies import (
 )
 from leakmeter.strategies.accounting.assurance import Guarantees
 from leakmeter.strategies.chosen import Participation
-from leakmeter.strategies.protection.mechanism import AdaptiveClip, Clipping, FixedClip, Mechanism
+from leakmeter.strategies.protection.mechanism import (
+    AdaptiveClip,
+    Clip,
+    Clipping,
+    FixedClip,
+    Mechanism,
+)
 from leakmeter.strategies.secure_sum.topology import Topology
 
 Link = TypeVar("Link", bound=Strategy)
@@ -42,7 +48,7 @@ Link = TypeVar("Link", bound=Strategy)
 # keys, shares, train and unmask; where clients sign, draw and survivors too.
 _STAGES = {"on": 4, "active": 6}
 _DIGITS = 6  # of the multiplier, rounded up: what is printed is what is used
-_LEAST, _MOST = 1e-3, 1e6
+_MIN_MULTIPLIER, _MAX_MULTIPLIER = 1e-3, 1e6
 
 
 class CoarseNoiseError(ConfigError):
@@ -69,7 +75,9 @@ def server_strategy(config: Config) -> Strategy:
         strategy = Clipped(strategy, config.clip_aggregate)
     if config.noise != "none":
         # The table of noises says where its mechanism is made.
-        strategy = _noised(strategy, resolve_name(config.noise_kind.make)(config), config)
+        mechanism = resolve_name(config.noise_kind.make)(config)
+        _check_row(mechanism, config)
+        strategy = _noised(strategy, mechanism, config)
     return _masked(strategy, config) if config.has_sums else strategy
 
 
@@ -98,7 +106,7 @@ def distributed(config: Config) -> Distributed:
 
 def local(config: Config) -> Local:
     """Return noise that each client adds for itself."""
-    return Local(config.noise_multiplier)
+    return Local(config.noise_multiplier, config.noise_distribution)
 
 
 def records(config: Config) -> RecordNoise:
@@ -118,6 +126,28 @@ def records(config: Config) -> RecordNoise:
         steps=rule.steps,
         kind=rule.mechanism,
     )
+
+
+def _check_row(noise: Mechanism, config: Config) -> None:
+    """Raise if the table says of a noise what its mechanism denies: texts follow the table."""
+    known: dict[str, Any] = {
+        "unit": "client" if noise.clips_updates else "record",
+        "needs_sums": bool(noise.needs_sums),
+    }
+    if noise.clips_updates:
+        known["distribution"] = noise.noise_distribution.name
+        known["added_by"] = "clients" if noise.share_std(Clip(config.clip_norm)) > 0 else "server"
+    row = {
+        **vars(config.noise_kind),
+        "needs_sums": bool(config.noise_kind.needs_sums),
+        "distribution": config.noise_distribution,
+    }
+    for field, value in known.items():
+        if row[field] != value:
+            raise TypeError(
+                f"the row of {config.noise!r} in NOISES (fl_app/config/tables.py) must agree with "
+                f"{type(noise).__name__} that {field} is {value!r}, got {row[field]!r}"
+            )
 
 
 def _noised(strategy: Strategy, noise: Mechanism, config: Config) -> Noised:
@@ -289,7 +319,7 @@ def _multiplier(config: Config, _: bool) -> float:
 
     target = config.target_epsilon
     # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
-    most = _MOST if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
+    most = _MAX_MULTIPLIER if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
 
     def excess(log_multiplier: float) -> float:
         one = replace(config, noise_multiplier=math.exp(log_multiplier))
@@ -300,7 +330,7 @@ def _multiplier(config: Config, _: bool) -> float:
             epsilon = math.inf
         return math.log(min(max(epsilon, 1e-300), 1e300) / target)
 
-    low, high = math.log(_LEAST), math.log(most)
+    low, high = math.log(_MIN_MULTIPLIER), math.log(most)
     if excess(high) > 0:
         # Rounding in a small ring may move sums further than noise hides.
         rounds_off = config.noise_distribution != "gaussian" and config.has_sums
@@ -311,7 +341,7 @@ def _multiplier(config: Config, _: bool) -> float:
             f"or a larger target{more}"
         )
     if excess(low) <= 0:  # a plan in which nobody takes part
-        return _LEAST
+        return _MIN_MULTIPLIER
     root = brentq(excess, low, high, xtol=1e-9)
     return _rounded_up(math.exp(root + 2e-9))
 

@@ -22,7 +22,7 @@ from leakmeter.fl_app.config.errors import (
 )
 from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
-from leakmeter.fl_app.config.tables import CLIENT_NOISES, RECORD_NOISES
+from leakmeter.fl_app.config.tables import CLIENT_NOISES, DISTRIBUTIONS, RECORD_NOISES
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -159,11 +159,22 @@ def check_together(config: Settings) -> None:
         )
     if config.ray_address and config.engine != "ray":
         raise config.refused("ray_address", "empty without --engine ray", "Add --engine ray")
-    for owner in AUDITORS.values():
-        owner.check(config)
+    for name, owner in AUDITORS.items():
+        if name in config.auditor_names:
+            owner.check(config)
+        else:
+            _check_unasked(config, owner)
     _check_audits(config)
     if config.against:
         _check_against(config)
+
+
+def _check_unasked(config: Settings, owner: type[AuditorSettings]) -> None:
+    """Refuse settings that ask for more of an auditor that the run does not have."""
+    for spec in fields(config):
+        if spec.name in owner.asks and getattr(config, spec.name) != spec.default:
+            allowed = f"{spec.default} without the auditor {owner.auditor}"
+            raise config.refused(spec.name, allowed, "Add it to --auditors")
 
 
 def _check_sum(config: Settings) -> None:
@@ -215,8 +226,11 @@ def _check_noise(config: Settings) -> None:
     if config.clip_aggregate and kind.added_by == "server" and linear:
         allowed = f"0 with {noise} and the auditor {linear[0]}"
         raise config.refused("clip_aggregate", allowed, "Try --auditors one-shot")
-    if config.noise_distribution != "gaussian" and not kind.has_integers:
-        allowed = f"gaussian with {noise}: integer noise is for sums"
+    is_integer = DISTRIBUTIONS[config.noise_distribution]
+    if config.noise_distribution != "gaussian" and (
+        kind.distributions == "gaussian" or (is_integer and not kind.has_integers)
+    ):
+        allowed = f"gaussian with {noise}" + ": integer noise is for sums" * is_integer
         fix = "Add --noise distributed or --noise central"
         raise config.refused("noise_distribution", allowed, fix)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_MOST_BITS, _MOST_SHOWN = 300, 200
+_MAX_BITS, _MAX_SHOWN = 300, 200
 
 
 class ConfigError(ValueError):
@@ -68,13 +68,13 @@ def shown(value: object) -> str:
     >>> shown("x"), shown(10**5000), shown([1] * 1000)
     ("'x'", 'a number of 16610 bits', '[1, 1, 1, 1, 1, 1, 1…')
     """
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         return f"a number of {value.bit_length()} bits"  # Python refuses to write very long ones
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # such a number, or deep nesting, inside of it
         return f"a {type(value).__name__}"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:20].rstrip()}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:20].rstrip()}…"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.config.settings import Settings
 
 # Limits of numbers without their own: sizes must fit in memory, others in single precision.
-_MOST_SIZE, _MOST_NUMBER = 10**9, 1e30
-_MOST_TEXT = 4096  # characters, which is also the longest path that systems accept
-_MOST_FILE = 1_000_000  # bytes
+_MAX_SIZE, _MAX_NUMBER = 10**9, 1e30
+_MAX_TEXT = 4096  # characters, which is also the longest path that systems accept
+_MAX_FILE = 1_000_000  # bytes
 
 
 def setting(
@@ -47,7 +47,7 @@ def setting(
     it is exceeded.
     """
     if most is None:
-        most = _MOST_SIZE if type(default) is int else _MOST_NUMBER
+        most = _MAX_SIZE if type(default) is int else _MAX_NUMBER
     limits = {"low": low, "high": high, "above": above, "below": below, "most": most}
     words = {"help": help, "group": group, "choices": choices, "metavar": metavar, "was": was}
     return field(default=default, metadata={**words, **limits})
@@ -63,13 +63,13 @@ def read_toml(path: Path, name: str = "--config") -> dict[str, Any]:
             # Reading a pipe that nobody writes to would never return.
             raise ConfigError(f"{name} must be a regular file, got {path}: copy it to one")
         with path.open("rb") as file:
-            content = file.read(_MOST_FILE + 1)
+            content = file.read(_MAX_FILE + 1)
     except (OSError, ValueError) as error:  # the last one: a path with a zero byte
         if isinstance(error, ConfigError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{name} must be a readable file, got {path}: {reason}") from None
-    if len(content) > _MOST_FILE:
+    if len(content) > _MAX_FILE:
         raise ConfigError(f"{name} must be a TOML file of at most 1 MB, got {path}")
     try:
         return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
@@ -124,8 +124,8 @@ def checked(spec: Field[Any], value: Any) -> Any:
         raise out_of_range(option(spec.name), kinds[wanted], value, fix=_valid(spec))
     if isinstance(value, str) and not value.isprintable():
         raise out_of_range(option(spec.name), "printable text", value)
-    if isinstance(value, str) and len(value) > _MOST_TEXT:
-        raise out_of_range(option(spec.name), f"at most {_MOST_TEXT} characters", value)
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        raise out_of_range(option(spec.name), f"at most {_MAX_TEXT} characters", value)
     if spec.metadata["choices"] and value not in spec.metadata["choices"]:
         raise unknown_name(option(spec.name), value, spec.metadata["choices"])
     if not isinstance(value, str):
@@ -180,7 +180,7 @@ class AuditorSettings:
         resamples: Whether it resamples sums of updates, in the game of `--lrt-game`.
         needs_images: Whether it works with image data sets only.
         lacks: Why it cannot run in a deployment; empty if it can.
-        num_bounds: As of the auditor's class: lower bounds that share the run's confidence.
+        asks: Settings that ask for more of it, and so are refused without it.
     """
 
     auditor: ClassVar[str]
@@ -189,16 +189,11 @@ class AuditorSettings:
     resamples: ClassVar[bool] = False
     needs_images: ClassVar[bool] = False
     lacks: ClassVar[str] = "resamples the clients' data, which the server does not have"
-    num_bounds: ClassVar[int] = 0
-
-    @classmethod
-    def is_in(cls, config: Settings) -> bool:
-        """Whether a run has this auditor."""
-        return cls.auditor in config.auditor_names
+    asks: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def check(cls, config: Settings) -> None:
-        """Raise if the auditor cannot work in this run, or its settings are for nothing."""
+        """Raise if the auditor, which is one of the run, cannot work in it."""
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:

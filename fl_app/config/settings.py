@@ -12,6 +12,7 @@ from leakmeter.fl_app.config.field import audit_setting, option, setting
 from leakmeter.fl_app.config.tables import (
     ALGORITHMS,
     DATASETS,
+    DISTRIBUTIONS,
     MODELS,
     NOISES,
     PARTITIONS,
@@ -179,7 +180,7 @@ class TrainingSettings:
         "distribution of central or distributed noise: Gaussian in floating point, or exact "
         "integers: differences of Poissons (skellam; with distributed noise inside the ring of the "
         "secure sum) or discrete Gaussians",
-        choices=("gaussian", "skellam", "discrete-gaussian"),
+        choices=tuple(DISTRIBUTIONS),
         was="noise-law",
     )
     noise_multiplier: float = _privacy(

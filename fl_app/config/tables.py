@@ -173,6 +173,15 @@ PATTERNS: Final[Mapping[str, Maker]] = {
 }
 
 
+# Of `auditors.noise`, which draws and prices them, by name: whether noise is over integers. These
+# need the grid of a sum.
+DISTRIBUTIONS: Final[Mapping[str, bool]] = {
+    "gaussian": False,
+    "skellam": True,
+    "discrete-gaussian": True,
+}
+
+
 @dataclass(frozen=True)
 class NoiseKind:
     """What a run must know of a noise before its mechanism is made.
@@ -182,7 +191,7 @@ class NoiseKind:
         unit: Whose data it hides; None if it hides nobody's.
         added_by: Who adds it: all `clients`, each a share, or the `server`; None if nobody does.
         needs_sums: Why only a secure sum makes it strong enough; empty if it is so by itself.
-        has_integers: Whether --noise-distribution may be one over integers.
+        distributions: Which of --noise-distribution it may have.
         can_adapt: Whether --clipping may be adaptive.
     """
 
@@ -190,8 +199,13 @@ class NoiseKind:
     unit: Literal["client", "record"] | None = "client"
     added_by: Literal["clients", "server"] | None = "clients"
     needs_sums: str = ""
-    has_integers: bool = False
+    distributions: Literal["gaussian", "real", "all"] = "gaussian"
     can_adapt: bool = False
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether it may be over integers."""
+        return self.distributions == "all"
 
 
 NO_NOISE: Final = NoiseKind(unit=None, added_by=None)
@@ -202,13 +216,15 @@ _RECORDS: Final = NoiseKind(
 )
 NOISES: Final[Mapping[str, NoiseKind]] = {
     "none": NO_NOISE,
-    "central": NoiseKind(f"{_BUILD}:central", added_by="server", has_integers=True, can_adapt=True),
+    "central": NoiseKind(
+        f"{_BUILD}:central", added_by="server", distributions="all", can_adapt=True
+    ),
     "distributed": NoiseKind(
         f"{_BUILD}:distributed",
         needs_sums="one client's share of the noise is weak",
-        has_integers=True,
+        distributions="all",
     ),
-    "local": NoiseKind(f"{_BUILD}:local"),
+    "local": NoiseKind(f"{_BUILD}:local", distributions="real"),
     "wfna": _RECORDS,
     "record-sgd": _RECORDS,
     "record-gd": _RECORDS,

@@ -313,4 +313,4 @@ def _releases_kept(folder: Path) -> int:
     if not path.exists():
         return 0
     states = Checkpoint.read(path).strategy
-    return max((len(s["spending"]["releases"]) for s in states if "spending" in s), default=0)
+    return max((len(s["spending"]["charges"]) for s in states if "spending" in s), default=0)

@@ -78,7 +78,7 @@ def _silence(host: str, port: int) -> str | None:
 
 _BOX = 500  # bytes that two sealed shares take at the server and their receiver, with their names
 _UNKNOWN = 64 * 2**30  # bytes, where the system does not say how many it has
-_MOST_STEPS = 10**9  # draws of the plans that are made before the first round
+_MAX_STEPS = 10**9  # draws of the plans that are made before the first round
 
 
 class Need(NamedTuple):
@@ -154,9 +154,9 @@ def memory() -> int:
 
 
 def _check_work(what: str, settings: str, steps: int) -> None:
-    if steps > _MOST_STEPS:
+    if steps > _MAX_STEPS:
         raise ConfigError(
-            f"{what} must be at most {_MOST_STEPS:,}, got {steps:,}: planning the rounds would "
+            f"{what} must be at most {_MAX_STEPS:,}, got {steps:,}: planning the rounds would "
             f"take hours; lower {settings}"
         )
 

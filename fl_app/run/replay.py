@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.replay_log import FOLDER, Recording
-from leakmeter.auditors.run_log import RoundLine, RunLog, read_rounds
+from leakmeter.auditors.run_log import REPORT, ROUNDS, RoundLine, RunLog
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -72,15 +72,18 @@ class Recorded:
         run: Its folder.
         recording: Its rounds.
         config: The settings that it was run with.
-        report: Its own report; None if it was not finished.
-        metrics: What was measured after each round, as far as it is known.
+        left: What it has written about itself, its report or its rounds; None if nothing.
     """
 
     run: Path
     recording: Recording
     config: Config
-    report: Run | None
-    metrics: Mapping[int, Mapping[str, float]]
+    left: Run | None
+
+    @property
+    def report(self) -> Run | None:
+        """Its own report; None if it was not finished."""
+        return self.left if self.left and self.left.is_finished else None
 
     def settings(self, given: Mapping[str, Any]) -> ReplayConfig:
         """Return the settings of a replay.
@@ -186,14 +189,14 @@ def open_recorded(path: Path) -> Recorded:
         raise ConfigError(str(error)) from None
     run = folder.parent if folder.name == FOLDER else folder
     config = _settings(run, recording)
-    report = read_run(run) if (run / "report.json").is_file() else None
-    if report is not None and not recording.is_whole:
+    left = read_run(run) if any((run / name).is_file() for name in (REPORT, ROUNDS)) else None
+    if left is not None and left.is_finished and not recording.is_whole:
         missing = f"round-{len(recording.rounds) + 1:06d}.npz"
         raise ConfigError(
             f"{folder} must contain all {recording.num_rounds} rounds of the finished run, lacks "
             f"{missing}: copy it from where the run was recorded"
         )
-    return Recorded(run, recording, config, report, _metrics(run))
+    return Recorded(run, recording, config, left)
 
 
 def _settings(run: Path, recording: Recording) -> Config:
@@ -220,19 +223,6 @@ def _settings(run: Path, recording: Recording) -> Config:
                 f"{value}: undo the change"
             )
     return config
-
-
-def _metrics(run: Path) -> dict[int, dict[str, float]]:
-    """Return what was measured after each round, from the run's own log."""
-    try:
-        return {
-            int(line["server_round"]): {k: float(v) for k, v in line["metrics"].items()}
-            for line in read_rounds(run)
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{run / 'rounds.jsonl'} must contain whole lines of a run, got {error!r}"
-        ) from None
 
 
 def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progress) -> Run:
@@ -276,28 +266,20 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     panel.begin(recording.dim, recording.num_rounds, log.folder, first_round=recording.first_round)
     for project in _projects(recording, config):
         panel.consider(project)
-    findings: list[Finding] = []
+    rounds = recorded.left.rounds if recorded.left else ()
+    metrics = {one.server_round: one.metrics for one in rounds}  # what the run measured after each
     for view in recording.views():
-        metrics = recorded.metrics.get(view.server_round, {})  # what the run measured after it
         found = tuple(panel.observe(view))
-        line = RoundLine(view.server_round, len(view.replies), metrics, found)
+        known = metrics.get(view.server_round, {})
+        line = RoundLine(view.server_round, len(view.replies), known, found)
         log.add(line)
         progress.round(line)
-        findings += found
     own = panel.report() + recorded.kept_findings()
     limitations = [*recorded.limitations(), *left_out, *panel.limitations]
     warnings = () if recorded.report is None else recorded.report.warnings
     log.finish(own, panel.failures, limitations, warnings)
     panel.close()
-    return Run(
-        name=out.name,
-        folder=out,
-        config=about,
-        findings=(*findings, *own),
-        failures=tuple(panel.failures),
-        limitations=tuple(limitations),
-        warnings=tuple(warnings),
-    )
+    return read_run(out)
 
 
 def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitation]:

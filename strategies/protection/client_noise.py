@@ -39,14 +39,12 @@ class ClientNoise(Mechanism):
     Attributes:
         protects: The observer that the noise is meant for.
         exposures: What observers see, from those who see most.
-        by_clients: Whether clients add it.
         own_share: Contributors that count in any case: a client counts on noise that it adds
             to its own update.
     """
 
     protects: ClassVar[Observer] = "server"
     exposures: ClassVar[tuple[Exposure, ...]]
-    by_clients: ClassVar[bool] = True
     own_share: ClassVar[int] = 0
 
     noise_multiplier: float
@@ -55,6 +53,11 @@ class ClientNoise(Mechanism):
     @property
     def noise_distribution(self) -> Distribution:
         return distribution(self.distribution)
+
+    @property
+    def by_clients(self) -> bool:
+        """Whether clients add it; the accountant then multiplies what one of them adds."""
+        return self.share_std(Clip(1.0)) > 0
 
     def order(self, clip: Clip) -> Order:
         """Return clip norm and each client's noise, and its distribution if clients add it."""
@@ -139,7 +142,6 @@ class Central(ClientNoise):
     fills_empty_rounds: ClassVar[bool] = True
     adapts: ClassVar[bool] = True
     protects: ClassVar[Observer] = "outsider"
-    by_clients: ClassVar[bool] = False
     exposures: ClassVar[tuple[Exposure, ...]] = (
         Exposure("server", "round sum", "none"),  # the mean before noise
         Exposure("outsider", "noised sum"),

@@ -43,8 +43,8 @@ def to_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what sends all samples to files from now on, with several blocks each."""
 
     def use() -> None:
-        monkeypatch.setattr(row_store, "_MOST_IN_MEMORY", 0)
-        monkeypatch.setattr(row_store, "_MOST_IN_BLOCK", 4 * 60 * 70)
+        monkeypatch.setattr(row_store, "_MAX_IN_MEMORY", 0)
+        monkeypatch.setattr(row_store, "_MAX_IN_BLOCK", 4 * 60 * 70)
 
     return use
 
@@ -187,9 +187,9 @@ def test_a_replayed_audit_holds_a_few_vectors_and_not_all_clients(
 ) -> None:
     """80 updates are sampled; stacked in single precision they are 40 vectors in double."""
     dim = 30_000
-    monkeypatch.setattr(row_store, "_MOST_IN_MEMORY", 2**20)
-    monkeypatch.setattr(row_store, "_MOST_IN_BLOCK", 2**19)
-    monkeypatch.setattr(replay, "_MOST_REPLIES", 2**18)
+    monkeypatch.setattr(row_store, "_MAX_IN_MEMORY", 2**20)
+    monkeypatch.setattr(row_store, "_MAX_IN_BLOCK", 2**19)
+    monkeypatch.setattr(replay, "_MAX_REPLIES", 2**18)
     monkeypatch.setattr(row_store.tempfile, "tempdir", str(tmp_path))
     of = Random(dim, 5)
     plain = peak(lambda: of.start([]))
@@ -215,7 +215,7 @@ def test_clients_of_a_large_model_are_asked_a_few_at_a_time(
         return send(messages, **options)
 
     monkeypatch.setattr(of.grid, "send_and_receive", counted)
-    monkeypatch.setattr(replay, "_MOST_REPLIES", 2 * 4 * 1000)
+    monkeypatch.setattr(replay, "_MAX_REPLIES", 2 * 4 * 1000)
     audited = of.start([MutualInformation(ReplaySampler(), plan=DrawPlan(draws=4, rank=2))])
     assert audited.failures == []
     assert [count for count in asked if count] == [5, *[2, 2, 1] * 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +26,13 @@ from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.audit import AuditRun
 from leakmeter.fl_app.client_app import client_app_of
+from leakmeter.fl_app.config import settings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.tables import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Chosen, Distributed, Masked, Noised, RecordNoise
+from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -40,6 +43,32 @@ def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
     assert kinds == [Masked, Noised, Chosen, FedAvg]
     kinds = [type(held) for held in chain(build.server_strategy(replace(noised, secagg="off")))]
     assert kinds == [Noised, Chosen, FedAvg]
+
+
+def gaussian(config: Config) -> Central:
+    """Return noise that ignores a setting."""
+    return Central(config.noise_multiplier)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"added_by": "clients"}, "Central that added_by is 'server', got 'clients'"),
+        (
+            {"make": f"{__name__}:gaussian"},
+            "distribution is 'gaussian', got 'skellam'",
+        ),
+        ({"needs_sums": "weak"}, "Central that needs_sums is False, got True"),
+        ({"unit": "record"}, "Central that unit is 'client', got 'record'"),
+    ],
+)
+def test_a_row_that_contradicts_its_mechanism_is_refused(
+    row: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(noise="central", clip_norm=1.0, noise_distribution="skellam")
+    monkeypatch.setattr(settings, "NOISES", {"central": replace(NOISES["central"], **row)})
+    with pytest.raises(TypeError, match=reason):
+        build.server_strategy(config)
 
 
 def test_the_server_takes_its_settings(caplog: pytest.LogCaptureFixture) -> None:

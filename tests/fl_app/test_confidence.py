@@ -12,10 +12,8 @@ from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import share_confidence
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.likelihood_ratio.findings import AttackedRound, ConstantRound
-from leakmeter.auditors.records.game import RecordLikelihoodRatio
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 
 
@@ -49,13 +47,6 @@ def test_all_bounds_of_a_run_share_its_confidence_once(tiny_config: Config) -> N
     made = build.auditors(config, 210)
     share_confidence(made)  # the hook does so again
     assert sum(one.num_bounds * (1 - one.confidence) for one in made) == pytest.approx(0.05)
-
-
-def test_settings_count_the_bounds_of_their_auditors(tiny_config: Config) -> None:
-    names = "one-shot,likelihood-ratio,transcript,mutual-information,membership"
-    for auditor in build.auditors(replace(tiny_config, auditors=names, noise="none"), 210):
-        assert AUDITORS[auditor.name].num_bounds == auditor.num_bounds, auditor.name
-    assert AUDITORS["record-likelihood-ratio"].num_bounds == RecordLikelihoodRatio.num_bounds
 
 
 def test_every_bound_without_a_condition_is_counted(tmp_path: Path, panel: list[str]) -> None:

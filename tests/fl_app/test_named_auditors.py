@@ -199,7 +199,10 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
         ({"inversion_images": 0}, "inversion-images must be at least 1 and at most 512, got 0"),
         ({"inversion_steps": 10**6}, "inversion-steps must be at least 1 and at most 100000"),
         ({"span_every": -2}, "span-every must be at least -1"),
-        ({"membership_shadows": 1}, "membership-shadows must be 0, or at least 2"),
+        (
+            {"auditors": "membership", "membership_shadows": 1},
+            "membership-shadows must be 0, or at least 2",
+        ),
         ({"membership_shadows": 257}, "membership-shadows must be at least 0 and at most 256"),
         ({"membership_every": -2}, "membership-every must be at least -1"),
         ({"inversion_every": -2}, "inversion-every must be at least -1"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leakmeter.auditors.noise import DISTRIBUTIONS
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee, server_strategy
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config import tables
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read import read_run
@@ -18,9 +20,29 @@ from leakmeter.fl_app.run import budget
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from leakmeter.strategies import Local, Noised
 from leakmeter.strategies.accounting.ledger import Ledger
+from tests.strategies.protection.laplace import Laplace
 
-LAWS = ("skellam", "discrete-gaussian")
+INTEGER = ("skellam", "discrete-gaussian")
+
+
+def test_every_distribution_can_be_chosen() -> None:
+    assert {name: kind.is_integer for name, kind in DISTRIBUTIONS.items()} == tables.DISTRIBUTIONS
+
+
+def test_a_new_distribution_over_the_reals_can_be_chosen_for_local_noise(
+    noised: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DISTRIBUTIONS, "laplace", Laplace())
+    monkeypatch.setitem(tables.DISTRIBUTIONS, "laplace", False)  # type: ignore[arg-type]
+    [spec] = [f for f in fields(Config) if f.name == "noise_distribution"]
+    names = {**spec.metadata, "choices": tuple(tables.DISTRIBUTIONS)}
+    monkeypatch.setattr(spec, "metadata", names)
+    local = replace(noised, noise="local", noise_distribution="laplace")
+    found = build.strategy.link(build.server_strategy(local), Noised)
+    assert found is not None
+    assert found.mechanism == Local(local.noise_multiplier, "laplace")
 
 
 @pytest.fixture
@@ -64,7 +86,7 @@ def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Conf
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", INTEGER)
 def test_a_target_is_calibrated_under_the_law(noised: Config, law: str, noise: str) -> None:
     bits = 12 if noise == "distributed" else 32
     plan = replace(

@@ -22,7 +22,6 @@ class OneShotSettings(AuditorSettings):
     """Canaries in a few seats of each round: did this client take part?"""
 
     auditor = "one-shot"
-    num_bounds = 2
     short_name = "canaries"
     bets = True
     lacks = ""
@@ -47,9 +46,7 @@ class OneShotSettings(AuditorSettings):
 
     @classmethod
     def check(cls, config: Settings) -> None:
-        """Require enough seats for the canaries, and a δ that leaves something to anytime bets."""
-        if not cls.is_in(config):
-            return
+        """Require enough seats for the canaries."""
         if config.canary_seats < 1:
             allowed = "at least 1 for the auditor one-shot"
             raise config.refused("canary_seats", allowed, "Try --canary-seats 10")
@@ -62,16 +59,6 @@ class OneShotSettings(AuditorSettings):
             allowed = f"from 2 to {most} = canary seats × rounds / repetitions"
             fix = "Use more seats (--canary-seats) or rounds (--rounds)"
             raise out_of_range("--canaries", allowed, canaries, fix=fix)
-        named = [one for one in AuditorSettings.__subclasses__() if one.is_in(config)]
-        sharing = sum(one.num_bounds for one in named)
-        limit = (1 - config.confidence) / canaries / sharing
-        if config.bounds == "anytime" and config.delta >= limit:
-            raise config.refused(
-                "delta",
-                f"below (1 − confidence) / (canaries · bounds of the run) = {limit:.2g} with "
-                "--bounds anytime, which pays δ for each canary",
-                f"Try --delta {limit / 100:.1g}",
-            )
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -99,7 +86,6 @@ class SpanSettings(AuditorSettings):
     """Span condition: does an update lie outside the span of the other clients' updates?"""
 
     auditor = "span"
-    num_bounds = 1
     lacks = "needs the clients' plain updates, which only a simulation keeps"
 
     span_every: int = audit_setting(1, f"rounds that span audits: {EVERY_NTH}", low=-1)
@@ -107,8 +93,7 @@ class SpanSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require other clients."""
-        if cls.is_in(config):
-            cls.check_others(config)
+        cls.check_others(config)
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -145,12 +130,11 @@ class RecordLikelihoodRatioSettings(AuditorSettings):
     """Likelihood ratio under noise for records: is one record in a batch?"""
 
     auditor = "record-likelihood-ratio"
-    num_bounds = 2
 
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require noise for records whose sum has a likelihood ratio that is known."""
-        if not cls.is_in(config) or config.noise in _AUDITED:
+        if config.noise in _AUDITED:
             return
         allowed = f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio"
         if config.hides_records:
@@ -233,7 +217,6 @@ class InversionSettings(AuditorSettings):
 
     auditor = "inversion"
     short_name = "dlg"
-    num_bounds = 1
     needs_images = True
     lacks = "compares images with those that clients trained on"
 

@@ -7,7 +7,7 @@ information resample. They belong to likelihood-ratio, the first auditor that ha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import EVERY, AuditorSettings, audit_setting
@@ -28,9 +28,9 @@ class LikelihoodRatioSettings(AuditorSettings):
     """Likelihood ratio in the sum of a round: which of two updates did this client send?"""
 
     auditor = "likelihood-ratio"
-    num_bounds = 1
     short_name = "lrt"
     bets = resamples = True
+    asks: ClassVar[tuple[str, ...]] = ("lrt_models",)
 
     lrt_game: str = audit_setting(
         "auto",
@@ -69,12 +69,8 @@ class LikelihoodRatioSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require a client to attack and another to hide it."""
-        if cls.is_in(config):
-            cls.check_others(config)
-            cls.check_target(config, "lrt_target", "a random one")
-        elif config.lrt_models > 1:
-            allowed = "1 without the auditor likelihood-ratio"
-            raise config.refused("lrt_models", allowed, "Add it to --auditors")
+        cls.check_others(config)
+        cls.check_target(config, "lrt_target", "a random one")
 
     @classmethod
     def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
@@ -113,7 +109,6 @@ class TranscriptSettings(AuditorSettings):
     """Likelihood ratio over all rounds of a client: which of two data sets does it have?"""
 
     auditor = "transcript"
-    num_bounds = 1
     resamples = True
 
     transcript_mode: str = audit_setting(
@@ -134,8 +129,6 @@ class TranscriptSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require data that can be drawn, and a run that the trials can play again."""
-        if not cls.is_in(config):
-            return
         cls.check_others(config)
         cls.check_target(config, "lrt_target", "a random one")
         if config.game == "rerun":
@@ -201,6 +194,13 @@ class MutualInformationSettings(AuditorSettings):
     auditor = "mutual-information"
     short_name = "mi"
     resamples = True
+    asks: ClassVar[tuple[str, ...]] = (
+        "mi_over_rounds",
+        "mi_case",
+        "mi_c0",
+        "mi_sigma",
+        "mi_entropy",
+    )
 
     mi_every: int = audit_setting(1, f"rounds that mutual-information audits: {EVERY}", low=-1)
     mi_target: int = audit_setting(
@@ -246,15 +246,9 @@ class MutualInformationSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require a target that exists, data that are random, and the theorem's training."""
-        if cls.is_in(config):
-            cls.check_target(config, "mi_target", "all clients")
-        _check_theory(config, is_asked=cls.is_in(config))
-        if not config.mi_over_rounds:
-            return
-        if not cls.is_in(config):
-            allowed = "0 without the auditor mutual-information"
-            raise config.refused("mi_over_rounds", allowed, "Add it to --auditors")
-        if config.game not in ("independent", "independent-held-out"):
+        cls.check_target(config, "mi_target", "all clients")
+        _check_theory(config)
+        if config.mi_over_rounds and config.game not in ("independent", "independent-held-out"):
             allowed = f"0 in the game {config.game}, in which data are known or shared"
             raise config.refused("mi_over_rounds", allowed, "Try --lrt-game independent")
 
@@ -313,7 +307,7 @@ class MineSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require enough draws in a round for the critics."""
-        if cls.is_in(config) and config.sample > 1 and config.mine_draws * config.sample < 20:
+        if config.sample > 1 and config.mine_draws * config.sample < 20:
             least = -(-20 // config.sample)
             sample = f"--sample {config.sample}"
             allowed = f"at least {least} with {sample}, for 20 pairs of an update and a sum"
@@ -357,7 +351,7 @@ def _cases(run: AuditRun) -> list[Case]:
     return []
 
 
-def _check_theory(config: Settings, *, is_asked: bool) -> None:
+def _check_theory(config: Settings) -> None:
     """Require the training and the constants that the published bound on information is about."""
     for name, usual, case in (
         ("mi_c0", 0, "independent"),
@@ -369,9 +363,6 @@ def _check_theory(config: Settings, *, is_asked: bool) -> None:
             raise config.refused(name, f"{usual} without {wanted}", f"Add {wanted}")
     if config.mi_case == "none":
         return
-    if not is_asked:
-        allowed = "none without the auditor mutual-information"
-        raise config.refused("mi_case", allowed, "Add it to --auditors")
     if config.algorithm != "fedsgd" or config.noise == "wfna":
         words = "none unless --algorithm is fedsgd and --noise is not wfna: the bound is for FedSGD"
         raise config.refused("mi_case", words, "Try --algorithm fedsgd")

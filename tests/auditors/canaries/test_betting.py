@@ -140,3 +140,10 @@ def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
         OneShotCanaries(seats=2, **settings)
     with pytest.raises(ValueError, match="confidence must be in"):
         Anytime(1.0)
+
+
+def test_a_delta_that_uses_up_the_confidence_is_refused() -> None:
+    auditor = OneShotCanaries(seats=5, delta=0.002, confidence=Anytime(0.95))
+    with pytest.raises(ValueError, match=r"delta must be below 0\.001 with bounds at every round"):
+        auditor.begin(1000, 10)  # 50 canaries
+    auditor.begin(1000, 2)

@@ -22,8 +22,8 @@ ROWS = stream(0, "rows").standard_normal((7, 50))
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Let nothing stay in memory, in blocks of eleven columns; return the folder of the files."""
-    monkeypatch.setattr(row_store, "_MOST_IN_MEMORY", 0)
-    monkeypatch.setattr(row_store, "_MOST_IN_BLOCK", 11 * 7 * 4)
+    monkeypatch.setattr(row_store, "_MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(row_store, "_MAX_IN_BLOCK", 11 * 7 * 4)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

@@ -163,8 +163,8 @@ def test_a_replay_bets_as_the_run_did(tiny: list[str], tmp_path: Path) -> None:
         ),
         (
             ["--bounds", "anytime", "--delta", "0.01"],
-            "--delta must be below (1 − confidence) / (canaries · bounds of the run) = 0.0031 with "
-            "--bounds anytime, which pays δ for each canary, got 0.01. Try --delta 3e-05.",
+            "auditor one-shot: delta must be below 0.0031 with bounds at every round, which pay δ "
+            "for each of 8 canaries, got 0.01; try 3e-05",
         ),
         (["--bounds", "any"], "--bounds must be one of split, anytime, got 'any'"),
         (["--stop-above", "-1"], "--stop-above must be at least 0"),

@@ -104,7 +104,6 @@ def test_central_laplace_noise_is_drawn_and_priced() -> None:
 class Twofold(ClientNoise):
     """Clients and the server both add Gaussian noise; only the clients' counts for the server."""
 
-    by_clients: ClassVar[bool] = True
     own_share: ClassVar[int] = 1
     exposures: ClassVar[tuple[Exposure, ...]] = (
         Exposure("server", "updates", "own"),
@@ -134,6 +133,32 @@ def test_a_mechanism_in_one_file_runs_both_halves_and_is_accounted_for() -> None
     }
     assert observers["outsider"] < observers["server"] < math.inf
     assert strategy.findings()[0].facts["noise"] == "twofold"
+
+
+@dataclass(frozen=True)
+class Hushed(ClientNoise):
+    """The server adds half the noise that was asked for."""
+
+    exposures: ClassVar[tuple[Exposure, ...]] = (Exposure("outsider", "noised sum"),)
+
+    noise_multiplier: float
+    distribution: str = "gaussian"
+
+    def server_std(self, clip: Clip) -> float:
+        return self.noise_multiplier * clip.norm / 2
+
+    def cost(self, summed: Summed) -> Charge:
+        return Charge(Release(self.server_std(summed.clip), summed.clip.norm), summed.contributors)
+
+
+def test_noise_of_the_server_alone_is_never_counted_once_for_each_client() -> None:
+    strategy, known = noisy.make(Hushed(6.0)), noisy.make(Central(3.0))
+    for one in (strategy, known):
+        noisy.run(one, 1, noisy.grid(update=noisy.nothing))
+    promised, proven = (
+        {(f.observer, f.adjacency): f.value for f in one.findings()} for one in (strategy, known)
+    )
+    assert promised["outsider", "replace"] == pytest.approx(proven["outsider", "replace"])
 
 
 def test_the_ledger_refuses_what_nobody_can_price() -> None:
