@@ -89,7 +89,7 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 <p class="note legend-line">Filled: shown. Hatched: may be, up to what is guaranteed.
 {% if together %} {{ together }}{% endif %}{% if left %} And {{ left }} below.{% endif %}</p>
 {% endif %}
-{% if tests %}<table class="tests"><caption>What was tested against a control of its own</caption>
+{% if tests %}<table class="tests"><caption>Attacks, each tried against a control</caption>
 <thead><tr>{% for head in ("Attacker", "Can tell", "Shown", "At most", "Evidence") %}
 <th scope="col">{{ head }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in tests %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
@@ -162,10 +162,12 @@ def _headline(run: Run, verdict: Verdict) -> str:
 def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]]:
     """Return the worst attackers. A number that was said, by the headline first, is not repeated.
 
-    The headline names both ends of its row, except what is guaranteed where nothing is.
+    The headline names both ends of its row, and of all questions where a guarantee leads.
     """
-    _, first = verdict.headline
+    case, first = verdict.headline
     said = [] if first is None else [first.shown, first.at_most]
+    if case == "interval" and first is not None:
+        said += [row.at_most for row in sentences.limited(first, verdict)]
     made = []
     for row in verdict.rows[:_MAX_ROWS]:
         one = _row(row, said)

@@ -409,7 +409,7 @@ def test_a_reconstruction_ends_a_pipeline_and_noise_before_the_sum_lets_it_pass(
     noise = {"noise": "distributed", "clip_norm": 1.0, "noise_multiplier": 3.0}
     assert main([*words(REBUILT), "--out", "plain"]) == 0
     said = _flat(capsys.readouterr().out)
-    assert "can rebuild training records: 3 of 3 originals" in said
+    assert "can rebuild training records: 3 of 3 fit what" in said
     assert "against the server too" in said  # the server sees through its own noise
     page = Path("plain/report.html").read_text(encoding="utf-8")
     first = page[: page.index("What to do next")]
