@@ -13,7 +13,7 @@ from typing import Final
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.verdict.labels import amount, at_most, question, subject, sure, who
-from leakmeter.auditors.verdict.order import attacker, unsized
+from leakmeter.auditors.verdict.order import attacker, is_same, unsized
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt, is_shown
 from leakmeter.auditors.wording import (
     CERTAIN,
@@ -127,9 +127,9 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
     assert given is not None
     terms = "" if given.delta is None else f" at δ = {number(given.delta)}"
     if case == "interval":  # the headline has said the numbers
-        kinds = " and ".join(one.question.adjacency for one in rows)
+        kinds = _listed(_kind(one) for one in rows)
         return f"Guaranteed{terms} for a {given.unit} ({kinds})."
-    limits = " and ".join(f"{at_most(one)} ({one.question.adjacency})" for one in rows)
+    limits = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
     most = "Guaranteed" if {one.high for one in bounded} <= {one.high for one in rows} else ""
     return (
         f"{most or 'The largest guarantee'}: {limits}{terms} for a {given.unit} against: "
@@ -140,14 +140,15 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
 def limited(row: Row, verdict: Verdict) -> list[Row]:
     """Return all rows of a bounded attacker with guarantees of their own, the given one last.
 
-    Whether an update was sent costs less than which of two it was: both numbers are named.
+    Whether an update was sent costs less than which of two it was, and fewer rounds cost less
+    than more: all numbers are named.
     """
     assert row.at_most is not None
     own = row.at_most.unit, row.at_most.assumptions
     less = [
         one
         for one in verdict.rows
-        if one.attacker == row.attacker
+        if is_same(one.attacker, row.attacker)
         and one.high < row.high
         and one.at_most is not None
         and (one.at_most.unit, one.at_most.assumptions) == own
@@ -265,7 +266,7 @@ def _share(bound: Finding) -> str:
 
 def _interval(row: Row, verdict: Verdict) -> str:
     assert row.at_most is not None
-    limits = " and ".join(_limit(one) for one in limited(row, verdict))
+    limits = _listed(_limit(one) for one in limited(row, verdict))
     said = (
         f"A guarantee limits what {_lowered(subject(row.attacker))} can tell: ε is {limits}"
         f"{given_that(row.at_most)}."
@@ -319,6 +320,17 @@ def _trusted(verdict: Verdict) -> str:
 
 def _named(models: Iterable[ThreatModel]) -> str:
     return "; ".join(dict.fromkeys(who(model) for model in models))
+
+
+def _kind(row: Row) -> str:
+    """Return how the two worlds of a row differ, and in how many rounds where prices differ."""
+    rounds = counted(row.attacker.participations or 1, "round")
+    return f"{row.question.adjacency}, {rounds}" if row.is_priced else row.question.adjacency
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _lowered(text: str) -> str:
