@@ -11,8 +11,9 @@ from scipy.special import gammaln, ive
 from scipy.stats import norm, skellam
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.noise.distribution import Grid
 from leakmeter.auditors.rng import stream
-from leakmeter.strategies.accounting.accountant import Grid, Release
+from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.protection.client_noise import Central, Distributed, Local
 
