@@ -215,8 +215,8 @@ def _shown(verdict: Verdict, limit: float, against: str | None) -> tuple[Outcome
         return "exceeded", f"{said}, above {limit:g}."
     if (reason := _untested(verdict, rows, limit, against)) is not None:
         return "unable", reason
-    proven = "Nothing" if bound is None else amount(bound)
-    return "passed", f"{proven} is proven, not above {limit:g} ({_attackers(rows)})."
+    proven = "" if bound is None else f"; {amount(bound)} is"
+    return "passed", f"No ε above {limit:g} is proven{proven} ({_attackers(rows)})."
 
 
 def _untested(

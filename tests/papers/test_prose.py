@@ -76,7 +76,7 @@ def test_the_cap_of_the_default_job_is_that_of_all_its_bounds_and_rounds() -> No
     "name", ["../README.md", "index.md", "quick-start.md", "tutorial/first-run.md"]
 )
 def test_the_default_job_takes_as_long_as_the_pages_say(name: str) -> None:
-    """It was "about a minute" when it took a third of one."""
+    """It was "about a minute" when it took half of one."""
     text = page(name).lower()
     assert "less than a minute" in text
     assert "about a minute" not in text

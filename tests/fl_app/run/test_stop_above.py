@@ -192,9 +192,13 @@ def test_a_run_without_canaries_has_its_bounds(
 @pytest.mark.parametrize("bounds", ["split", "anytime"])
 @pytest.mark.parametrize("auditor", AUDITORS)
 def test_no_auditor_needs_canaries_without_saying_so(
-    tiny: list[str], bounds: str, auditor: str, capsys: pytest.CaptureFixture[str]
+    tiny: list[str],
+    tmp_path: Path,
+    bounds: str,
+    auditor: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = ["--auditors", auditor, "--bounds", bounds, "--canary-seats", "0", "--noise", "none"]
-    code = main([*tiny, *given, "--rounds", "1", "--epochs", "1"])
+    code = main([*tiny, *given, "--rounds", "1", "--epochs", "1", "--out", str(tmp_path / "run")])
     said = capsys.readouterr()
     assert code == 0 or (code == 2 and said.err.startswith("error: --"))
