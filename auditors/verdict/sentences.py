@@ -32,7 +32,7 @@ NOT_EVIDENCE: Final = "This is not evidence of privacy"
 _UNPROVEN: Final = "No leak is proven, and nothing is guaranteed."
 # With what the evidence was gathered, by what the attacker of a test holds.
 _EVIDENCE: Final = {
-    "canary": "with test updates that the audit sent in place of clients' own",
+    "canary": "with test updates sent in place of clients' own",
     "two updates": "in trials that simulate a round",
     "two data sets": "in trials that simulate the run",
     "record": "with records that were used and records that were not",
@@ -71,7 +71,7 @@ def _protection(verdict: Verdict) -> str:
         return "singling out a client is possible; seen in every draw"
     if case == "told":
         risk = _RISKS[verdict.told[0].unit]
-        return f"{risk} is possible, better than by guessing ({_trusted(verdict)})"
+        return f"{risk} beats guessing ({_trusted(verdict)})"
     if case == "observed":
         risk = _OBSERVED_RISKS[verdict.observations[0].quantity]
         return f"{risk} is suspected; observed in this run, not proven"
@@ -83,8 +83,8 @@ def _protection(verdict: Verdict) -> str:
     if row.shown is not None and row.low > 0:
         how = _EVIDENCE[row.shown.threat_model.holds]
         # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
-        well = "" if row.low > CERTAIN else ", better than by guessing"
-        return f"{_RISKS[row.shown.unit]} is possible{well}; shown {how} ({_trusted(verdict)})"
+        done = "is possible" if row.low > CERTAIN else "beats guessing"
+        return f"{_RISKS[row.shown.unit]} {done}; shown {how} ({_trusted(verdict)})"
     if case == "suspected":
         return f"{risk} is suspected; not proven"
     some = ", but not for every attacker" if any(math.isinf(r.high) for r in verdict.rows) else ""
@@ -170,7 +170,7 @@ def utility(verdict: Verdict) -> str:
     """Return how good the model is, which a protection may have cost."""
     if verdict.accuracy is None:
         return ""
-    return f"The last model's accuracy is {share(verdict.accuracy)}."
+    return f"Model accuracy: {share(verdict.accuracy)}."
 
 
 def _headline(verdict: Verdict) -> str:
@@ -261,7 +261,8 @@ def _share(bound: Finding) -> str:
     if not isinstance(share, float):
         return ""
     each = f", each sent in {counted(rounds, 'round')}" if rounds is not None else ""
-    return f", for at least {number(100 * share, 2, 'lower_bound')} % of the test updates{each}"
+    many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
+    return f", for {many} test updates{each}"
 
 
 def _interval(row: Row, verdict: Verdict) -> str:

@@ -47,7 +47,7 @@ _WORDS: Final = {
 # Where the scale from guess to certain is named: how sure, as an ε.
 _TICKS: Final = (
     (0.0, "guess"),
-    (math.log(9), "90 %"),
+    (math.log(9), "90"),
     (math.log(99), "99 %"),
     (CERTAIN, "certain"),
 )
@@ -162,12 +162,12 @@ def _headline(run: Run, verdict: Verdict) -> str:
 def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]]:
     """Return the worst attackers. A number that was said, by the headline first, is not repeated.
 
-    The headline names both ends of its row, and of all questions where a guarantee leads.
+    The headline names both ends of its row, except what is guaranteed where nothing is.
     """
     case, first = verdict.headline
     said = [] if first is None else [first.shown, first.at_most]
-    if case == "interval" and first is not None:
-        said += [row.at_most for row in sentences.limited(first, verdict)]
+    if case == "interval" and first is not None and len(sentences.limited(first, verdict)) > 1:
+        said = [first.shown]  # of several guarantees, "as above" would not say which
     made = []
     for row in verdict.rows[:_MAX_ROWS]:
         one = _row(row, said)

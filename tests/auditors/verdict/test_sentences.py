@@ -45,6 +45,7 @@ def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None
     words = said(bound(30.0, facts=facts))
     assert "can be practically certain whether a client sent a given update" in words
     assert "(ε ≥ 30, for at least 1.4 % of the test updates, each sent in 1 round)" in words
+    assert "for all test updates, each" in said(bound(30.0, facts={"share_at_threshold": 1.0}))
     often = replace(CANARY, participations=3)
     assert "each sent in 3 rounds)" in said(bound(30.0, facts=facts, threat_model=often))
 
@@ -132,7 +133,7 @@ def test_nothing_conditional_and_no_estimate_leads() -> None:
 def test_a_proven_epsilon_near_0_is_not_read_as_success() -> None:
     """ε ≥ 0.057, an attacker that is 51.4 % sure, was once "a client can be singled out"."""
     second = flat(sentences.protection(judge([bound(0.057)])))
-    assert "singling out a client is possible, better than by guessing; shown" in second
+    assert "singling out a client beats guessing; shown" in second
     assert "guessing" not in sentences.protection(judge([bound(21.0)]))
 
 
@@ -190,8 +191,8 @@ def test_a_distorted_run_is_said_first() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (bound(2.0), "singling out a client is possible, better than by guessing; shown with"),
-        (bound(2.0, unit="record"), "inferring whether a record was used is possible"),
+        (bound(2.0), "singling out a client beats guessing; shown with test updates"),
+        (bound(2.0, unit="record"), "inferring whether a record was used beats guessing"),
         (bound(2.0, holds="two updates"), "shown in trials that simulate a round"),
         (guarantee(3.0), "singling out a client is limited by a guarantee; no audit tried it"),
         (bound(0.0), "nothing follows about singling out, membership or reconstruction"),
@@ -277,8 +278,8 @@ def test_membership_and_a_client_that_stands_out_are_said_for_everybody() -> Non
         "Nothing is guaranteed against this attacker."
     )
     assert flat(sentences.protection(judge([told]))) == (
-        "In data-protection terms: inferring whether a record was used is possible, better than by "
-        "guessing (95 % confidence)."
+        "In data-protection terms: inferring whether a record was used beats guessing "
+        "(95 % confidence)."
     )
     alone = bound(1.0, quantity="clients that stand out", facts={"client": 3}, **test)
     assert said(replace(alone, unit="client", threat_model=SERVER)).startswith(
@@ -288,9 +289,7 @@ def test_membership_and_a_client_that_stands_out_are_said_for_everybody() -> Non
 
 
 def test_the_accuracy_that_a_protection_may_have_cost_is_said() -> None:
-    assert sentences.utility(judge([guarantee(8.0)], accuracy=0.2619)) == (
-        "The last model's accuracy is 0.262."
-    )
+    assert sentences.utility(judge([guarantee(8.0)], accuracy=0.2619)) == ("Model accuracy: 0.262.")
     assert sentences.utility(judge([guarantee(8.0)])) == ""
 
 
