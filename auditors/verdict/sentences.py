@@ -119,14 +119,12 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
             if adds_noise is False
             else "No upper bound: nothing is guaranteed against these attackers."
         )
-    case, row = verdict.headline
-    worst = max(bounded, key=lambda one: (one.high, one.at_most in one.findings))
-    worst = row if case == "interval" and row else worst
-    rows = limited(worst, verdict)
-    given = worst.at_most
+    is_said = verdict.headline[0] == "interval"
+    worst = max(bounded, key=lambda one: (one.high, one.low, one.at_most in one.findings))
+    rows, given = limited(worst, verdict), worst.at_most
     assert given is not None
     terms = "" if given.delta is None else f" at δ = {number(given.delta)}"
-    if case == "interval":  # the headline has said the numbers
+    if is_said:  # the headline has said the numbers
         kinds = _listed(_kind(one) for one in rows)
         return f"Guaranteed{terms} for a {given.unit} ({kinds})."
     limits = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
