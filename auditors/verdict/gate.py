@@ -17,7 +17,7 @@ from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.sentences import given_that
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt
-from leakmeter.auditors.wording import counted, number, percent, plain_spaces, share
+from leakmeter.auditors.wording import counted, is_certain, number, percent, plain_spaces, share
 
 Outcome = Literal["passed", "exceeded", "unable"]
 # What a process ends with; 1 is a failure of the program, 2 a wrong call.
@@ -215,8 +215,8 @@ def _shown(verdict: Verdict, limit: float, against: str | None) -> tuple[Outcome
         return "exceeded", f"{said}, above {limit:g}."
     if (reason := _untested(verdict, rows, limit, against)) is not None:
         return "unable", reason
-    proven = "Nothing" if bound is None else amount(bound)
-    return "passed", f"{proven} is proven, not above {limit:g} ({_attackers(rows)})."
+    proven = "" if bound is None else f"; {amount(bound)} is"
+    return "passed", f"No ε above {limit:g} is proven{proven} ({_attackers(rows)})."
 
 
 def _untested(
@@ -346,8 +346,8 @@ def _attackers(rows: Sequence[Row]) -> str:
 
 
 def _above(limit: float, finding: Finding) -> str:
-    """Return a value with three digits, or as many as show that it is above the limit."""
-    for digits in range(3, _MOST_DIGITS):
+    """Return a value as it is printed elsewhere, or with digits that show it above the limit."""
+    for digits in range(2 if is_certain(finding) else 3, _MOST_DIGITS):
         text = number(finding.value, digits, finding.kind)
         if text != number(limit, digits):
             return text

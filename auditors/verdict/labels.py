@@ -20,6 +20,7 @@ from leakmeter.auditors.wording import (
     OBSERVED,
     SIGNS,
     added,
+    counted,
     is_epsilon,
     number,
     percent,
@@ -159,7 +160,11 @@ def about(finding: Finding) -> str:
 def _stakes(row: Row) -> tuple[str, str]:
     """Return what the two worlds differ in, as a cell and as the end of a sentence."""
     held = {f.threat_model.holds for f in row.findings if f.kind != "guarantee"}
-    return _DATA_SETS if held == {"two data sets"} else _STAKES[row.question]
+    cell, words = _DATA_SETS if held == {"two data sets"} else _STAKES[row.question]
+    if not row.is_priced:
+        return cell, words
+    rounds = counted(row.attacker.participations or 1, "round")
+    return f"{cell}, {rounds}", f"{words} (in {rounds})"
 
 
 def shown(row: Row) -> str:

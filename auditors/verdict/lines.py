@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import shorten, wrap
+from textwrap import wrap
 
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.verdict import labels, sentences
@@ -37,7 +38,8 @@ _WIDTH = 80  # of an ordinary terminal
 _VERDICT, _NEXT = "VERDICT  ", "NEXT  "
 _HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
 _IN_BITS = ("IN BITS", "ABOUT", "FOUND", "AT MOST", "EVIDENCE")  # never ordered against ε
-_MIN_WIDTH = 6  # of a column
+# No line ends between a number and its sign or unit, in any letters.
+_WHOLE = re.compile(r" (?=%)|(?<=[≥≤≈~]) |(?<=[<>]=) |(?<=ε) (?=[≥≤≈])|(?<=eps) (?=[<>~])")
 _MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES = 5, 2, 3, 4
 
 
@@ -61,7 +63,11 @@ class Ending:
 
     def spelled(self, text: str) -> str:
         """Return text in the letters of the terminal."""
-        return in_ascii(text) if self.is_ascii else plain_spaces(text)
+        return in_ascii(text) if self.is_ascii else text
+
+    def wrapped(self, text: str, hanging: str = "") -> list[str]:
+        """Return text as lines of the terminal: spelled first, since letters become words."""
+        return _paragraph(self.spelled(text), self.width, hanging=hanging)
 
 
 def summary(
@@ -78,21 +84,20 @@ def summary(
         ending: What else to say; None takes the steps that any project can do.
     """
     ending = ending or Ending(steps(verdict))
-    width = ending.width
     said = [
-        *_paragraph(_VERDICT + sentences.headline(verdict), width, hanging=" " * len(_VERDICT)),
-        *_paragraph(sentences.protection(verdict), width),
+        *ending.wrapped(_VERDICT + sentences.headline(verdict), " " * len(_VERDICT)),
+        *ending.wrapped(sentences.protection(verdict)),
         "",
         *_table(verdict, ending),
-        *_paragraph(sentences.upper_end(verdict, adds_noise=ending.adds_noise), width),
-        *_paragraph(f"{sentences.together(verdict)} {sentences.utility(verdict)}".strip(), width),
-        *_notes(failures, verdict, width),
+        *ending.wrapped(sentences.upper_end(verdict, adds_noise=ending.adds_noise)),
+        *ending.wrapped(f"{sentences.together(verdict)} {sentences.utility(verdict)}".strip()),
+        *_notes(failures, verdict, ending),
         *_bits(verdict, ending),
         "",
-        *_next(ending.steps, width, is_sound=not verdict.warnings and not failures),
-        *ending.places,
+        *_next(ending, is_sound=not verdict.warnings and not failures),
+        *map(ending.spelled, ending.places),
     ]
-    return [ending.spelled(line) for line in said]
+    return [plain_spaces(line) for line in said]
 
 
 def details(
@@ -119,7 +124,7 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
     if any(marks):
         lines.append("* shown by a weaker attacker, so by this one too")
     if left := len(verdict.rows) - len(shown):
-        lines.append(f"… and {counted(left, 'more attacker')}: see the details")
+        lines += ending.wrapped(f"… and {counted(left, 'more attacker')}: see the details")
     return lines
 
 
@@ -130,45 +135,53 @@ def _bits(verdict: Verdict, ending: Ending) -> list[str]:
 
 
 def _columns(heads: Sequence[str], found: Sequence[Sequence[str]], ending: Ending) -> list[str]:
-    """Return cells as lines of a table; none for an empty one."""
+    """Return cells as lines of a table; none for an empty one.
+
+    Where the terminal is too narrow for columns, a row is one sentence. A cell is never cut: the
+    end of "which of two updates" is what it is about.
+    """
     if not found:
         return []
-    rows, width = [[ending.spelled(cell) for cell in row] for row in (heads, *found)], ending.width
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+    rows = [[plain_spaces(ending.spelled(cell)) for cell in row] for row in (heads, *found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     # Two spaces between columns; where that is too wide, one from the right on.
     spaces = len(widths) - 1
-    narrow = min(max(sum(widths) + 2 * spaces - width, 0), spaces)
+    narrow = max(sum(widths) + 2 * spaces - ending.width, 0)
+    if narrow > spaces:
+        told = [" / ".join(heads[:2])]
+        for row in rows[1:]:
+            ends = (f"{head.lower()}: {cell}" for head, cell in zip(heads, row, strict=True))
+            told.append("; ".join([" / ".join(row[:2]), *[*ends][2:]]))
+        return [line for text in told for line in ending.wrapped(text, "  ")]
     gaps = [*["  "] * (spaces - narrow), *[" "] * narrow, ""]
-    # Words of another project may be long: the column of what can be told gives way.
-    room = width - len("".join(gaps)) - sum(widths) + widths[1]
-    widths[1] = max(min(widths[1], room), _MIN_WIDTH)
-    cut = [(row[0], shorten(row[1], widths[1], placeholder="…"), *row[2:]) for row in rows]
     return [
         "".join(c.ljust(w) + gap for c, w, gap in zip(row, widths, gaps, strict=True)).rstrip()
-        for row in cut
+        for row in rows
     ]
 
 
-def _notes(failures: Sequence[str], verdict: Verdict, width: int) -> list[str]:
+def _notes(failures: Sequence[str], verdict: Verdict, ending: Ending) -> list[str]:
     """Return what went wrong, as far as a few lines can say it."""
     notes = [f"Warning: {warning.text}" for warning in verdict.warnings]
     notes += [words for row in verdict.rows if (words := too_high(row))]
     notes += [f"Not audited as planned: {failure}" for failure in failures]
-    lines = [line for note in notes[:_MAX_NOTES] for line in _paragraph(note, width, hanging="  ")]
+    lines = [line for note in notes[:_MAX_NOTES] for line in ending.wrapped(note, "  ")]
     if len(lines) > _MAX_NOTE_LINES or len(notes) > _MAX_NOTES:
         lines = lines[: _MAX_NOTE_LINES - 1]
-        lines.append(f"  … {counted(len(notes), 'warning')} in all: see the details")
+        lines.append(
+            ending.spelled(f"  … {counted(len(notes), 'warning')} in all: see the details")
+        )
     return lines
 
 
-def _next(todo: Sequence[Step], width: int, *, is_sound: bool) -> list[str]:
+def _next(ending: Ending, *, is_sound: bool) -> list[str]:
     """Return the next steps, each with its command in a line of its own to copy."""
     lines = []
-    for i, step in enumerate(todo[:MAX_STEPS], start=1):
+    for i, step in enumerate(ending.steps[:MAX_STEPS], start=1):
         head = _NEXT if i == 1 else " " * len(_NEXT)
-        lines += _paragraph(f"{head}{i}. {step.text}", width, hanging=f"{' ' * len(_NEXT)}   ")
+        lines += ending.wrapped(f"{head}{i}. {step.text}", f"{' ' * len(_NEXT)}   ")
         if step.command:
-            lines.append(f"{' ' * len(_NEXT)}   {step.command}")
+            lines.append(ending.spelled(f"{' ' * len(_NEXT)}   {step.command}"))
     if not lines:
         words = "Nothing to do." if is_sound else "Fix what the warnings name, then run again."
         return [f"{_NEXT}{words}"]
@@ -220,7 +233,11 @@ def brief(finding: Finding) -> str:
 def _paragraph(text: str, width: int = _WIDTH, *, indent: str = "", hanging: str = "") -> list[str]:
     """Return text as lines that are broken where a terminal ends."""
     return wrap(
-        text, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
+        _WHOLE.sub("\N{NO-BREAK SPACE}", text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_on_hyphens=False,
     )
 
 

@@ -12,10 +12,11 @@ from typing import Final
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.verdict.labels import amount, question, subject, sure, who
-from leakmeter.auditors.verdict.order import attacker, unsized
+from leakmeter.auditors.verdict.labels import amount, at_most, question, subject, sure, who
+from leakmeter.auditors.verdict.order import attacker, is_same, unsized
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt, is_shown
 from leakmeter.auditors.wording import (
+    CERTAIN,
     condition,
     counted,
     is_certain,
@@ -28,17 +29,18 @@ from leakmeter.auditors.wording import (
 )
 
 NOT_EVIDENCE: Final = "This is not evidence of privacy"
+_UNPROVEN: Final = "No leak is proven, and nothing is guaranteed."
 # With what the evidence was gathered, by what the attacker of a test holds.
 _EVIDENCE: Final = {
-    "canary": "with artificial updates that the audit sent in place of clients' own",
+    "canary": "with test updates sent in place of clients' own",
     "two updates": "in trials that simulate a round",
     "two data sets": "in trials that simulate the run",
     "record": "with records that were used and records that were not",
     None: "by the audit",
 }
-_RISKS: Final = {  # by unit: what a proven ε makes possible, in the words of data protection
-    "client": "a client can be singled out",
-    "record": "it can be inferred whether a record was used",
+_RISKS: Final = {  # by unit: what a leak makes possible, in the words of data protection
+    "client": "singling out a client",
+    "record": "inferring whether a record was used",
 }
 
 _OBSERVED_RISKS: Final = {
@@ -57,31 +59,38 @@ def headline(verdict: Verdict) -> str:
 
 def protection(verdict: Verdict) -> str:
     """Return what the verdict means in the words of data protection, with its evidence."""
+    return f"In data-protection terms: {_protection(verdict)}."
+
+
+def _protection(verdict: Verdict) -> str:
     case, row = verdict.headline
     if case == "rebuilt":
-        return f"In data-protection terms: records can be reconstructed ({_trusted(verdict)})."
-    if row is not None and row.shown is not None and row.low > 0:
-        how = _EVIDENCE[row.shown.threat_model.holds]
-        risk = _RISKS[row.shown.unit]
-        return f"In data-protection terms: {risk}; shown {how} ({_trusted(verdict)})."
-    if case == "interval" and row is not None:
-        unit = row.question.unit
-        return (
-            f"In data-protection terms: singling out a {unit} is limited by the guarantee; no "
-            "audit showed that it is possible."
-        )
+        how = "shown against records that were not used"
+        return f"reconstruction of clients' records is possible; {how} ({_trusted(verdict)})"
     if case == "seen":
-        return "In data-protection terms: a client can be singled out; seen in every draw."
+        return "singling out a client is possible; seen in every draw"
     if case == "told":
         risk = _RISKS[verdict.told[0].unit]
-        return f"In data-protection terms: {risk} ({_trusted(verdict)})."
+        return f"{risk} beats guessing ({_trusted(verdict)})"
     if case == "observed":
         risk = _OBSERVED_RISKS[verdict.observations[0].quantity]
-        return f"In data-protection terms: {risk} is suspected; observed in this run, not proven."
-    return (
-        "In data-protection terms: nothing follows about singling out, membership or "
-        "reconstruction, in either direction."
-    )
+        return f"{risk} is suspected; observed in this run, not proven"
+    if row is None:
+        return (
+            "nothing follows about singling out, membership or reconstruction, in either direction"
+        )
+    risk = _RISKS[row.question.unit]
+    if row.shown is not None and row.low > 0:
+        how = _EVIDENCE[row.shown.threat_model.holds]
+        # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
+        done = "is possible" if row.low > CERTAIN else "beats guessing"
+        return f"{_RISKS[row.shown.unit]} {done}; shown {how} ({_trusted(verdict)})"
+    if case == "suspected":
+        return f"{risk} is suspected; not proven"
+    some = ", but not for every attacker" if any(math.isinf(r.high) for r in verdict.rows) else ""
+    tried = any(one.is_tried for one in verdict.rows)
+    looked = "no audit showed that it is possible" if tried else "no audit tried it"
+    return f"{risk} is limited by a guarantee{some}; {looked}"
 
 
 def draws_of(finding: Finding) -> str:
@@ -110,16 +119,39 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
             if adds_noise is False
             else "No upper bound: nothing is guaranteed against these attackers."
         )
-    worst = max(bounded, key=lambda row: row.high)
-    assert worst.at_most is not None
-    given = worst.at_most
+    is_said = verdict.headline[0] == "interval"
+    worst = max(bounded, key=lambda one: (one.high, one.low, one.at_most in one.findings))
+    rows, given = limited(worst, verdict), worst.at_most
+    assert given is not None
     terms = "" if given.delta is None else f" at δ = {number(given.delta)}"
-    at_best = min(row.high for row in bounded) == worst.high
-    most = "Guaranteed" if at_best else "The largest guarantee"
+    if is_said:  # the headline has said the numbers
+        kinds = _listed(_kind(one) for one in rows)
+        return f"Guaranteed{terms} for a {given.unit} ({kinds})."
+    limits = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
+    most = "Guaranteed" if {one.high for one in bounded} <= {one.high for one in rows} else ""
     return (
-        f"{most}: {amount(given)}{terms} for a {given.unit} ({given.adjacency}) against: "
+        f"{most or 'The largest guarantee'}: {limits}{terms} for a {given.unit} against: "
         f"{who(given.threat_model)}{given_that(given)}."
     )
+
+
+def limited(row: Row, verdict: Verdict) -> list[Row]:
+    """Return all rows of a bounded attacker with guarantees of their own, the given one last.
+
+    Whether an update was sent costs less than which of two it was, and fewer rounds cost less
+    than more: all numbers are named.
+    """
+    assert row.at_most is not None
+    own = row.at_most.unit, row.at_most.assumptions
+    less = [
+        one
+        for one in verdict.rows
+        if is_same(one.attacker, row.attacker)
+        and one.high < row.high
+        and one.at_most is not None
+        and (one.at_most.unit, one.at_most.assumptions) == own
+    ]
+    return [*sorted(less, key=lambda one: one.high), row]
 
 
 def together(verdict: Verdict) -> str:
@@ -136,7 +168,7 @@ def utility(verdict: Verdict) -> str:
     """Return how good the model is, which a protection may have cost."""
     if verdict.accuracy is None:
         return ""
-    return f"The last model's accuracy is {share(verdict.accuracy)}."
+    return f"Model accuracy: {share(verdict.accuracy)}."
 
 
 def _headline(verdict: Verdict) -> str:
@@ -176,8 +208,8 @@ def _rebuilt(best: Finding, verdict: Verdict) -> str:
     total = best.facts.get("originals")
     of = f" of {total}" if isinstance(total, int) else ""
     return (
-        f"{subject(best.threat_model)} can rebuild training records: {value(best)}{of} originals "
-        f"were recovered better than every stranger ({_trusted(verdict)})."
+        f"{subject(best.threat_model)} can rebuild training records: {value(best)}{of} fit what "
+        f"was rebuilt better than any record that was not used ({_trusted(verdict)})."
     )
 
 
@@ -205,8 +237,8 @@ def _seen(certain: Finding) -> str:
 
 def _observed(finding: Finding) -> str:
     return (
-        f"A leak is suspected, not proven: {_lowered(subject(finding.threat_model))} got "
-        f"{signed(finding)} ({null_band(finding)}). Nothing is guaranteed."
+        f"{_UNPROVEN} One is suspected: {_lowered(subject(finding.threat_model))} got "
+        f"{signed(finding)} ({null_band(finding)})."
     )
 
 
@@ -226,35 +258,41 @@ def _share(bound: Finding) -> str:
     share, rounds = bound.facts.get("share_at_threshold"), bound.threat_model.participations
     if not isinstance(share, float):
         return ""
-    each = f", each in {counted(rounds, 'round')}" if rounds is not None else ""
-    return f", for at least {number(100 * share, 2, 'lower_bound')} % of the canaries{each}"
+    each = f", each sent in {counted(rounds, 'round')}" if rounds is not None else ""
+    many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
+    return f", for {many} test updates{each}"
 
 
 def _interval(row: Row, verdict: Verdict) -> str:
     assert row.at_most is not None
-    shown = f"at least {number(row.low, kind='lower_bound')} (shown) and " if row.low > 0 else ""
-    attacker, upper = _lowered(subject(row.attacker)), row.at_most
-    worth = ", which promises practically nothing" if is_certain(upper) else ""
+    limits = _listed(_limit(one) for one in limited(row, verdict))
     said = (
-        f"For {attacker}, ε is {shown}at most {value(upper)} (guaranteed{worth}) for the question "
-        f"{question(row)}{given_that(upper)}."
+        f"A guarantee limits what {_lowered(subject(row.attacker))} can tell: ε is {limits}"
+        f"{given_that(row.at_most)}."
     )
     left = [one.attacker for one in verdict.rows if math.isinf(one.high)]
     return said + (f" Nothing is guaranteed against: {_named(left)}." if left else "")
 
 
+def _limit(row: Row) -> str:
+    """Return both ends of a row with its question, such as "at most 8 for whether …"."""
+    assert row.at_most is not None
+    shown = f"at least {number(row.low, kind='lower_bound')} (shown) and " if row.low > 0 else ""
+    worth = ", which promises practically nothing," if is_certain(row.at_most) else ""
+    return f"{shown}at most {value(row.at_most)}{worth} for {question(row)}"
+
+
 def _suspected(row: Row) -> str:
     attacker = _lowered(subject(row.attacker))
     if row.conditional is not None:
-        words = condition(row.conditional)
         return (
-            f"A leak is shown under a condition only: {words}, {attacker} can tell "
-            f"{question(row)} ({amount(row.conditional)}). Nothing is guaranteed."
+            f"{_UNPROVEN} There is one under a condition: {condition(row.conditional)}, {attacker} "
+            f"can tell {question(row)} ({amount(row.conditional)})."
         )
     assert row.estimate is not None
     return (
-        f"A leak is suspected, not proven: {attacker} may tell {question(row)} "
-        f"({amount(row.estimate)}). Nothing is guaranteed."
+        f"{_UNPROVEN} One is suspected: {attacker} may tell {question(row)} "
+        f"({amount(row.estimate)})."
     )
 
 
@@ -281,6 +319,17 @@ def _trusted(verdict: Verdict) -> str:
 
 def _named(models: Iterable[ThreatModel]) -> str:
     return "; ".join(dict.fromkeys(who(model) for model in models))
+
+
+def _kind(row: Row) -> str:
+    """Return how the two worlds of a row differ, and in how many rounds where prices differ."""
+    rounds = counted(row.attacker.participations or 1, "round")
+    return f"{row.question.adjacency}, {rounds}" if row.is_priced else row.question.adjacency
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _lowered(text: str) -> str:

@@ -63,7 +63,9 @@ class Row:
     """One attacker and one question.
 
     Attributes:
-        attacker: Who, with the most rounds and colluders that a finding of this row has.
+        attacker: Who, with the most rounds and colluders that a finding of this row has. Where
+            guarantees are priced for several numbers of rounds, such as those of clients and those
+            of canaries, each price has its row.
         question: What it wants to know.
         findings: All that is about exactly this attacker and question.
         shown: The bound behind what is shown; it may be about a weaker attacker. None if no audit
@@ -72,6 +74,7 @@ class Row:
         confidence: All bounds of the verdict hold together at least at this confidence.
         cap: The largest ε that any audit behind this row could have shown; None if there is none.
         num_estimates: Estimates of the run, for whose number a band is corrected.
+        is_priced: Whether another row differs in the rounds of a client alone.
     """
 
     attacker: ThreatModel
@@ -82,6 +85,7 @@ class Row:
     confidence: float | None = None
     cap: float | None = None
     num_estimates: int = 1
+    is_priced: bool = False
 
     @property
     def low(self) -> float:
@@ -313,7 +317,7 @@ def judge(
     misses = sum(1 - (f.confidence or 0.0) for f in (*bounds, *filter(_is_bound, tests)))
     confidence = max(1 - misses, 0.0) if misses else None
     rows = []
-    for model, question, own in _grouped(of_rows, also):
+    for model, question, own, is_priced in _grouped(of_rows, also):
         below, above = _usable(model, question, bounds), _covering(model, question, promises)
         row = Row(
             model,
@@ -324,6 +328,7 @@ def judge(
             confidence=confidence,
             cap=max((math.inf if f.cap is None else f.cap for f in below), default=None),
             num_estimates=max(num_estimates, 1),
+            is_priced=is_priced,
         )
         rows.append(row)
     return Verdict(
@@ -404,17 +409,24 @@ def _holds_at(finding: Finding, delta: float | None) -> bool:
 
 def _grouped(
     findings: Sequence[Finding], also: Sequence[Asked]
-) -> Iterator[tuple[ThreatModel, Question, tuple[Finding, ...]]]:
-    """Yield each attacker and question with what is about them."""
-    groups: dict[Asked, tuple[list[ThreatModel], list[Finding]]] = {}
+) -> Iterator[tuple[ThreatModel, Question, tuple[Finding, ...], bool]]:
+    """Yield each attacker and question with what is about them, and whether prices differ."""
+    groups: dict[Asked, list[Finding]] = {}
     for f in findings:
-        models, own = groups.setdefault((unsized(attacker(f)), _question(f)), ([], []))
-        models.append(attacker(f))
-        own.append(f)
+        groups.setdefault((unsized(attacker(f)), _question(f)), []).append(f)
     for model, question in also:
-        groups.setdefault((unsized(model), question), ([], []))[0].append(model)
-    for (_, question), (models, own) in groups.items():
-        yield strongest(models), question, tuple(own)
+        groups.setdefault((unsized(model), question), [])
+    for (model, question), own in groups.items():
+        # A bound is compared with the price for at least as many rounds as its canaries play.
+        prices = sorted({_rounds(f) for f in own if f.kind == "guarantee"}) or [1]
+        for above, most in zip([0, *prices], [*prices[:-1], math.inf], strict=False):
+            part = tuple(f for f in own if above < _rounds(f) <= most)
+            found = strongest(map(attacker, part)) if part else model
+            yield found, question, part, len(prices) > 1
+
+
+def _rounds(finding: Finding) -> int:
+    return finding.threat_model.participations or 1
 
 
 def _question(finding: Finding) -> Question:

@@ -7,6 +7,7 @@ is written from the parser itself, so it needs no package and has every option o
 from __future__ import annotations
 
 import argparse
+import codecs
 import io
 import os
 import sys
@@ -37,6 +38,14 @@ _NEEDED = {"numpy", "scipy", "torch", "flwr", "ray", "sklearn", "rich", "dp_acco
 _NEEDED |= {"cryptography", "threadpoolctl"}
 
 
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """Return what a terminal has no letters for in letters that it has, such as "eps >= 2"."""
+    from leakmeter.auditors.wording import in_ascii
+
+    assert isinstance(error, UnicodeEncodeError)
+    return in_ascii(error.object[error.start : error.end]), error.end
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -44,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 failed, 2 a user's mistake, 3 a limit is exceeded, 4 the audit
         cannot tell, 130 interrupted.
     """
+    codecs.register_error("leakmeter", _spelled)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # some terminals have no ε: they show a "?"
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="leakmeter")
     # Small vectors on many threads cost more than they save, tenfold where cores are shared. These
     # are read when numpy is imported, which nothing has done yet; a user's own settings stay.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -242,7 +242,9 @@ def _facts(gate: Gate) -> dict[str, Any]:
 
 def _terms(gate: Gate) -> str:
     against = "" if gate.limits.against is None else f", against {gate.limits.against}"
-    return f"ε at {delta(gate.verdict)}{against}"
+    # A reconstruction has no δ, and a run of such tests alone no ε.
+    at = f"ε at {delta(gate.verdict)}" if gate.verdict.rows else "no attacker has an ε"
+    return at + against
 
 
 def _uri(folder: Path | None) -> str:

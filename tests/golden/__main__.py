@@ -22,9 +22,10 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # before anything imports numpy: sums on one thread are repeatable
-    cpu = Path("/proc/cpuinfo")
-    if cpu.exists() and "avx512f" in cpu.read_text(encoding="utf-8"):
-        # On a processor that it does not know yet OpenBLAS takes older kernels, with other bits.
+    # OpenBLAS picks its kernels by the processor's name, torch by its instructions: with the same
+    # AVX512, some AMD machines get those for Haswell, and other last bits.
+    processor = Path("/proc/cpuinfo")
+    if processor.exists() and "avx512f" in processor.read_text(encoding="utf-8"):
         os.environ["OPENBLAS_CORETYPE"] = "SkylakeX"
     arguments.folder.mkdir(parents=True, exist_ok=True)
     recorded = json.loads(HASHES.read_text(encoding="utf-8"))

@@ -101,7 +101,7 @@ def _value(value: Any) -> str:
 def _attackers(runs: Sequence[Run]) -> list[_Row]:
     """Return both ends of each attacker and question, next to those of the other runs."""
     asked = list(dict.fromkeys(row.asked for run in runs for row in verdict_of(run).rows))
-    made = [{row.asked: row for row in verdict_of(run, asked).rows} for run in runs]
+    made = [{row.asked: row for row in reversed(verdict_of(run, asked).rows)} for run in runs]
     rows: list[_Row] = []
     for key in asked:
         cells = [_cell(of_run[key]) for of_run in made]

@@ -47,7 +47,7 @@ _WORDS: Final = {
 # Where the scale from guess to certain is named: how sure, as an ε.
 _TICKS: Final = (
     (0.0, "guess"),
-    (math.log(9), "90 %"),
+    (math.log(9), "90"),
     (math.log(99), "99 %"),
     (CERTAIN, "certain"),
 )
@@ -89,7 +89,7 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 <p class="note legend-line">Filled: shown. Hatched: may be, up to what is guaranteed.
 {% if together %} {{ together }}{% endif %}{% if left %} And {{ left }} below.{% endif %}</p>
 {% endif %}
-{% if tests %}<table class="tests"><caption>What was tested against a control of its own</caption>
+{% if tests %}<table class="tests"><caption>Attacks, each tried against a control</caption>
 <thead><tr>{% for head in ("Attacker", "Can tell", "Shown", "At most", "Evidence") %}
 <th scope="col">{{ head }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in tests %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
@@ -164,8 +164,10 @@ def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]
 
     The headline names both ends of its row, except what is guaranteed where nothing is.
     """
-    _, first = verdict.headline
+    case, first = verdict.headline
     said = [] if first is None else [first.shown, first.at_most]
+    if case == "interval" and first is not None and len(sentences.limited(first, verdict)) > 1:
+        said = [first.shown]  # of several guarantees, "as above" would not say which
     made = []
     for row in verdict.rows[:_MAX_ROWS]:
         one = _row(row, said)

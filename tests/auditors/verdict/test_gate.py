@@ -130,6 +130,9 @@ def test_what_is_printed_shows_that_a_limit_is_exceeded() -> None:
     assert "only ε ≤ 8.01 is guaranteed" in said(Limits(require_guarantee=8.0), guarantee(8.0004))
     words = said(Limits(min_accuracy=0.8), accuracy=0.79996)
     assert "accuracy is 0.79996; at least 0.8 is asked for" in words
+    # Above 20 two digits, as everywhere else.
+    [far] = check(judge([bound(85.31)]), Limits(max_epsilon=8.0))
+    assert "ε ≥ 85 is proven" in far.text
 
 
 def test_a_guarantee_that_passes_names_its_condition_and_attackers() -> None:

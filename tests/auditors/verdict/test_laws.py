@@ -120,7 +120,9 @@ def test_an_attacker_and_a_question_have_one_row(run: list[Finding]) -> None:
     rows = judge(run).rows
     for i, a in enumerate(rows):
         for b in rows[:i]:
-            assert not (a.question == b.question and is_same(a.attacker, b.attacker))
+            assert not (a.question == b.question and a.attacker == b.attacker)
+            if a.question == b.question and is_same(a.attacker, b.attacker):
+                assert (a.is_priced, b.is_priced) == (True, True)
     of_rows = [f for f in run if f.adjacency is not None]
     assert sorted(map(id, of_rows)) == sorted(id(f) for row in rows for f in row.findings)
 

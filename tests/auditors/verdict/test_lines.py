@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors import Finding
+from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.verdict import labels
 from leakmeter.auditors.verdict.lines import Ending, details, summary
@@ -95,9 +95,14 @@ def test_a_run_without_attackers_has_no_table_and_what_is_wrong_comes_last() -> 
 
 def test_lines_keep_to_the_width_of_the_terminal() -> None:
     found = [bound(5.0), guarantee(9.0)]
-    for width in (80, 100, 120):
-        lines = summary(judge(found), (), Ending(width=width))
-        assert max(map(len, lines)) <= width
+    noised = ThreatModel(observer="outsider", sees="noised sum", knows_cohort=True)
+    wide = [bound(0.0569, threat_model=noised), guarantee(20.93, adjacency="replace")]
+    for width in range(60, 121, 10):
+        for one in (found, [*wide, bits(0.0594, threat_model=replace(CANARY, participations=19))]):
+            for is_ascii in (False, True):
+                lines = summary(judge(one), (), Ending(width=width, is_ascii=is_ascii))
+                assert max(map(len, lines)) <= width
+                assert "which of two updates" in " ".join(lines) or one is found
     assert len(summary(judge(found), (), Ending(width=120))) < len(summary(judge(found)))
 
 

@@ -44,9 +44,10 @@ def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None
     facts = {"share_at_threshold": 2 / 135}
     words = said(bound(30.0, facts=facts))
     assert "can be practically certain whether a client sent a given update" in words
-    assert "(ε ≥ 30, for at least 1.4 % of the canaries, each in 1 round)" in words
+    assert "(ε ≥ 30, for at least 1.4 % of the test updates, each sent in 1 round)" in words
+    assert "for all test updates, each" in said(bound(30.0, facts={"share_at_threshold": 1.0}))
     often = replace(CANARY, participations=3)
-    assert "each in 3 rounds)" in said(bound(30.0, facts=facts, threat_model=often))
+    assert "each sent in 3 rounds)" in said(bound(30.0, facts=facts, threat_model=often))
 
 
 def test_a_saturated_bound_says_that_the_audit_is_at_its_limit() -> None:
@@ -74,8 +75,8 @@ def test_no_sentence_shows_how_it_was_made(run: list[Finding]) -> None:
 def test_an_interval_has_both_ends_and_the_assumptions_of_the_upper() -> None:
     words = said(bound(2.0), guarantee(8.0))
     assert words == (
-        "For anyone who sees the noised sums of all rounds, ε is at least 2 (shown) and at most 8 "
-        "(guaranteed) for the question whether a client sent a given update, under 1 stated "
+        "A guarantee limits what anyone who sees the noised sums of all rounds can tell: ε is at "
+        "least 2 (shown) and at most 8 for whether a client sent a given update, under 1 stated "
         "assumption."
     )
     assert "shown" not in said(bound(0.0), guarantee(8.0))
@@ -88,25 +89,60 @@ def test_a_guarantee_names_its_attacker_and_whom_it_does_not_cover() -> None:
     updates = replace(SERVER, sees="updates")
     looked = [bound(0.0), bound(0.0, threat_model=updates)]
     words = said(*looked, guarantee(2.15), guarantee(15.5, threat_model=updates))
-    assert words.startswith("For a server that sees every update, ε is at most 15.5 (guaranteed)")
+    start = "A guarantee limits what a server that sees every update can tell: ε is at most 15.5 "
+    assert words.startswith(start)
     open_ = guarantee(math.inf, threat_model=SERVER)
     assert said(guarantee(8.0), open_).endswith(f" Nothing is guaranteed against: {who(SERVER)}.")
 
 
 def test_a_guarantee_above_20_promises_practically_nothing() -> None:
-    assert "at most 350 (guaranteed, which promises practically nothing)" in said(guarantee(344.5))
+    assert "at most 350, which promises practically nothing, for" in said(guarantee(344.5))
+
+
+def test_where_zero_out_and_replace_differ_both_are_named() -> None:
+    """A target of 8 for zero-out once read "at most 19.2" and nothing else."""
+    both = [guarantee(8.0), guarantee(19.15, adjacency="replace")]
+    verdict = judge(both)
+    assert flat(sentences.headline(verdict)).endswith(
+        "ε is at most 8 for whether a client sent a given update and at most 19.2 for which of two "
+        "given updates a client sent, under 1 stated assumption."
+    )
+    assert flat(sentences.upper_end(verdict)) == (
+        "Guaranteed at δ = 1e-05 for a client (zero-out and replace)."
+    )
+    leak = bound(2.0, threat_model=SERVER)
+    assert flat(sentences.upper_end(judge([*both, leak]))) == (
+        "Guaranteed: ε ≤ 8 (zero-out) and ε ≤ 19.2 (replace) at δ = 1e-05 for a client against: "
+        "outsider, noised sums, under 1 stated assumption."
+    )
+
+
+def test_a_guarantee_for_some_attackers_is_not_said_of_all() -> None:
+    open_ = guarantee(math.inf, threat_model=SERVER)
+    words = flat(sentences.protection(judge([guarantee(8.0), open_])))
+    assert "is limited by a guarantee, but not for every attacker; no audit tried it" in words
+
+
+def test_nothing_conditional_and_no_estimate_leads() -> None:
+    for found in (finding(value=3.0, null_band=(0.1, 0.5)), conditional(9.0)):
+        assert said(found).startswith("No leak is proven, and nothing is guaranteed. ")
+        words = flat(sentences.protection(judge([found])))
+        assert words == "In data-protection terms: singling out a client is suspected; not proven."
+
+
+def test_a_proven_epsilon_near_0_is_not_read_as_success() -> None:
+    """ε ≥ 0.057, an attacker that is 51.4 % sure, was once "a client can be singled out"."""
+    second = flat(sentences.protection(judge([bound(0.057)])))
+    assert "singling out a client beats guessing; shown" in second
+    assert "guessing" not in sentences.protection(judge([bound(21.0)]))
 
 
 def test_what_is_only_suspected_is_not_said_as_proven() -> None:
     words = said(finding(value=3.0, null_band=(0.1, 0.5)))
-    assert words.startswith(
-        "A leak is suspected, not proven: anyone who sees every model may tell "
-    )
-    assert words.endswith("(ε ≈ 3). Nothing is guaranteed.")
-    words = said(conditional(9.0))
-    assert words.startswith(
-        f"A leak is shown under a condition only: if {Assumption.INDEPENDENT_SCORES.sentence}, "
-    )
+    assert "One is suspected: anyone who sees every model may tell " in words
+    assert words.endswith("(ε ≈ 3).")
+    start = "There is one under a condition: "
+    assert f"{start}if {Assumption.INDEPENDENT_SCORES.sentence}, " in said(conditional(9.0))
 
 
 def test_nothing_shown_is_not_private() -> None:
@@ -134,13 +170,14 @@ def test_a_reconstruction_says_how_many_of_how_many() -> None:
         threat_model=replace(SERVER, participations=None),
     )
     assert said(rebuilt) == (
-        "A server that sees the sum of a round can rebuild training records: 3 of 3 originals "
-        "were recovered better than every stranger (99 % confidence)."
+        "A server that sees the sum of a round can rebuild training records: 3 of 3 fit what "
+        "was rebuilt better than any record that was not used (99 % confidence)."
     )
     # Beside another bound, with the confidence at which both hold.
     assert said(rebuilt, bound(9.0)) == said(rebuilt).replace("99 %", "94 %")
     assert flat(sentences.protection(judge([rebuilt]))) == (
-        "In data-protection terms: records can be reconstructed (99 % confidence)."
+        "In data-protection terms: reconstruction of clients' records is possible; shown against "
+        "records that were not used (99 % confidence)."
     )
 
 
@@ -154,10 +191,10 @@ def test_a_distorted_run_is_said_first() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (bound(2.0), "a client can be singled out; shown with artificial updates"),
-        (bound(2.0, unit="record"), "it can be inferred whether a record was used"),
+        (bound(2.0), "singling out a client beats guessing; shown with test updates"),
+        (bound(2.0, unit="record"), "inferring whether a record was used beats guessing"),
         (bound(2.0, holds="two updates"), "shown in trials that simulate a round"),
-        (guarantee(3.0), "singling out a client is limited by the guarantee; no audit showed"),
+        (guarantee(3.0), "singling out a client is limited by a guarantee; no audit tried it"),
         (bound(0.0), "nothing follows about singling out, membership or reconstruction"),
     ],
 )
@@ -169,12 +206,12 @@ def test_the_second_sentence_has_the_words_of_data_protection(found: Finding, wo
 
 def test_the_upper_end_names_whom_it_is_against_or_why_there_is_none() -> None:
     assert flat(sentences.upper_end(judge([guarantee(8.0)]))) == (
-        "Guaranteed: ε ≤ 8 at δ = 1e-05 for a client (zero-out) against: outsider, noised sums, "
-        "under 1 stated assumption."
+        "Guaranteed at δ = 1e-05 for a client (zero-out)."
     )
     server = guarantee(15.5, threat_model=replace(ANYONE, observer="server"))
-    words = flat(sentences.upper_end(judge([guarantee(8.0), server])))
-    assert words.startswith("The largest guarantee: ε ≤ 15.5 ")
+    leak = bound(2.0, threat_model=replace(SERVER, sees="updates"))
+    words = flat(sentences.upper_end(judge([guarantee(8.0), server, leak])))
+    assert words.startswith("The largest guarantee: ε ≤ 15.5 (zero-out) at δ = 1e-05 for a client ")
     nobody = judge([bound(1.0)])
     assert sentences.upper_end(nobody, adds_noise=False) == (
         "No upper bound: this run adds no noise."
@@ -241,7 +278,8 @@ def test_membership_and_a_client_that_stands_out_are_said_for_everybody() -> Non
         "Nothing is guaranteed against this attacker."
     )
     assert flat(sentences.protection(judge([told]))) == (
-        "In data-protection terms: it can be inferred whether a record was used (95 % confidence)."
+        "In data-protection terms: inferring whether a record was used beats guessing "
+        "(95 % confidence)."
     )
     alone = bound(1.0, quantity="clients that stand out", facts={"client": 3}, **test)
     assert said(replace(alone, unit="client", threat_model=SERVER)).startswith(
@@ -251,9 +289,7 @@ def test_membership_and_a_client_that_stands_out_are_said_for_everybody() -> Non
 
 
 def test_the_accuracy_that_a_protection_may_have_cost_is_said() -> None:
-    assert sentences.utility(judge([guarantee(8.0)], accuracy=0.2619)) == (
-        "The last model's accuracy is 0.262."
-    )
+    assert sentences.utility(judge([guarantee(8.0)], accuracy=0.2619)) == ("Model accuracy: 0.262.")
     assert sentences.utility(judge([guarantee(8.0)])) == ""
 
 

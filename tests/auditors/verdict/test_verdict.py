@@ -12,6 +12,7 @@ import pytest
 from leakmeter.auditors import ThreatModel
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import RunWarning
+from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.order import Question
 from leakmeter.auditors.verdict.verdict import Verdict, is_beyond, judge
 from leakmeter.fl_app.report.judge.of_run import verdict_of
@@ -142,7 +143,7 @@ def test_of_several_guarantees_that_cover_a_bound_the_smallest_is_its_other_end(
         assert (row.low, row.high) == (2.0, 3.0)
     # In five rounds, only the second price is about it.
     five = bound(4.0, threat_model=replace(CANARY, participations=5))
-    assert ends(judge([five, own, often])) == [(4.0, 8.0)]
+    assert ends(judge([five, own, often])) == [(4.0, 8.0), (0.0, 3.0)]
 
 
 def test_for_more_rounds_than_it_is_priced_for_a_guarantee_covers_nothing() -> None:
@@ -274,3 +275,29 @@ def test_the_verdict_as_data_has_its_headline_and_whose_bounds_its_rows_are() ->
     assert data["rows"][1]["shown"]["attacker"]["sees"] == "final model"
     assert data["rows"][1]["at_most"]["epsilon"] == "inf"
     assert data["rows"][1]["at_most"]["assumptions"] == [Assumption.EQUAL_WEIGHTS]
+
+
+def test_the_price_of_clients_is_not_hidden_behind_that_of_canaries_that_play_more_often() -> None:
+    """Clients in one round, canaries in five: the row once had the price of five alone."""
+    own, often = (
+        guarantee(price, threat_model=replace(ANYONE, participations=rounds))
+        for price, rounds in ((91.8, 1), (344.5, 5))
+    )
+    shown = bound(206.8, threat_model=replace(CANARY, participations=5))
+    rows = {
+        (row.attacker.sees, row.attacker.participations): (row.low, row.high, labels.tells(row))
+        for row in judge([own, often, shown]).rows
+    }
+    assert rows == {
+        ("noised sum", 1): (0.0, 91.8, "if an update was sent, 1 round"),
+        ("noised sum", 5): (206.8, 344.5, "if an update was sent, 5 rounds"),
+        ("all models", 5): (206.8, 344.5, "if an update was sent"),
+    }
+    [row] = judge([often]).rows
+    assert labels.tells(row) == "if an update was sent"
+    assert "at most 92, which promises practically nothing, for whether a client sent a given " in (
+        sentences.headline(judge([own, often]))
+    )
+    assert sentences.upper_end(judge([own, often])).endswith(
+        "(zero-out, 1 round and zero-out, 5 rounds)."
+    )

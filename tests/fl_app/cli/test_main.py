@@ -26,6 +26,7 @@ from leakmeter.strategies.secure_sum.exchange import Exchange
 from tests.helpers.numbers import first_fast
 from tests.helpers.processes import run_copies
 from tests.helpers.project import ROOT
+from tests.helpers.reports import write_report
 
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
 HEAVY |= {"matplotlib"}
@@ -311,10 +312,20 @@ def test_help_and_mistakes_import_nothing_heavy() -> None:
         assert not modules & HEAVY, done.args
 
 
-def test_a_terminal_without_greek_letters_shows_question_marks() -> None:
+def test_a_terminal_without_greek_letters_gets_words() -> None:
     done = run(str(ROOT / "run_sim.py"), "--help", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
-    assert "? of every (?, ?) reported" in done.stdout
+    assert "delta of every (eps, delta) reported" in done.stdout
+
+
+def test_the_gate_of_a_terminal_without_greek_letters_has_words(tmp_path: Path) -> None:
+    """It once printed "? ? 0.949"."""
+    write_report(tmp_path / "run")
+    words = ("gate", str(tmp_path / "run"), "--max-epsilon", "0.1", "--format", "text")
+    done = run(str(ROOT / "run_sim.py"), *words, PYTHONIOENCODING="ascii")
+    assert done.returncode in (3, 4), done.stderr
+    assert "eps at delta = " in done.stdout
+    assert "?" not in done.stdout
 
 
 @pytest.mark.parametrize("command", [[], ["run"]], ids=["default", "run"])

@@ -200,7 +200,7 @@ def test_each_attacker_has_one_block_with_both_ends() -> None:
 def test_a_conditional_bound_is_printed_with_its_condition() -> None:
     text = " ".join(summary(bound(assumptions=(Assumption.INDEPENDENT_SCORES,))).split())
     assert f"if {Assumption.INDEPENDENT_SCORES.sentence}: ε ≥ 1.23" in text
-    assert text.startswith("VERDICT A leak is shown under a condition only: if ")
+    assert text.startswith("VERDICT No leak is proven, and nothing is guaranteed. There is one ")
     assert " see details no bound conditional " in text  # no number without its condition
     line = RoundLine(1, 4, {}, (bound(server_round=1, assumptions=("all is well",)),))
     file = io.StringIO()

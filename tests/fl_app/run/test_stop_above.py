@@ -14,6 +14,7 @@ import pytest
 
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
@@ -186,3 +187,18 @@ def test_a_run_without_canaries_has_its_bounds(
     assert main([*tiny, *given, "--rounds", "2", "--out", str(tmp_path / "run")]) == 0
     report = report_of(tmp_path / "run")
     assert report["verdict"]["confidence"] >= 0.95 - 1e-9
+
+
+@pytest.mark.parametrize("bounds", ["split", "anytime"])
+@pytest.mark.parametrize("auditor", AUDITORS)
+def test_no_auditor_needs_canaries_without_saying_so(
+    tiny: list[str],
+    tmp_path: Path,
+    bounds: str,
+    auditor: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["--auditors", auditor, "--bounds", bounds, "--canary-seats", "0", "--noise", "none"]
+    code = main([*tiny, *given, "--rounds", "1", "--epochs", "1", "--out", str(tmp_path / "run")])
+    said = capsys.readouterr()
+    assert code == 0 or (code == 2 and said.err.startswith("error: --"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,11 @@ def test_the_first_screen_has_verdict_attackers_facts_and_actions(
     )
     sizes = [float(width.rstrip("%")) for width in order]
     assert sizes == sorted(sizes, reverse=True)  # the worst first
+    ticks = window.run(
+        "return [...document.querySelectorAll('.scale')[0].children].map((one) => {"
+        "const box = one.getBoundingClientRect(); return [box.left, box.right]})"
+    )
+    assert all(b[0] - a[1] >= 4 for a, b in pairwise(ticks)), ticks  # "90 %99 %" is no scale
     opened = window.run("return document.querySelectorAll('details[open]').length")
     assert opened == 0
 

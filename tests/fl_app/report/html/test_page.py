@@ -178,6 +178,10 @@ def test_each_epsilon_is_on_the_first_screen_once(tmp_path: Path) -> None:
     words = first_screen(foreign(tmp_path / "bounded", finding(**promise), weak))
     assert (words.count("7.9"), words.count("0.2 ")) == (1, 1)
     assert words.count("guaranteed, as above") == 2
+    # Of two guarantees in the headline, "as above" would not say which.
+    more = finding(**promise | {"value": 19.2, "adjacency": "replace"})
+    words = first_screen(foreign(tmp_path / "both", finding(**promise), more, weak))
+    assert (words.count("guaranteed ε ≤ 7.9"), words.count("guaranteed ε ≤ 19.2")) == (1, 1)
 
 
 def test_bits_are_folded_on_the_first_screen(tmp_path: Path) -> None:
