@@ -54,9 +54,7 @@ def check_resumed(folder: Path, tiny: list[str], whole: Path) -> None:
         assert main(["--resume", str(run)]) == 0
     else:
         assert main(["--resume", str(run)]) == 2
-        for name in run.glob("*"):
-            name.unlink()
-        assert main(words(tiny, folder)) == 0
+        assert main(words(tiny, folder)) == 0  # the same command, with nothing deleted
     assert report(folder) == report(whole)
     assert counted(folder) == counted(whole)
 
