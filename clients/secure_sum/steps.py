@@ -5,7 +5,7 @@ handles two messages at the same time would start both from the same state and a
 has one file whose name is the last step, and a step renames it: of two requests that start from the
 same step one renames the file, the other finds it gone and looks again.
 
-Renaming needs no lock. It is atomic on every system, also on network drives without a lock service,
+Renaming needs no lock. It is atomic within a file system, also on one without a lock service,
 and a process that is killed leaves nothing locked.
 """
 
@@ -15,9 +15,9 @@ import os
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from leakmeter.clients.secure_sum.keys import Session
 
@@ -33,12 +33,11 @@ class StepTakenError(ValueError):
     """This step was taken before, perhaps a moment ago by another process of this node."""
 
 
-@dataclass(frozen=True, order=True)
-class _Position:
+class _Position(NamedTuple):
     """A step of a run: later steps are larger."""
 
     server_round: int
-    index: int
+    at: int  # in `STAGES`
 
     @classmethod
     def of(cls, name: str) -> Self:
@@ -47,12 +46,9 @@ class _Position:
         return cls(int(server_round), STAGES.index(stage))
 
     @property
-    def stage(self) -> str:
-        return STAGES[self.index]
-
-    @property
     def name(self) -> str:
-        return f"{self.server_round}-{self.stage}"
+        """The file's name."""
+        return f"{self.server_round}-{STAGES[self.at]}"
 
 
 def take_once(folder: Path | None, session: Session, stage: str) -> None:
@@ -84,30 +80,28 @@ def take_once(folder: Path | None, session: Session, stage: str) -> None:
 def _advance(folder: Path, run: str, step: _Position) -> None:
     """Rename the run's file to this step, if it is after the last one."""
     for _ in range(_TRIES):
-        last = _last(folder, run)
-        if last is not None:
-            _check(step, last)
-            try:
-                (folder / run / last.name).rename(folder / run / step.name)
-            except FileNotFoundError:  # another process was faster: it may have taken this step
-                continue
+        if (last := _last(folder, run)) is None:
+            time.sleep(_PAUSE)
+            continue
+        _check(step, last)
+        with suppress(FileNotFoundError):  # another process was faster, perhaps with this step
+            (folder / run / last.name).rename(folder / run / step.name)
             return
-        time.sleep(_PAUSE)
-    raise StepTakenError(f"stage {step.stage!r} cannot be noted here: the last step is not clear")
+    words = "the last step is not clear"
+    raise StepTakenError(f"stage {STAGES[step.at]!r} cannot be noted here: {words}")
 
 
 def _last(folder: Path, run: str) -> _Position | None:
-    """Return the last step of a run; None while its file is being renamed."""
+    """Return the last step of a run; None while its file is being made or renamed."""
     try:
         names = os.listdir(folder / run)
     except FileNotFoundError:
         _begin(folder, run)
         return None
-    try:
+    with suppress(ValueError):
         # A listing during a rename may show both names or none.
         return _Position.of(names[0]) if len(names) == 1 else None
-    except ValueError:
-        return None
+    return None
 
 
 def _begin(folder: Path, run: str) -> None:
@@ -127,13 +121,12 @@ def _check(step: _Position, last: _Position) -> None:
     """Refuse a step that is not after the last one."""
     if step > last:
         return
-    if step.server_round < last.server_round:
-        raise StepTakenError(f"round must be {last.server_round} or later, got {step.server_round}")
+    number, stage = step.server_round, STAGES[step.at]
+    if number < last.server_round:
+        raise StepTakenError(f"round must be {last.server_round} or later, got {number}")
     if step == last:
-        raise StepTakenError(
-            f"stage {step.stage!r} comes once in round {step.server_round}, and has come"
-        )
+        raise StepTakenError(f"stage {stage!r} comes once in round {number}, and has come")
+    later = STAGES[last.at]
     raise StepTakenError(
-        f"stage {step.stage!r} comes before {last.stage!r}, which has come in round "
-        f"{step.server_round}"
+        f"stage {stage!r} comes before {later!r}, which has come in round {number}"
     )

@@ -265,8 +265,8 @@ def get_session(record: ConfigRecord) -> Session:
         RefusedError: The state is not whole.
     """
     with _own_state():
-        server_round, *_ = _four(record)
-        return Session(int(wire.get_text(record, "run")), server_round)
+        numbers: Any = record["numbers"]
+        return Session(int(wire.get_text(record, "run")), index(numbers[0]))
 
 
 def get_participant(record: ConfigRecord) -> Participant:
@@ -279,13 +279,6 @@ def get_participant(record: ConfigRecord) -> Participant:
         return _participant(record, dict(record))
 
 
-def _four(record: ConfigRecord) -> list[int]:
-    """Return round, own number, threshold and fewest survivors."""
-    numbers: Any = record["numbers"]
-    first, own, threshold, least = map(index, numbers)
-    return [first, own, threshold, least]
-
-
 def _participant(record: ConfigRecord, values: dict[str, Any]) -> Participant:
     if values["step"] not in get_args(Step):
         raise ValueError("step must be one of a participant")
@@ -295,7 +288,7 @@ def _participant(record: ConfigRecord, values: dict[str, Any]) -> Participant:
         if len(parts[0]) != KEY_BYTES:
             raise ValueError(f"secrets must have {KEY_BYTES} bytes each")
         secrets = ClientSecrets(KeyPair(parts[0], parts[1]), KeyPair(parts[2], parts[3]), parts[4])
-    _, number, threshold, least = _four(record)
+    _, number, threshold, least = map(index, values["numbers"])
     more: dict[str, Any] = {name: wire.get_bytes(record, name) for name in _TEXTS if name in values}
     more |= {n: _even(values["peers"], values[n]) for n in _BY_PEER if n in values}
     return Participant(
