@@ -90,7 +90,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .who > span { display: grid; grid-template-columns: auto 1fr; column-gap: .5rem; }
 .who .icon { color: var(--tone); margin-top: .2rem; } .who small { grid-column: 2; }
 .what strong { color: var(--tone); display: block; }
-.scale { width: 100%; height: 1.1rem; } .scale text { font-size: .74rem; }
+.scale { width: 100%; height: 1.1rem; }
 .bar { position: relative; height: .72rem; border-radius: 99px; background: var(--shade);
   overflow: hidden; display: block; }
 .bar svg { position: absolute; left: 0; top: 0; height: 100%; }
