@@ -125,6 +125,7 @@ class RunLog:
         warnings: Sequence[RunWarning] = (),
         *,
         schedules: Sequence[Schedule] = (),
+        more: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the report.
 
@@ -134,6 +135,7 @@ class RunLog:
             limitations: What auditors cannot see or show here.
             warnings: Reasons to doubt the run itself.
             schedules: Which rounds auditors looked at, of those that may skip some.
+            more: Fields of its own that an app adds.
         """
         rounds, path = read_rounds(self.folder), self.folder / REPORT
         listed = [finding for line in rounds for finding in line.pop("findings")]
@@ -151,6 +153,7 @@ class RunLog:
             "schedules": plain(schedules),
             "glossary": glossary(listed),
             "verdict": _verdict(findings, warnings, rounds),
+            **(more or {}),
         }
         # Piece by piece: the text of a long run takes several times the memory of its findings.
         encoder = json.JSONEncoder(indent=1, allow_nan=False)

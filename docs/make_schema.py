@@ -13,6 +13,7 @@ from typing import Any, Final, get_args
 
 from leakmeter.auditors.codec import DEFINITIONS, codec
 from leakmeter.fl_app.report.read import DERIVED, Report, Schema
+from leakmeter.strategies.accounting.ledger import Head
 
 FILE = Path(__file__).with_name("report.schema.json")
 # What the classes themselves check, for the schema: by class, then by field or items of a field.
@@ -52,6 +53,8 @@ def json_schema() -> dict[str, Any]:
         "type": "boolean",
         "description": "Whether it is a lower bound only if something holds that nobody checked.",
     }
+    # Not required: runs without a ledger have none.
+    schema["properties"]["ledger"] = json.loads(json.dumps(codec(Head).schema))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

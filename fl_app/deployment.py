@@ -144,7 +144,7 @@ def server_keys(config: Config, deployed: bool) -> TrustedKeys | None:
     """Return the server's list of clients, by which it leaves strangers out; None if none sign.
 
     Raises:
-        ConfigError: The run is signed, and there is no list.
+        ConfigError: The run is signed, and there is no list, or one of too few clients.
     """
     if config.secagg != "active":
         return None
@@ -157,7 +157,9 @@ def server_keys(config: Config, deployed: bool) -> TrustedKeys | None:
             "clients, where the server runs; or take secagg on"
         )
     try:
-        return TrustedKeys.of(path)
+        trusted = TrustedKeys.of(path)
+        trusted.check_enough()
+        return trusted
     except KeyFileError as error:
         raise ConfigError(f"{TRUSTED}: {error}") from None
 
@@ -165,9 +167,11 @@ def server_keys(config: Config, deployed: bool) -> TrustedKeys | None:
 @lru_cache(maxsize=8)
 def _loaded(own: Path, listed: Path) -> tuple[Identity, TrustedKeys]:
     try:
-        return Identity.load(own), TrustedKeys.of(listed)
+        identity, trusted = Identity.load(own), TrustedKeys.of(listed)
+        trusted.check_enough()
     except KeyFileError as error:
         raise ConfigError(str(error)) from None
+    return identity, trusted
 
 
 @lru_cache(maxsize=4096)

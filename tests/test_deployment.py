@@ -156,8 +156,6 @@ def test_signed_sums_run_on_separate_processes_with_keys_of_their_own(tmp_path: 
     (finding,) = [f for f in report(out)["findings"] if f["auditor"] == "secure-sum"]
     assert finding["threat_model"]["conduct"] == "active"
     assert finding["facts"] == {"rounds": 1, "abandoned": 0, "clients in the smallest sum": SIGNERS}
-    # Each step was noted beside the key, once.
-    stages = {"keys", "shares", "train", "survivors", "unmask"}
+    # The last step was noted beside the key, in the run's only file.
     for folder in keys[0]:
-        noted = [path.name for path in (folder / "steps").rglob("1-*")]
-        assert {name.removeprefix("1-") for name in noted} == stages
+        assert [path.name for path in (folder / "steps").rglob("*-*")] == ["1-unmask"]

@@ -76,6 +76,7 @@ class Audited(Wrapper):
         logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
         on_round: Called with the line of each finished round and the model after it, to keep a
             checkpoint. Unlike with a callback, what it raises ends the run.
+        on_report: Called before the report is written; returns fields to add to it.
 
     Example:
         strategy = Audited(FedAvg(), auditors=[OneShotCanaries(seats=2)], out="runs/mine")
@@ -84,6 +85,7 @@ class Audited(Wrapper):
 
     logs_verdict: bool = True
     on_round: OnRound | None = None
+    on_report: Callable[[], Mapping[str, Any]] | None = None
 
     # The first record's layout: FedAvg has turned integer arrays into floats since.
     _layout: Kept[Layout | None]
@@ -471,7 +473,9 @@ class Audited(Wrapper):
             for line in summary(self.verdict, self.failures):
                 _log.info("%s", line)
         if self._run_log is not None:
-            path = self._run_log.finish(final, *said, schedules=self._panel.schedules).resolve()
+            more = self.on_report() if self.on_report is not None else {}
+            schedules = self._panel.schedules
+            path = self._run_log.finish(final, *said, schedules=schedules, more=more).resolve()
             _log.info("Audit written to %s", path)
             _log.info("page: leakmeter report %s", path.parent)
             _log.info("details: leakmeter report --text %s", path.parent)

@@ -30,7 +30,14 @@ from leakmeter.auditors.audited_round import (
     SumObserver,
     unwatched,
 )
-from leakmeter.auditors.auditor import Project, RoundFacts, RoundView, UnableError, few_clients
+from leakmeter.auditors.auditor import (
+    DamagedError,
+    Project,
+    RoundFacts,
+    RoundView,
+    UnableError,
+    few_clients,
+)
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
@@ -203,8 +210,11 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
 
     def _proven(self, server_round: int | None = None) -> Finding:
         """Return what the rounds so far prove together."""
-        assert self._case is not None
-        assert self._game is not None
+        if self._case is None or self._game is None:  # every round that was played has both
+            raise DamagedError(
+                "the checkpoint has rounds of the transcript audit, but not which client they are "
+                "about: restore it, or start again"
+            )
         is_frozen = self.budget.mode == "frozen-models"
         claims = Claims(
             self.name,

@@ -34,12 +34,17 @@ from leakmeter.clients.secure_sum.keys import KEY_BYTES, Session
 
 SIGNATURE_BYTES = 64
 KEY_FILE = "identity.pem"
+LEAST_CLIENTS = 3  # with two, each knows the other's update from the sum
 _KIND = "leakmeter-ed25519"
 _LONGEST_NAME = 100
 
 
 class KeyFileError(ValueError):
     """A key, a list of keys or a file of theirs is not as it must be. The text says why."""
+
+
+class KeyExistsError(KeyFileError):
+    """There is a key already, and it was left as it is."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,8 @@ class Identity:
         """Make a new key in a folder, readable by its owner alone.
 
         Raises:
-            KeyFileError: There is a key already, or the folder cannot be written to.
+            KeyExistsError: There is a key already.
+            KeyFileError: The folder cannot be written to.
         """
         made, path = cls(Ed25519PrivateKey.generate(), folder), folder / KEY_FILE
         try:
@@ -84,9 +90,8 @@ class Identity:
             # Exclusively, so that no key is lost, not even to a process that does the same.
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise KeyFileError(
-                f"{path} exists and is not overwritten: others know this client by it; its public "
-                f"line is {cls.load(path).line}"
+            raise KeyExistsError(
+                f"{path} exists and is not overwritten: others know this client by it"
             ) from None
         except OSError as error:
             raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
@@ -152,6 +157,19 @@ class TrustedKeys:
     def __hash__(self) -> int:
         return hash(frozenset(self.names))
 
+    def check_enough(self) -> None:
+        """Raise if no secure sum can come about between the clients of this list.
+
+        Raises:
+            KeyFileError: The list is too short.
+        """
+        if len(self) < LEAST_CLIENTS:
+            raise KeyFileError(
+                f"trusted must have the public keys of at least {LEAST_CLIENTS} clients, as many "
+                f"as a secure sum needs; got {len(self)}. Add the line of each other client: its "
+                "owner prints it with leakmeter keys show DIR"
+            )
+
     @classmethod
     def of(
         cls, given: TrustedKeys | str | Path | Mapping[str, str] | Iterable[str | bytes]
@@ -183,7 +201,7 @@ class TrustedKeys:
         except OSError as error:
             raise KeyFileError(
                 f"{path} cannot be read: {error.strerror}; it must have the public line of each "
-                "client, which leakmeter keys new prints"
+                "client, which leakmeter keys show DIR prints"
             ) from None
         except UnicodeDecodeError:
             raise KeyFileError(

@@ -37,6 +37,7 @@ class SigningClient:
                 f"trusted must have this client's own line, {self.identity.line}: the others' "
                 "lists need it too"
             )
+        self.trusted.check_enough()
 
     def draw(
         self, policy: Policy, order: ConfigRecord, before: Participant

@@ -1,47 +1,132 @@
-"""Steps that a node takes once, whatever its memory says: compare-and-set with files.
+"""Steps that a node takes once, whatever its memory says: a counter per run that only advances.
 
 Flower hands a client its state at the start of a message and takes it back at the end. A node that
-handles two messages at the same time would start both from the same state and answer both. So a
-step leaves a file that is made exclusively: of two requests one makes it, the other is refused.
+handles two messages at the same time would start both from the same state and answer both. So a run
+has one file whose name is the last step, and a step renames it: of two requests that start from the
+same step one renames the file, the other finds it gone and looks again.
+
+Renaming needs no lock. It is atomic within a file system, also on one without a lock service,
+and a process that is killed leaves nothing locked.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from leakmeter.clients.secure_sum.keys import Session
 
+# In the order in which they come; a sum without signatures has no draw and no survivors.
+STAGES = ("keys", "draw", "shares", "train", "survivors", "unmask")
 _FOLDER = "steps"
+_START = "0-unmask"  # before the first round
+_TRIES = 100  # each failed one means that another process has just advanced
+_PAUSE = 0.002  # seconds between two tries
 
 
 class StepTakenError(ValueError):
     """This step was taken before, perhaps a moment ago by another process of this node."""
 
 
+class _Position(NamedTuple):
+    """A step of a run: later steps are larger."""
+
+    server_round: int
+    at: int  # in `STAGES`
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Return the position that a file's name says."""
+        server_round, _, stage = name.partition("-")
+        return cls(int(server_round), STAGES.index(stage))
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{self.server_round}-{STAGES[self.at]}"
+
+
 def take_once(folder: Path | None, session: Session, stage: str) -> None:
-    """Note that a step is taken; the second time is refused.
+    """Note that a step is taken; a step that is not after the last one is refused.
 
     To be called when everything else was checked, and before anything is sent.
 
     Args:
         folder: The client's own; None notes nothing (simulations, where messages come in turn).
-        session: Run and round.
-        stage: Which step.
+        session: Run and round. Rounds of a run only go forward.
+        stage: Which step. Each comes once in a round, in the order of `STAGES`.
 
     Raises:
-        StepTakenError: It was taken before, or cannot be noted.
+        StepTakenError: It was taken before, comes too late, or cannot be noted.
     """
     if folder is None:
         return
-    path = folder / _FOLDER / str(session.run) / f"{session.server_round}-{stage}"
+    if stage not in STAGES:
+        raise StepTakenError(f"stage must be {', '.join(STAGES)}, got {stage!r}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        raise StepTakenError(
-            f"stage {stage!r} comes once in round {session.server_round}, and has come"
-        ) from None
+        _advance(
+            folder / _FOLDER, str(session.run), _Position.of(f"{session.server_round}-{stage}")
+        )
     except OSError as error:
         # No path: the text travels to the server.
         raise StepTakenError(f"stage {stage!r} cannot be noted here: {error.strerror}") from None
+
+
+def _advance(folder: Path, run: str, step: _Position) -> None:
+    """Rename the run's file to this step, if it is after the last one."""
+    for _ in range(_TRIES):
+        if (last := _last(folder, run)) is None:
+            time.sleep(_PAUSE)
+            continue
+        _check(step, last)
+        with suppress(FileNotFoundError):  # another process was faster, perhaps with this step
+            (folder / run / last.name).rename(folder / run / step.name)
+            return
+    words = "the last step is not clear"
+    raise StepTakenError(f"stage {STAGES[step.at]!r} cannot be noted here: {words}")
+
+
+def _last(folder: Path, run: str) -> _Position | None:
+    """Return the last step of a run; None while its file is being made or renamed."""
+    try:
+        names = os.listdir(folder / run)
+    except FileNotFoundError:
+        _begin(folder, run)
+        return None
+    with suppress(ValueError):
+        # A listing during a rename may show both names or none.
+        return _Position.of(names[0]) if len(names) == 1 else None
+    return None
+
+
+def _begin(folder: Path, run: str) -> None:
+    """Make the run's folder with its file in it, both at once: of two processes one succeeds."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".", dir=folder))
+    try:
+        (made / _START).touch(mode=0o600)
+        made.rename(folder / run)
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        if not (folder / run).is_dir():
+            raise
+
+
+def _check(step: _Position, last: _Position) -> None:
+    """Refuse a step that is not after the last one."""
+    if step > last:
+        return
+    number, stage = step.server_round, STAGES[step.at]
+    if number < last.server_round:
+        raise StepTakenError(f"round must be {last.server_round} or later, got {number}")
+    if step == last:
+        raise StepTakenError(f"stage {stage!r} comes once in round {number}, and has come")
+    later = STAGES[last.at]
+    raise StepTakenError(
+        f"stage {stage!r} comes before {later!r}, which has come in round {number}"
+    )

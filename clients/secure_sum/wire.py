@@ -7,7 +7,9 @@ Whatever a record should not hold is refused: it comes from the other side of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import index
 from typing import Any, get_args
 
 import numpy as np
@@ -243,37 +245,72 @@ def put_participant(participant: Participant) -> ConfigRecord:
     return ConfigRecord(values)
 
 
+@contextmanager
+def _own_state() -> Iterator[None]:
+    """Refuse a state that is not as `put_participant` writes it, perhaps of another release."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        # Nothing of the state: it holds secrets, and the text travels to the server.
+        raise RefusedError(
+            "this client's own state of the secure sum is not whole, or another release wrote it; "
+            "start the run again"
+        ) from None
+
+
 def get_session(record: ConfigRecord) -> Session:
-    """Return the run and the round that a client's state belongs to."""
-    numbers = record["numbers"]
-    assert isinstance(numbers, list)
-    return Session(int(wire.get_text(record, "run")), int(numbers[0]))
+    """Return the run and the round that a client's state belongs to.
+
+    Raises:
+        RefusedError: The state is not whole.
+    """
+    with _own_state():
+        numbers: Any = record["numbers"]
+        return Session(int(wire.get_text(record, "run")), index(numbers[0]))
 
 
 def get_participant(record: ConfigRecord) -> Participant:
-    """Return the participant that `put_participant` was given."""
-    values: dict[str, Any] = dict(record)
-    assert values["step"] in get_args(Step)
+    """Return the participant that `put_participant` was given.
+
+    Raises:
+        RefusedError: The state is not whole.
+    """
+    with _own_state():
+        return _participant(record, dict(record))
+
+
+def _participant(record: ConfigRecord, values: dict[str, Any]) -> Participant:
+    if values["step"] not in get_args(Step):
+        raise ValueError("step must be one of a participant")
     secrets = None
     if "secrets" in values:
-        parts = _parts(range(5), values["secrets"])
+        parts = _even(range(5), values["secrets"])
+        if len(parts[0]) != KEY_BYTES:
+            raise ValueError(f"secrets must have {KEY_BYTES} bytes each")
         secrets = ClientSecrets(KeyPair(parts[0], parts[1]), KeyPair(parts[2], parts[3]), parts[4])
-    _, number, threshold, least = values["numbers"]
-    more: dict[str, Any] = {name: values[name] for name in _TEXTS if name in values}
-    more |= {n: _parts(values["peers"], values[n]) for n in _BY_PEER if n in values}
+    _, number, threshold, least = map(index, values["numbers"])
+    more: dict[str, Any] = {name: wire.get_bytes(record, name) for name in _TEXTS if name in values}
+    more |= {n: _even(values["peers"], values[n]) for n in _BY_PEER if n in values}
     return Participant(
         session=get_session(record),
         number=number,
         step=values["step"],
         secrets=secrets,
         threshold=threshold,
-        own_shares=values.get("own-shares", b""),
+        own_shares=wire.get_bytes(record, "own-shares") if "own-shares" in values else b"",
         least=least,
-        drawn=_parts(values["drawn"], values["keys"]) if "drawn" in values else {},
-        seats=tuple(values.get("seats", ())),
-        alive=tuple(values.get("alive", ())),
+        drawn=_even(values["drawn"], values["keys"]) if "drawn" in values else {},
+        seats=tuple(map(index, values.get("seats", ()))),
+        alive=tuple(map(index, values.get("alive", ()))),
         **more,
     )
+
+
+def _even(numbers: Sequence[int], data: bytes) -> dict[int, bytes]:
+    """Return number to its part of the data, which must be that of all of them."""
+    if len(data) % len(numbers) or not data:
+        raise ValueError(f"there must be {len(numbers)} equal parts")
+    return _parts([index(number) for number in numbers], data)
 
 
 def _parts(numbers: Sequence[int], data: bytes) -> dict[int, bytes]:

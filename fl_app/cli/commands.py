@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leakmeter.fl_app.cli.run import add_address, add_setting, check_port, given_settings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.settings import ENGINES
+
+if TYPE_CHECKING:
+    from leakmeter.clients.secure_sum.signing import Identity
 
 # The experiments are no part of an installation. A checkout has them in examples/papers, and offers
 # them under this name.
@@ -33,6 +38,8 @@ _KEYS_EXAMPLES = """\
 examples:
   %(prog)s new ~/.leakmeter
       make a key and print its public line
+  %(prog)s show ~/.leakmeter
+      print the public line of a key
   %(prog)s list trusted.txt
       check a list of public lines
 """
@@ -268,17 +275,28 @@ def _watch(arguments: argparse.Namespace) -> int:
 def set_up_keys(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.description, parser.epilog = _KEYS, _KEYS_EXAMPLES
-    actions = parser.add_subparsers(required=True, metavar="new | list")
+    actions = parser.add_subparsers(required=True, metavar="new | show | list")
     new = actions.add_parser(
         "new",
         prog=f"{parser.prog} new",
         help="make a client's key",
-        description="Makes a key that only its owner can read, and prints its public line.",
+        description="Makes a key that only its owner can read, and prints its public line. A key "
+        "that exists is kept: then its line is printed.",
         allow_abbrev=False,
     )
     new.add_argument("folder", metavar="DIR", help="folder for the key; made if missing")
     new.add_argument("--name", default="", help="name to print on the public line")
     new.set_defaults(call=_make_key)
+    show = actions.add_parser(
+        "show",
+        prog=f"{parser.prog} show",
+        help="print the public line of a key",
+        description="Prints the public line of a client's key.",
+        allow_abbrev=False,
+    )
+    show.add_argument("folder", metavar="DIR", help="folder of the key, or its file")
+    show.add_argument("--name", default="", help="name to print on the public line")
+    show.set_defaults(call=_show_key)
     listed = actions.add_parser(
         "list",
         prog=f"{parser.prog} list",
@@ -291,25 +309,60 @@ def set_up_keys(parser: argparse.ArgumentParser) -> None:
 
 
 def _make_key(arguments: argparse.Namespace) -> int:
-    """Make a key and print its public line."""
-    from leakmeter.clients.secure_sum.signing import Identity, KeyFileError, public_line
+    """Make a key, or keep the one that exists, and print its public line."""
+    from leakmeter.clients.secure_sum.signing import Identity, KeyExistsError, KeyFileError
 
+    folder = _key_folder(arguments, "new")
+    try:
+        identity = Identity.create(folder)
+    except KeyExistsError as kept:
+        code = _show_key(arguments)
+        # Not on standard output, which may be appended to a list.
+        print(f"kept: {kept}", file=sys.stderr)
+        return code
+    except KeyFileError as error:
+        raise ConfigError(str(error)) from None
+    return _print_line(identity, arguments.name)
+
+
+def _show_key(arguments: argparse.Namespace) -> int:
+    """Print the public line of a key that exists."""
+    from leakmeter.clients.secure_sum.signing import Identity, KeyFileError
+
+    try:
+        identity = Identity.load(_key_folder(arguments, "show"))
+    except KeyFileError as error:
+        raise ConfigError(str(error)) from None
+    return _print_line(identity, arguments.name)
+
+
+def _key_folder(arguments: argparse.Namespace, action: str) -> Path:
+    """Return the folder that was typed; raise if it or the name for the line cannot be."""
     name = arguments.name
     if name != " ".join(name.split()) or not name.isprintable() or len(name) > 100:
         raise ConfigError(f"--name must be one line of at most 100 characters, got {name!r}")
     if not arguments.folder.strip():  # such as a variable of the shell that is not set
-        raise ConfigError("keys new must be given a folder, got an empty name; try ~/.leakmeter")
-    try:
-        identity = Identity.create(Path(arguments.folder).expanduser())
-    except KeyFileError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(
+            f"keys {action} must be given a folder, got an empty name; try ~/.leakmeter"
+        )
+    return Path(arguments.folder).expanduser()
+
+
+def _print_line(identity: Identity, name: str) -> int:
+    from leakmeter.clients.secure_sum.signing import public_line
+
     print(public_line(identity.public, name))
     return 0
 
 
 def _check_list(arguments: argparse.Namespace) -> int:
     """Check a list and print who is on it."""
-    from leakmeter.clients.secure_sum.signing import KeyFileError, TrustedKeys, public_line
+    from leakmeter.clients.secure_sum.signing import (
+        LEAST_CLIENTS,
+        KeyFileError,
+        TrustedKeys,
+        public_line,
+    )
 
     try:
         trusted = TrustedKeys.of(Path(arguments.file))
@@ -318,6 +371,7 @@ def _check_list(arguments: argparse.Namespace) -> int:
     for key, name in trusted.names.items():
         print(public_line(key, name))
     count = len(trusted)
-    few = "; a secure sum needs at least 3 clients" if count < 3 else ""
+    is_short = count < LEAST_CLIENTS
+    few = f"; a secure sum needs at least {LEAST_CLIENTS} clients" if is_short else ""
     print(f"{count} client{'' if count == 1 else 's'}{few}")
     return 0 if count else 1

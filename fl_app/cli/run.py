@@ -39,7 +39,7 @@ _USAGE = """\
        %(prog)s reproduce NAME
        %(prog)s replay RUN --auditors NAMES [settings]
        %(prog)s watch DIR
-       %(prog)s keys new DIR
+       %(prog)s keys new|show DIR
        %(prog)s completion bash|zsh|fish"""
 _DESCRIPTION = """\
 Trains a model with simulated clients and measures what the training leaks.

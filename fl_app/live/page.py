@@ -7,6 +7,7 @@ has changed, and then exchanges the content of `main`. Place, open folds and foc
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,11 +189,12 @@ class LiveFolder:
         run = read_run(self.path) if self.has_run else empty
         if not (run.rounds or run.is_finished):
             return self._saying(FIRST, live)
-        return page([replace(run, is_running=self.is_running)], live=live)
+        failures = tuple(map(self._without_place, run.failures))
+        return page([replace(run, is_running=self.is_running, failures=failures)], live=live)
 
     def excuse(self, error: ConfigError) -> str:
         """Return a page that says why there is none yet, and asks again."""
-        return self._saying(str(error), self._live(""))
+        return self._saying(self._without_place(str(error)), self._live(""))
 
     def check(self) -> None:
         """Refuse what cannot become the folder of a run.
@@ -220,6 +222,12 @@ class LiveFolder:
         """Whether a process seems to add to it: the next round is not long overdue."""
         progress = None if self.is_finished else self._progress()
         return progress is not None and not progress.is_overdue(time.time())
+
+    def _without_place(self, words: str) -> str:
+        """Return an error without where the folder is: whoever reads the page may be anybody."""
+        for place in (self.path.absolute(), self.path.resolve()):
+            words = words.replace(f"{place}{os.sep}", "").replace(str(place), place.name)
+        return words
 
     def _saying(self, words: str, live: Live) -> str:
         return document(self.path.name, self.path.name, Markup("<p>{}</p>").format(words), live)

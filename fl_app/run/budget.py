@@ -5,9 +5,10 @@ Also: which run of the ledger a folder belongs to, and whether it is a copy.
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,9 @@ from pathlib import Path
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors import wording
+from leakmeter.auditors.codec import CodecError, codec
 from leakmeter.auditors.finding import Adjacency, Bound
-from leakmeter.auditors.run_log import HeldError, write_atomically
+from leakmeter.auditors.run_log import REPORT, HeldError, write_atomically
 from leakmeter.clients.secure_sum.quantise import CoarseError
 from leakmeter.fl_app.build.strategy import link, planned
 from leakmeter.fl_app.config.config import Config
@@ -24,13 +26,21 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.strategies import Noised
 from leakmeter.strategies.accounting.accountant import separation_of
-from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
+from leakmeter.strategies.accounting.ledger import (
+    Entry,
+    Head,
+    Ledger,
+    latest,
+    spent,
+    spent_amplified,
+)
 
 _log = logging.getLogger("flwr")
 
 _ANY: Adjacency = "add-remove"  # every release can be priced for it
 _WRITABLE = "make it a file that can be written, or name another with --ledger ledger.jsonl"
 _RUN = "ledger-run"  # the file of a run with its name in the ledger
+_MOST_REPORTS = 20  # reports that are compared with the ledger, the newest ones
 _SAME = 1 + 1e-9  # a cost that grew by more than this factor did not grow by rounding
 
 
@@ -45,6 +55,7 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
     plan = _planned(config, strategy, run or "planned")
     with _in_words(config):
         Ledger(Path(config.ledger)).check_writable()
+    _check_reports(config, folder)
     _check_excess(config, _entries(config, run), plan)
 
 
@@ -55,11 +66,13 @@ def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
     exceed the budget together, the second is refused.
 
     Raises:
-        ConfigError: The run would exceed the budget, the seed is used, the ledger is damaged, or
-            the folder is a copy of another one.
+        ConfigError: The run would exceed the budget, the seed is used, the ledger is damaged or
+            lacks lines that the report of an earlier run knows, or the folder is a copy of another
+            one.
     """
     if not config.ledger:
         return None
+    _check_reports(config, folder)
     run = run_name(folder)
     # A mark that differs between copies of a folder and stays the same for each.
     place = f"{(folder / _RUN).stat().st_ino}:{folder.resolve()}"
@@ -103,6 +116,15 @@ class Account:
         """Replace the plan by what was released."""
         if (released := self._released(strategy)) != self.entry:
             self._record(released)
+
+    def head(self, strategy: Strategy) -> Head | None:
+        """Settle and return the ledger's head for the report; None if it cannot be written."""
+        try:
+            self.settle(strategy)
+            with _in_words(self.config):
+                return Ledger(Path(self.config.ledger)).head()
+        except (OSError, ConfigError):  # `close` says why
+            return None
 
     def close(self, strategy: Strategy) -> str:
         """Settle and describe the ledger; a ledger that cannot be written keeps the plan."""
@@ -250,6 +272,45 @@ def _in_words(config: Config) -> Iterator[None]:
         raise ConfigError(
             f"--ledger must be a readable ledger, got {config.ledger}: {error}"
         ) from None
+
+
+def _check_reports(config: Config, folder: Path | None) -> None:
+    """Raise if the ledger lacks lines that the report of an earlier run knows.
+
+    A ledger that lost its end does not name the runs that it has lost. So reports are searched next
+    to the new run's folder and next to those that the ledger still names.
+    """
+    with _in_words(config):
+        ledger = Ledger(Path(config.ledger))
+        places = {entry.place.partition(":")[2] for entry in ledger.history() if entry.place}
+        known = [Path(place) for place in places] + ([] if folder is None else [folder.resolve()])
+        ledger.check(_heads_in_reports(ledger, {one.parent for one in known}))
+
+
+def _heads_in_reports(ledger: Ledger, homes: Collection[Path]) -> dict[str, Head]:
+    """Return what reports of runs in these folders know of the ledger, by the report's file."""
+    # Only runs with a ledger have this file, so other reports are not even opened.
+    reports = [
+        run.with_name(REPORT)
+        for home in homes
+        for run in home.glob(f"*/{_RUN}")
+        if run.with_name(REPORT).is_file()
+    ]
+    newest = sorted(reports, key=lambda one: one.stat().st_mtime)[-_MOST_REPORTS:]
+    heads = {str(report): _head_in(report, ledger) for report in newest}
+    return {source: head for source, head in heads.items() if head is not None}
+
+
+def _head_in(report: Path, ledger: Ledger) -> Head | None:
+    """Return what a report knows of this ledger; None if it is of another, or cannot be read."""
+    try:
+        values = json.loads(report.read_bytes())
+        if Path(values["config"]["ledger"]).resolve() != ledger.path:
+            return None
+        found: Head = codec(Head).read(values["ledger"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, CodecError):
+        return None  # a damaged report says nothing about the ledger
+    return found
 
 
 def known_name(folder: Path) -> str:

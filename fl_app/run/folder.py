@@ -41,6 +41,8 @@ _CANNOT_WRITE = {
 }
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
 _LOCK = ".lock"
+# What a run that was killed before its config.toml was whole may leave: nothing has run there.
+_LEFTOVERS = {_LOCK, "config.toml.partial", CALIBRATED, f"{CALIBRATED}.partial"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +96,12 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             # Two runs may have found the same folder empty.
-            if any(one.name != _LOCK for one in path.iterdir()):
+            if not _is_unused(path):
                 raise _taken(path)
             with folder.locked():
-                if any(one.name != _LOCK for one in path.iterdir()):
+                if not _is_unused(path):
                     raise _taken(path)
+                _clear(path)
                 # Whole files only, so that an incomplete one is never read.
                 if folder.config.target_epsilon:
                     found = f"noise-multiplier = {folder.config.noise_multiplier!r}\n"
@@ -115,7 +118,7 @@ class RunFolder:
         try:
             if not (path / "config.toml").is_file():
                 raise ConfigError(
-                    f"--resume must be the folder of a run with config.toml, got {path}"
+                    f"--resume must be the folder of a run with config.toml, got {path}{_fix(path)}"
                 )
             if (path / "report.json").exists():
                 raise ConfigError(
@@ -257,13 +260,29 @@ def check_free(path: Path) -> None:
     """Raise unless a run may begin in this folder: it must be new or empty."""
     path = expanded("--out", path)
     try:
-        is_free = not os.path.lexists(path) or (
-            path.is_dir() and all(one.name == _LOCK for one in path.iterdir())
-        )
+        is_free = not os.path.lexists(path) or (path.is_dir() and _is_unused(path))
     except (OSError, ValueError) as error:  # a folder that may not be entered, a zero byte
         raise ConfigError(f"--out must be writable, got {path}: {error}") from None
     if not is_free:
         raise _taken(path)
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether a folder is empty but for leftovers of a run that was killed before it began."""
+    return {one.name for one in path.iterdir()} <= _LEFTOVERS
+
+
+def _fix(path: Path) -> str:
+    """Return what to do with a folder that has no config.toml, as the end of a sentence."""
+    if not path.is_dir() or not _is_unused(path):
+        return ""
+    return f"; nothing has run there: start with --out {path}"
+
+
+def _clear(path: Path) -> None:
+    """Remove such leftovers: this run's settings replace them."""
+    for name in _LEFTOVERS - {_LOCK}:
+        (path / name).unlink(missing_ok=True)
 
 
 def _taken(path: Path) -> ConfigError:

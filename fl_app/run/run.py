@@ -6,6 +6,7 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from leakmeter.auditors import Audited, Auditor, StopAbove
 from leakmeter.auditors.auditor import DamagedError
+from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.run_log import RoundLine, write_atomically
@@ -198,11 +200,20 @@ def _audited(
     )
     audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
+    if account is not None:
+        audited.on_report = partial(_ledger_in_report, charges, account, strategy)
     audited.add_limitations(*_limitations(config, strategy))
     if kept is not None:
         with folder.taking_up("the audit's state"):  # each auditor checks its own
             audited.restore(kept.audit)
     return audited
+
+
+def _ledger_in_report(charges: Charges, account: Account, strategy: Strategy) -> dict[str, Any]:
+    """Settle the run and return the ledger's head, which later runs compare with the ledger."""
+    charges.close()
+    head = account.head(strategy)
+    return {} if head is None else {"ledger": plain(head)}
 
 
 def _limitations(config: Config, strategy: Strategy) -> Iterator[Limitation]:

@@ -8,8 +8,9 @@ cannot be composed.
 Lines are only appended. A run reserves its plan before it starts, and a later line of the same run
 replaces an earlier one. Each line contains the hash of everything before it, and a file `.head`
 next to the ledger has the number of lines and the hash of all of them. So the next reader notices a
-changed or removed line. This does not protect against somebody who wants to deceive: they can
-recompute all hashes.
+changed or removed line. Both files can lose their end together, for example to an old copy of the
+folder; so a run's report has the same two values (`Head`), and later runs compare them. This does
+not protect against somebody who wants to deceive: they can recompute all hashes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,6 +109,19 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Head:
+    """How a ledger began at some time; lines that were added later do not change it.
+
+    Attributes:
+        lines: How many lines it had.
+        hash: SHA-256 of these lines.
+    """
+
+    lines: int
+    hash: str
+
+
+@dataclass(frozen=True)
 class Ledger:
     """A file of entries, one per line; it need not exist yet.
 
@@ -136,6 +150,24 @@ class Ledger:
         """
         return self._read().entries
 
+    def head(self) -> Head:
+        """Return number and hash of all lines, to be kept elsewhere."""
+        found = self._read()
+        return Head(found.lines, found.digest)
+
+    def check(self, kept: Mapping[str, Head]) -> None:
+        """Raise if the ledger lacks lines that it had when somebody kept its head.
+
+        Args:
+            kept: What `head` has returned at some time, by where it was kept.
+
+        Raises:
+            ValueError: Lines were removed or changed since. The text says who knows it.
+        """
+        lines = [line + b"\n" for line in self._read().content.split(b"\n")[:-1]]
+        for source, head in kept.items():
+            self._check_head(head, lines, f" according to {source}")
+
     def record(self, entry: Entry) -> None:
         """Append the entry atomically; it replaces earlier ones of the same run."""
         self.update(lambda _: entry)
@@ -156,9 +188,9 @@ class Ledger:
                 write_atomically(self.path, before.content)
             line = json.dumps({**entry.to_json(), _PREVIOUS: before.digest}, allow_nan=False) + "\n"
             append_line(self.path, line)
-            head = {"lines": before.lines + 1, "hash": _digest(before.content + line.encode())}
+            head = Head(before.lines + 1, _digest(before.content + line.encode()))
             with suppress(OSError):  # a head that lags behind only knows fewer lines
-                write_atomically(self._head, json.dumps(head) + "\n")
+                write_atomically(self._head, json.dumps(asdict(head)) + "\n")
         return entry
 
     def check_writable(self) -> None:
@@ -185,8 +217,9 @@ class Ledger:
         if _is_whole(rest):  # only the line end is missing, so its cost counts
             lines.append(rest)
         entries = self._chained(lines)  # before the head, which cannot say which line it is
-        self._check_head(head, lines)
-        return _Content(b"".join(line + b"\n" for line in lines), bool(rest), entries)
+        ended = [line + b"\n" for line in lines]
+        self._check_head(head, ended)
+        return _Content(b"".join(ended), bool(rest), entries)
 
     def _chained(self, lines: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the lines, after checking the hash chain."""
@@ -219,31 +252,34 @@ class Ledger:
             "added"
         )
 
-    def _known(self) -> tuple[int, str]:
-        """Return the number of lines that the head knows, and their hash."""
+    def _known(self) -> Head:
+        """Return what the file next to the ledger knows of it."""
         if not self._head.exists():  # an earlier release, or a copy of the ledger alone
-            return 0, _digest(b"")
+            return Head(0, _digest(b""))
         try:
             head = json.loads(self._head.read_bytes())
-            return int(head["lines"]), str(head["hash"])
+            return Head(int(head["lines"]), str(head["hash"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             raise ValueError(
                 f"{self._head} is damaged; delete it if {self.path} is whole"
             ) from None
 
-    def _check_head(self, head: tuple[int, str], lines: Sequence[bytes]) -> None:
-        """Raise if the ledger does not begin with the lines that its head knows.
+    def _check_head(self, known: Head, lines: Sequence[bytes], source: str = "") -> None:
+        """Raise if the ledger does not begin with the lines that a head knows.
 
-        The lines are a chain here: those before the last one have not been changed.
+        The lines, with their ends, are a chain here: those before the last one have not been
+        changed.
         """
-        count, known = head
+        count = known.lines
         if len(lines) < count:
             raise ValueError(
-                f"{self.path} has {counted(len(lines), 'line')}, but had {count}: the last ones "
-                f"were removed; {_NEXT}"
+                f"{self.path} has {counted(len(lines), 'line')}, but had {count}{source}: the last "
+                f"ones were removed; {_NEXT}"
             )
-        if _digest(b"".join(line + b"\n" for line in lines[:count])) != known:
-            raise ValueError(f"line {count} of {self.path} was changed; {_NEXT}")
+        if _digest(b"".join(lines[:count])) != known.hash:
+            # With a head of another time, later lines may have been removed and written again.
+            which = f"one of lines 1 to {count}" if source and count > 1 else f"line {count}"
+            raise ValueError(f"{which} of {self.path} was changed{source}; {_NEXT}")
 
 
 @dataclass(frozen=True)

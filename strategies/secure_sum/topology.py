@@ -134,7 +134,9 @@ class Risks:
 
     def __post_init__(self) -> None:
         if self.trusted is not None:
-            object.__setattr__(self, "trusted", TrustedKeys.of(self.trusted))
+            trusted = TrustedKeys.of(self.trusted)
+            trusted.check_enough()
+            object.__setattr__(self, "trusted", trusted)
         if self.colluders is not None and self.colluders < 0:
             raise ValueError(f"colluders must be at least 0, got {self.colluders}")
 

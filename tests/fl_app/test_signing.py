@@ -54,7 +54,8 @@ def test_a_deployed_client_has_its_keys_from_its_node_or_its_machine(
 ) -> None:
     own = Identity.create(tmp_path / "key")
     trusted = tmp_path / "trusted.txt"
-    trusted.write_text(own.line)
+    others = [Identity.create(tmp_path / name).line for name in ("second", "third")]
+    trusted.write_text("\n".join([own.line, *others]))
     here = context(identity=str(tmp_path / "key"), trusted=str(trusted))
     # Also where the run's configuration, which comes from elsewhere, says nothing of signatures.
     for config in (ON, ACTIVE):
@@ -83,6 +84,20 @@ def test_missing_keys_are_named_with_what_to_do(
         server_keys(ACTIVE, True)
     with pytest.raises(ConfigError, match="cannot be read"):
         client_keys(ACTIVE, True, context(identity=str(tmp_path / "k"), trusted=str(tmp_path)))
+
+
+def test_a_list_of_too_few_clients_is_refused_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [Identity.create(tmp_path / name).line for name in ("own", "second")]
+    trusted = tmp_path / "trusted.txt"
+    trusted.write_text("\n".join(lines))
+    monkeypatch.setenv("LEAKMETER_TRUSTED", str(trusted))
+    words = r"trusted must have the public keys of at least 3 clients.* got 2\. .*keys show DIR"
+    with pytest.raises(ConfigError, match=f"LEAKMETER_TRUSTED: {words}"):
+        server_keys(ACTIVE, True)
+    with pytest.raises(ConfigError, match=words):
+        client_keys(ACTIVE, True, context(identity=str(tmp_path / "own")))
 
 
 def test_the_owner_of_a_deployed_client_may_insist_on_a_threshold() -> None:

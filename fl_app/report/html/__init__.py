@@ -5,7 +5,9 @@ This module puts it together; the others write one part each.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -28,8 +30,6 @@ from leakmeter.fl_app.report.read import Run, read_runs
 
 GENERATOR = "leakmeter report"
 _HEIGHT = 760  # pixels of the first screen
-# The browser itself refuses to fetch anything.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _READING = (
     f"ε {EPSILON[0].lower()}{EPSILON[1:]} Numbers of different attackers, units (client, record) "
     "or adjacencies are not comparable. A null band contains 90 % of what the method says without "
@@ -151,22 +151,36 @@ def document(
     folds: Sequence[Fold] = (),
 ) -> str:
     """Return a whole file: the first screen, the main figures, and what is folded below them."""
+    style = STYLE + (live.style if live else "")
+    script = SCRIPT + (live.script if live else "")
     text = render(
         _DOCUMENT,
-        policy=f"{_POLICY}; connect-src 'self'" if live else _POLICY,
+        policy=_policy(style, script, is_live=live is not None),
         generator=GENERATOR,
         title=title,
         name=name,
         first=first,
         main=_figures(main) if main else "",
         folds=folds,
-        style=Markup(STYLE + (live.style if live else "")),
-        script=Markup(SCRIPT + (live.script if live else "")),
+        style=Markup(style),
+        script=Markup(script),
         bar=live.bar if live else "",
         is_live=live is not None,
     )
     # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.
     return f"{text}\n".encode(errors="replace").decode()
+
+
+def _policy(style: str, script: str, *, is_live: bool) -> str:
+    """Return what the browser itself enforces: nothing is fetched, and nothing else is run.
+
+    Style and script are allowed by their hashes, so markup that got into the page by a mistake of
+    ours could neither run nor change how the page looks.
+    """
+    allowed = (b64encode(sha256(text.encode()).digest()).decode() for text in (style, script))
+    sheet, code = (f"'sha256-{one}'" for one in allowed)
+    own = "; connect-src 'self'" if is_live else ""
+    return f"default-src 'none'; style-src {sheet}; script-src {code}; img-src data:{own}"
 
 
 def _figures(found: Sequence[Figure]) -> Markup:

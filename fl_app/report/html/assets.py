@@ -90,19 +90,14 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .who > span { display: grid; grid-template-columns: auto 1fr; column-gap: .5rem; }
 .who .icon { color: var(--tone); margin-top: .2rem; } .who small { grid-column: 2; }
 .what strong { color: var(--tone); display: block; }
-.scale { position: relative; height: 1.1rem; }
-.scale span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
-.scale span:first-child { transform: none; }
-.scale span:last-child { transform: translateX(-100%); }
+.scale { width: 100%; height: 1.1rem; }
 .bar { position: relative; height: .72rem; border-radius: 99px; background: var(--shade);
   overflow: hidden; display: block; }
-.bar span { position: absolute; top: 0; bottom: 0; }
-.bar .shown { left: 0; background: var(--tone); border-radius: 99px; min-width: .3rem; }
+.bar svg { position: absolute; left: 0; top: 0; height: 100%; }
+.bar .shown { background: var(--tone); border-radius: 99px; min-width: .3rem; }
 .bar .open { opacity: .3; background: repeating-linear-gradient(115deg, var(--tone) 0 2px,
   transparent 2px 6px); }
-.bar .limit { width: 3px; margin-left: -3px; background: var(--ink); }
-.bar .guess { width: .6rem; margin-left: -.3rem; border: 2px solid var(--tone);
-  border-radius: 99px; background: var(--sheet); }
+.bar .limit { border-right: 3px solid var(--ink); }
 .actions ol { margin: .35rem 0 0; padding: 0; list-style: none; counter-reset: step; }
 .actions li { counter-increment: step; padding: .4rem 0 .4rem 1.9rem; position: relative;
   font-size: .88rem; line-height: 1.4; }
@@ -152,8 +147,9 @@ figure img { max-width: 100%; height: auto; image-rendering: pixelated; backgrou
 svg { display: block; overflow: visible; }
 svg text { font-size: 12px; fill: var(--soft); }  /* drawings are not scaled: see draw/layout.py */
 svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
-.chart, .strip { margin-left: var(--left); width: calc(100% - var(--left) - var(--right)); }
-.chart { margin-top: .6rem; max-width: 32rem; }
+.drawn { display: flex; margin-top: .6rem; } .drawn > svg { flex: none; }
+.drawn > .chart { flex: 1 1 0; min-width: 0; max-width: 32rem; }
+.strip { margin-left: 12px; width: calc(100% - 24px); }
 .plot path { vector-effect: non-scaling-stroke; }
 .grid { stroke: var(--rule); stroke-width: 1; }
 .axis { stroke: var(--soft); stroke-width: 1; fill: none; }
@@ -174,7 +170,7 @@ svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .15rem 1.1rem; padding: 0;
   margin: .5rem 0 0; font-size: .82rem; }
 .legend li { display: flex; align-items: center; gap: .45rem; }
-.legend svg { width: 30px; flex: none; }
+.legend svg { width: 30px; margin: 0; flex: none; }
 #tip { position: fixed; pointer-events: none; z-index: 2; background: var(--ink);
   color: var(--paper); font-size: .82rem; line-height: 1.4; padding: .4rem .65rem;
   border-radius: 6px; max-width: 20rem; }

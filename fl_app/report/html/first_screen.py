@@ -67,19 +67,20 @@ _TEMPLATE = """
 The auditors produced no findings about an attacker; this is not evidence of privacy.</p>
 {% elif rows %}<h2>Who can tell what, worst first</h2>
 <div class="row axis"><span class="who"></span>
-<span class="scale" aria-hidden="true">
-{% for at, name in ticks %}<span style="left:{{ at }}%">{{ name }}</span>{% endfor %}</span>
+<svg class="scale" aria-hidden="true">
+{% for at, name in ticks %}<text x="{{ at }}%" y="1em" text-anchor="
+{{ "start" if loop.first else "end" if loop.last else "middle" }}">{{ name }}</text>{% endfor %}
+</svg>
 <span class="what">{{ term("sure at least", "% sure") }}</span></div>
 <ul class="plain">
 {% for row in rows %}
 <li class="row {{ row.severity|tone }}"><span class="who"><span>{{ row.severity|icon }}
 <strong>{{ row.who }}</strong><small>{{ row.tells }}</small></span></span>
 <span class="bar" aria-hidden="true">
-<span class="open" style="left:{{ row.start }}%;right:{{ row.rest }}%"></span>
-{% if row.start %}<span class="shown{{ " saturated" if row.is_saturated }}"
- style="width:{{ row.start }}%"></span>{% endif %}
-{% if row.rest %}<span class="limit" style="left:{{ (100 - row.rest)|round(1) }}%"></span>
-{% endif %}</span>
+{% set end = (100 - row.rest)|round(1) %}<svg class="open" width="{{ end }}%"></svg>
+{% if row.start %}<svg class="shown{{ " saturated" if row.is_saturated }}"
+ width="{{ row.start }}%"></svg>{% endif %}
+{% if row.rest %}<svg class="limit" width="{{ end }}%"></svg>{% endif %}</span>
 <span class="what"><strong>{{ row.sure }}</strong><small>
 {% if row.size %}{{ term("ε") }}{{ row.size[1:] }} · {% endif %}
 {{ term(*row.strength) }}{{ row.level }}

@@ -48,11 +48,11 @@ _SHAPES: Final[dict[Marker, str]] = {
 DASH: Final = Markup('<span class="none">–</span>')
 
 # A chart, or a strip in a row of a table, which says the same in words. Only what is in `plot` is
-# stretched to the width of the card: see `draw.layout`.
+# stretched to the width of the card: see `draw.layout`. Sizes are attributes of SVG elements: the
+# page's policy allows no style outside its one sheet.
 _DRAWING = """
 <svg class="{{ "chart" if f else "strip" }}"{% if f %} id="{{ f.name }}"{% endif %}
- height="{{ d.height }}"{% if not f %} aria-hidden="true"{% endif %}
- style="--left:{{ d.left }}px;--right:{{ d.right }}px">
+ height="{{ d.height }}"{% if not f %} aria-hidden="true"{% endif %}>
 {% if f %}<g role="img" aria-labelledby="{{ f.name }}-title {{ f.name }}-desc">
 <title id="{{ f.name }}-title">{{ f.title }}</title><desc id="{{ f.name }}-desc">{{ f.text }}</desc>
 {% endif %}
@@ -76,13 +76,17 @@ _DRAWING = """
 <path class="mark" d="{{ shapes[one.marker] }}"/></svg>
 {% endfor %}{% if f %}</g>{% endif %}</svg>
 """
+_FRAMED = """
+<div class="drawn"><svg width="{{ d.left }}" height="1" aria-hidden="true"></svg>{{ drawing }}
+<svg width="{{ d.right }}" height="1" aria-hidden="true"></svg></div>
+"""
 _FIGURE = """
 <figure><{{ heading }}>{{ f.title }}</{{ heading }}>
 {% if f.sentence %}<p>{{ f.sentence }}</p>{% else %}
 {% if f.series|length > 1 %}<ul class="legend">
 {% for one in f.series %}<li>{{ one|swatch }}<span>{{ one.label }}</span></li>{% endfor %}</ul>
 {% endif %}
-{{ f|chart }}<figcaption>{{ f.caption }}</figcaption>
+{{ f|framed }}<figcaption>{{ f.caption }}</figcaption>
 {% if f.series %}<details><summary>Values</summary>
 <div class="scroll" tabindex="0" role="group" aria-label="Values of: {{ f.title }}">
 <table><caption>Values of: {{ f.title }}</caption>
@@ -113,7 +117,7 @@ def _compiled(template: str) -> Template:
 @cache
 def _environment() -> Environment:
     made = Environment(autoescape=True, undefined=StrictUndefined)
-    parts = (data, exact, exact_claim, command_line, with_code, icon, badge, tone, chart, swatch)
+    parts = (data, exact, exact_claim, command_line, with_code, icon, badge, tone, framed, swatch)
     made.filters.update({one.__name__: one for one in parts})
     made.globals.update(dash=DASH, labels=labels, meaning=meaning, wording=wording)
     return made
@@ -125,8 +129,13 @@ def figure(one: Figure, heading: str = "h3") -> Markup:
     return render(_FIGURE, f=one, heading=heading, has_band=has_band)
 
 
+def framed(one: Figure) -> Markup:
+    """Return the drawing of a figure, with room for its words on both sides."""
+    return render(_FRAMED, d=layout(one), drawing=chart(one))
+
+
 def chart(one: Figure) -> Markup:
-    """Return the drawing of a figure."""
+    """Return the drawing of a figure; its words reach into the margins."""
     return render(_DRAWING, f=one, d=layout(one), shapes=_SHAPES)
 
 

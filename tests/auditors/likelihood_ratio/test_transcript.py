@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio, check_auditor
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Project, RoundFacts, UnableError
+from leakmeter.auditors.auditor import DamagedError, Project, RoundFacts, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
 from leakmeter.auditors.likelihood_ratio.transcript_runs import HiddenCohorts
 from leakmeter.auditors.rng import stream as numbers
@@ -271,6 +271,20 @@ def test_it_resumes_bit_for_bit(mode) -> None:
     for r in (3, 4):
         resumed.observe(view_of(r))
     assert [f.to_json() for f in resumed.report()] == [f.to_json() for f in whole.report()]
+
+
+@pytest.mark.parametrize("name", ["case", "game"])
+def test_a_checkpoint_without_its_target_is_damaged_and_says_so(name) -> None:
+    budget = replace(QUICK, pilot=20, trials=40, mode="frozen-models")
+    ran, resumed = (
+        TranscriptLikelihoodRatio(DataSampler(), target=0, budget=budget) for _ in range(2)
+    )
+    for one in (ran, resumed):
+        one.begin(DIM, ROUNDS)
+    ran.observe(view_of(1))
+    resumed.restore({**ran.state(), name: None})
+    with pytest.raises(DamagedError, match="restore it, or start again"):
+        resumed.report()
 
 
 def test_whole_runs_of_a_run_killed_after_an_abandoned_last_round_are_not_lost() -> None:

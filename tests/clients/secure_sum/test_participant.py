@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -337,6 +338,41 @@ def test_nothing_secret_is_printed() -> None:
 def test_the_state_between_two_stages_survives_flowers_records() -> None:
     for client in (announced(4)[1], shared(4, 3)[0][1], uploaded(4, 3)[1]):
         assert get_participant(put_participant(client)) == client
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": "paused"},
+        {"step": 3},
+        {"run": "eleven"},
+        {"run": 11},
+        {"numbers": "4"},
+        {"numbers": [4, 1]},
+        {"numbers": [0.5, 1.0, 3.0, 2.0]},
+        {"secrets": b"short"},
+        {"secrets": b""},
+        {"peers": []},
+        {"peers": "2"},
+        {"held": b"x"},
+        {"own-shares": "text"},
+        {"digest": 5},
+    ],
+)
+def test_a_state_that_is_not_whole_is_refused_without_a_word_of_it(wrong: dict[str, Any]) -> None:
+    known = {k for one in (announced(4), uploaded(4, 3)) for k in put_participant(one[1])}
+    assert set(wrong) <= known
+    for client in (announced(4)[1], shared(4, 3)[0][1], uploaded(4, 3)[1]):
+        record = put_participant(client)
+        if not set(wrong) <= set(record):
+            continue
+        with pytest.raises(RefusedError, match="state of the secure sum is not whole") as caught:
+            get_participant(ConfigRecord({**record, **wrong}))
+        assert all(str(value) not in str(caught.value) for value in wrong.values() if value)
+    for missing in ("step", "run", "numbers"):
+        kept = {k: v for k, v in put_participant(announced(4)[1]).items() if k != missing}
+        with pytest.raises(RefusedError, match="start the run again"):
+            get_participant(ConfigRecord(kept))
 
 
 @settings(max_examples=num_examples(20), deadline=None)

@@ -101,6 +101,7 @@ def test_an_unreadable_list_is_refused(tmp_path: Path) -> None:
         ({"identity": ALICE}, "identity must come with trusted"),
         ({"trusted": BOTH}, "trusted must come with identity"),
         ({"identity": ALICE, "trusted": [BOB.line]}, "must have this client's own line"),
+        ({"identity": ALICE, "trusted": BOTH}, "trusted must have the public keys of at least 3"),
         ({"max_clip_range": 0.0}, "max_clip_range must be above 0"),
         ({"max_weight": -1.0}, "max_weight must be above 0"),
     ],

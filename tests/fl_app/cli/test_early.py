@@ -221,7 +221,7 @@ def test_bash_completes_options_and_values(capsys: pytest.CaptureFixture[str]) -
         "report reproduce replay",
         "mi-users",
         "transcript",
-        "new list",
+        "new show list",
     ]
 
 

@@ -23,11 +23,36 @@ def test_a_new_key_is_the_owners_alone_and_its_line_is_printed(
     (line,) = capsys.readouterr().out.splitlines()
     assert TrustedKeys.of([line]).names == {Identity.load(folder).public: "ward 3"}
     assert stat.S_IMODE((folder / "identity.pem").stat().st_mode) == 0o600
-    before = (folder / "identity.pem").read_bytes()
-    words = refused(["keys", "new", str(folder)], capsys)
-    assert "exists and is not overwritten" in words
-    assert f"its public line is {Identity.load(folder).line}" in words
+
+
+def test_a_key_that_exists_is_kept_and_its_line_is_printed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "keys"
+    assert main(["keys", "new", str(folder)]) == 0
+    line, before = capsys.readouterr().out, (folder / "identity.pem").read_bytes()
+    assert main(["keys", "new", str(folder)]) == 0
+    said = capsys.readouterr()
+    assert said.out == line
+    assert "exists and is not overwritten" in said.err
     assert (folder / "identity.pem").read_bytes() == before
+    (folder / "identity.pem").write_text("half of a key")
+    assert "must be an unencrypted PEM key" in refused(["keys", "new", str(folder)], capsys)
+
+
+def test_the_line_of_a_key_is_shown_with_any_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = Identity.create(tmp_path / "k").line
+    for given in (tmp_path / "k", tmp_path / "k" / "identity.pem"):
+        assert main(["keys", "show", str(given)]) == 0
+        assert capsys.readouterr().out == f"{line}\n"
+    assert main(["keys", "show", str(tmp_path / "k"), "--name", "ward 3"]) == 0
+    assert capsys.readouterr().out == f"{line} ward 3\n"
+    missing = refused(["keys", "show", str(tmp_path / "none")], capsys)
+    assert "cannot be read" in missing
+    assert "leakmeter keys new DIR" in missing
+    assert "got an empty name" in refused(["keys", "show", ""], capsys)
 
 
 def test_an_empty_name_of_a_folder_makes_no_key_here(
@@ -101,10 +126,11 @@ def test_a_name_that_would_break_the_line_is_refused(
     assert not (tmp_path / "k").exists()
 
 
-def test_help_says_what_the_two_actions_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_the_three_actions_are(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["keys", "--help"])
     said = capsys.readouterr().out
     assert " keys new ~" in said or " keys new " in said
+    assert " keys show " in said
     assert " keys list " in said
     assert "keys --help" in refused(["keys"], capsys)

@@ -27,6 +27,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.live.page import FIRST, LiveFolder, _words
 from leakmeter.fl_app.live.server import LiveServer, open_server, serving
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
+from tests.helpers.pages import check_policy
 from tests.helpers.project import ROOT
 
 
@@ -163,9 +164,28 @@ def test_a_damaged_file_is_a_sentence_on_a_page_that_asks_again(
     status, page = get(server, "/")
     assert status == 503
     assert said in page
+    assert f"{name}" in page
+    assert str(unfinished.parent) not in page  # the reader may be on another machine
     assert 'id="live" data-stamp=""' in page
     (unfinished / name).unlink()
     assert get(server, "/")[0] == 200
+
+
+def test_a_failure_on_the_page_names_no_folder_of_this_machine(
+    unfinished: Path, finished: Path
+) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    report["failures"] = [
+        f"auditor one-shot: cannot write {unfinished}/changes.f32 in {unfinished}"
+    ]
+    (unfinished / "report.json").write_text(json.dumps(report))
+    page = LiveFolder(unfinished).html()
+    assert "cannot write changes.f32 in run" in page
+    assert str(unfinished.parent) not in page
+
+
+def test_the_live_page_runs_its_own_script_and_style_and_no_other(server: LiveServer) -> None:
+    check_policy(get(server, "/")[1], "connect-src 'self'")
 
 
 def test_the_last_line_may_be_half_there(server: LiveServer, unfinished: Path) -> None:

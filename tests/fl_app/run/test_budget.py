@@ -340,6 +340,62 @@ def test_a_changed_ledger_ends_the_run_with_its_line(
     assert f"line 1 of {ledger} was changed, or a line before" in capsys.readouterr().err
 
 
+def test_an_end_removed_together_with_its_head_is_known_from_the_reports(
+    tiny: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    ledger, head = tmp_path / "l", tmp_path / "l.head"
+
+    def code(name: str, seed: int, *more: str) -> int:
+        out = ["--seed", str(seed), "--out", str(tmp_path / name)]
+        return main([*quick, "--ledger", str(ledger), *out, *more])
+
+    assert code("a", 0) == 0
+    early = [path.read_bytes() for path in (ledger, head)]
+    assert code("b", 1) == 0
+    whole = [path.read_bytes() for path in (ledger, head)]
+    kept = json.loads((tmp_path / "b" / "report.json").read_text())["ledger"]
+    assert kept == json.loads(whole[1])
+    # An old copy of both files, in which nothing contradicts itself.
+    for path, content in zip((ledger, head), early, strict=True):
+        path.write_bytes(content)
+    capsys.readouterr()
+    assert code("c", 2) == 2
+    said = capsys.readouterr().err
+    lines = early[0].count(b"\n")
+    assert f"has {lines} lines, but had {kept['lines']} according to {tmp_path}/b/report" in said
+    assert "restore the ledger from a backup" in said
+    assert not (tmp_path / "c").exists()
+    # Also where the run's line was taken out and others were added instead.
+    plan = Ledger(ledger).history()[-1]
+    for run in ("x", "y", "z"):
+        Ledger(ledger).record(replace(plan, run=run, seed=None))
+    assert code("c", 2) == 2
+    assert f"was changed according to {tmp_path}/b/report.json" in capsys.readouterr().err
+    # A run elsewhere: the folder of the first run, which the ledger names, leads to the second.
+    assert code("elsewhere/c", 2) == 2
+    assert "according to" in capsys.readouterr().err
+    # And where nothing is left of the ledger: then the reports next to the new folder are known.
+    for path in (ledger, head):
+        path.unlink()
+    assert code("d", 2) == 2
+    assert "has 0 lines, but had" in capsys.readouterr().err
+    for path, content in zip((ledger, head), whole, strict=True):
+        path.write_bytes(content)
+    assert code("c", 2) == 0
+
+
+def test_a_damaged_report_and_one_of_another_ledger_say_nothing_of_this_one(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    for name in ("a", "b"):
+        other = ["--ledger", str(tmp_path / "other"), "--seed", name.encode().hex()]
+        assert main([*quick, *other, "--out", str(tmp_path / name)]) == 0
+    (tmp_path / "a" / "report.json").write_text("{")
+    assert main([*quick, "--ledger", str(tmp_path / "l"), "--out", str(tmp_path / "c")]) == 0
+
+
 def test_a_folder_in_place_of_the_ledgers_lock_is_refused_before_there_is_a_run(
     tiny: list[str], tmp_path: Path, capsys: Any
 ) -> None:

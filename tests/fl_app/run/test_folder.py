@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.codec import pack, unpack
-from leakmeter.auditors.run_log import SCHEMA
+from leakmeter.auditors.run_log import SCHEMA, write_atomically
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder, default_path
@@ -59,6 +59,47 @@ def test_a_folder_that_another_run_fills_meanwhile_is_left_alone(
     with pytest.raises(ConfigError, match="out must be a new or empty folder"):
         RunFolder.create(tmp_path, Config())
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
+class Killed(BaseException):
+    """Ends a run as a signal does: nothing after it is cleaned up."""
+
+
+@pytest.mark.parametrize(
+    ("at", "config"),
+    [
+        ("config.toml", Config()),
+        ("config.toml", Config(noise="central", clip_norm=1.0, target_epsilon=5.0)),
+        ("calibrated.toml", Config(noise="central", clip_norm=1.0, target_epsilon=5.0)),
+    ],
+)
+def test_a_run_killed_before_its_settings_were_whole_leaves_a_folder_to_use_again(
+    at: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, data: str) -> None:
+        if path.name == at:
+            path.with_name(f"{path.name}.partial").write_text(data[: len(data) // 2])
+            raise Killed
+        write_atomically(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("leakmeter.fl_app.run.folder.write_atomically", killed)
+        with pytest.raises(Killed):
+            RunFolder.create(tmp_path / "run", config)
+    assert (tmp_path / "run" / f"{at}.partial").exists()
+    with pytest.raises(ConfigError, match=f"start with --out {tmp_path}/run"):
+        RunFolder.open(tmp_path / "run")
+    again = RunFolder.create(tmp_path / "run", Config(seed=3))
+    assert {path.name for path in again.path.iterdir()} == {".lock", "config.toml"}
+    assert RunFolder.open(again.path) == again
+
+
+def test_leftovers_next_to_a_file_of_somebody_else_are_not_an_empty_folder(tmp_path: Path) -> None:
+    for name in ("config.toml.partial", "notes.txt"):
+        (tmp_path / name).write_text("half")
+    with pytest.raises(ConfigError, match="out must be a new or empty folder"):
+        RunFolder.create(tmp_path, Config())
+    assert (tmp_path / "config.toml.partial").exists()
 
 
 def test_a_folder_is_made_only_once(folder: RunFolder) -> None:

@@ -28,6 +28,7 @@ from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import Masked
 from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.secure_sum.topology import Risks
 from tests.strategies.secure_sum.test_masked import (
     OUTSIDE,
     SEED,
@@ -103,6 +104,14 @@ def attacked(
     strategy = (signed if signs else masked)(clients, **options)
     clients.run(strategy, grid_of=lambda grid: Lying(grid, change))
     return strategy
+
+
+def test_a_server_with_fewer_than_three_trusted_keys_is_refused_before_a_round() -> None:
+    for few in (0, 2):
+        lines = [Identity(key).line for key in KEYS[:few]]
+        with pytest.raises(ValueError, match=f"at least 3 clients, .*; got {few}"):
+            Risks(trusted=lines)
+    assert Risks(trusted=[Identity(key).line for key in KEYS[:3]]).server == "active"
 
 
 # Honest rounds.

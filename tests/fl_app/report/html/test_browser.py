@@ -92,10 +92,28 @@ def test_the_page_runs_without_an_error_and_shows_all_findings(run: Path, tmp_pa
 def test_an_error_on_a_page_would_be_seen(run: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     text = (run / "report.html").read_text()
+    text = re.sub("script-src [^;]+", "script-src &#39;unsafe-inline&#39;", text)
     broken.write_text(text.replace('getElementById("tip")', "missing()"))
     done = browse(broken, tmp_path / "profile", "--dump-dom")
     assert any("missing is not a function" in line for line in console(done))
     assert not re.search(r'<html[^>]* class="ready"', done.stdout)
+
+
+def test_markup_that_got_into_a_page_neither_runs_nor_changes_its_look(
+    run: Path, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign.html"
+    markup = (
+        '<script>document.title = "ran";</script><style>main { display: none; }</style>'
+        '<img src="x" onerror="document.title = \'ran\'"><p id="p" style="color: red">x</p>'
+    )
+    text = (run / "report.html").read_text()
+    foreign.write_text(text.replace("</main>", f"{markup}</main>"))
+    done = browse(foreign, tmp_path / "profile", "--dump-dom")
+    assert "<title>ran</title>" not in done.stdout
+    refused = [line for line in console(done) if "Content Security Policy" in line]
+    assert len(refused) >= 4
+    assert re.search(r'<html[^>]* class="ready"', done.stdout)  # our own script does run
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +130,11 @@ def framed(
         folder = tmp_path_factory.mktemp("framed")
         text = (run / "report.html").read_text()
         text = text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>')
-        measure = "document.title = document.documentElement.scrollWidth;"
-        text = text.replace("</script>", measure + "</script>")
         page = text.replace("&", "&amp;").replace('"', "&quot;")
         (folder / "probe.html").write_text(
             f'<iframe id="f" style="width:{width}px;height:700px;border:0" srcdoc="{page}">'
             "</iframe><script>onload = () => { document.title = "
-            "document.getElementById('f').contentDocument.title; };</script>"
+            "document.getElementById('f').contentDocument.documentElement.scrollWidth; };</script>"
         )
         size = "--window-size=1400,900"
         return browse(folder / "probe.html", folder / "profile", "--dump-dom", size)

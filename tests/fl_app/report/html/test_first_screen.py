@@ -100,7 +100,7 @@ def test_the_first_screen_has_verdict_attackers_facts_and_actions(
     words = " ".join(words for words, *_ in shown[".actions li"])
     assert re.search(r"--target-epsilon \d", words)  # numbers, no letters in their place
     order = window.run(
-        "return [...document.querySelectorAll('li.row .shown')].map(s => s.style.width)"
+        "return [...document.querySelectorAll('li.row .shown')].map(s => s.getAttribute('width'))"
     )
     sizes = [float(width.rstrip("%")) for width in order]
     assert sizes == sorted(sizes, reverse=True)  # the worst first

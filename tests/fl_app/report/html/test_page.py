@@ -30,6 +30,7 @@ from leakmeter.fl_app.report.html import page
 from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import read_run
 from tests.helpers import findings
+from tests.helpers.pages import check_policy
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -286,6 +287,7 @@ def test_a_page_fetches_nothing_and_is_well_formed(
     assert "http:" not in text
     assert "https:" not in text
     assert "url(" not in text
+    check_policy(text)
     assert len(text) < 1_000_000
     for tag, values in page.tags:
         if tag == "table":
