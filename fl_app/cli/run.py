@@ -34,6 +34,8 @@ GROUPS = {
 }
 _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
+       %(prog)s audit PATH [--clients N]
+       %(prog)s check PATH
        %(prog)s report RUN [RUN ...]
        %(prog)s gate DIR --max-epsilon E
        %(prog)s reproduce NAME
@@ -49,6 +51,8 @@ a page in the run's folder has the rest.
 _EPILOG = """\
 commands:
   run         train and audit; the default, so you can leave the word out
+  audit       audit a Flower app as it is, without a changed line
+  check       run a Flower app with and without the audit and compare the replies
   report      write a page about one run, or compare several
   gate        check a run against limits, with an exit code for pipelines
   reproduce   repeat a published table or figure

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,9 +28,17 @@ _TRIED = "1.26.1 and 1.41.0"
 
 
 class InlineGrid(Grid):
-    """A grid whose nodes 1 to N are client apps called in turn, each with its own state."""
+    """A grid whose nodes 1 to N are client apps called in turn, each with its own state.
 
-    def __init__(self, app: ClientApp, num_nodes: int) -> None:
+    Args:
+        app: The client app.
+        num_nodes: How many clients there are.
+        run_config: The settings in each client's context.
+    """
+
+    def __init__(
+        self, app: ClientApp, num_nodes: int, run_config: Mapping[str, Any] | None = None
+    ) -> None:
         self._app = app
         self._contexts = {
             node: Context(
@@ -38,7 +46,7 @@ class InlineGrid(Grid):
                 node_id=node,
                 node_config={"partition-id": node - 1, "num-partitions": num_nodes},
                 state=RecordDict(),
-                run_config={},
+                run_config=dict(run_config or {}),
             )
             for node in range(1, num_nodes + 1)
         }
@@ -155,13 +163,19 @@ def _identified(identity: Any) -> Iterator[None]:
             setattr(identity, name, value)
 
 
-def run_inline(server_app: ServerApp, client_app: ClientApp, num_clients: int) -> None:
+def run_inline(
+    server_app: ServerApp | Callable[[Grid, Context], None],
+    client_app: ClientApp,
+    num_clients: int,
+    run_config: Mapping[str, Any] | None = None,
+) -> None:
     """Run both apps in this process until the server's is done."""
+    config = dict(run_config or {})
     try:
         context = Context(
-            run_id=_RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config={}
+            run_id=_RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config=config
         )
-        grid = InlineGrid(client_app, num_clients)
+        grid = InlineGrid(client_app, num_clients, config)
         identity = _task_identity()
     except (TypeError, AttributeError) as error:
         raise RuntimeError(

@@ -116,6 +116,12 @@ class Progress:
         self.say(f"audit     {', '.join(map(short_name, auditors))}")
         self._count(rounds, 0)
 
+    def begin_app(self, lines: Sequence[str], rounds: int) -> None:
+        """Say which app is about to be audited as it is."""
+        for line in lines:
+            self.say(line)
+        self._count(rounds, 0)
+
     def _count(self, rounds: int, done: int) -> None:
         """Show a bar of the rounds, in a terminal."""
         self._total = rounds

@@ -1,0 +1,1 @@
+"""Audits a Flower app as it is: no file of it changes."""

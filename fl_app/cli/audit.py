@@ -1,0 +1,226 @@
+"""`leakmeter audit` and `leakmeter check`: a Flower app as it is, without a changed line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakmeter import __version__
+from leakmeter.auditors.wording import counted
+from leakmeter.fl_app.audit_app.project import AppProject
+from leakmeter.fl_app.cli.run import add_setting
+from leakmeter.fl_app.config.errors import out_of_range, unknown_name
+from leakmeter.fl_app.config.field import checked, expanded, kebab, setting
+
+if TYPE_CHECKING:
+    from leakmeter.fl_app.audit_app.load import AppError
+    from leakmeter.fl_app.audit_app.session import AppAudit
+
+_AUDIT = """\
+Audits a Flower app as it is. PATH is the folder where you call `flwr run .`. The
+app runs as usual; a few clients per round send a canary in place of their
+update. No file of the app changes. The last lines are the verdict, and a page in
+the results' folder has the rest.
+"""
+_AUDIT_MORE = """\
+exit codes:
+  0  the app was audited
+  1  the app or an auditor failed
+  2  a wrong option or path, or an app that cannot be loaded
+  4  all rounds were abandoned, so nothing was audited
+
+examples:
+  %(prog)s .
+      audit the app in this folder with 10 clients
+  %(prog)s ../my-app --clients 50 --run-config "num-server-rounds=20"
+      more clients and more rounds: more canaries, a sharper result
+  %(prog)s ../my-app --thorough
+      also train clients of round 1 again, to measure what single sums reveal
+"""
+_CHECK = """\
+Runs a Flower app twice in this process, with the audit and without, and
+compares what honest clients reply, bit for bit. In both runs, the same seats
+send the same canaries. Nothing is written.
+"""
+_CHECK_MORE = """\
+exit codes:
+  0  all replies are equal: the audit does not change the training
+  1  the app failed
+  2  a wrong option or path, or an app that cannot be loaded
+  3  replies differ
+  4  cannot tell: two runs without the audit differ from one another too
+"""
+_ONE_SHOT, _RESAMPLING = ("one-shot",), ("likelihood-ratio", "mutual-information")
+NAMES = (*_ONE_SHOT, *_RESAMPLING)
+_ENGINES = ("inline", "flwr")
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What both commands take."""
+
+    clients: int = setting(
+        10, "number of clients; an app does not say it itself", group="audit", low=2, most=100_000
+    )
+    auditors: str = setting(
+        "one-shot", "auditors, separated by commas", group="audit", metavar="|".join(NAMES)
+    )
+    seats: str = setting(
+        "auto",
+        "clients per round that play a canary; auto = one in five",
+        group="audit",
+        metavar="auto|N",
+    )
+    run_config: str = setting(
+        "",
+        "settings of the app to change, as in flwr run: pairs such as \"lr=0.1 name='x'\", or a "
+        "TOML file",
+        group="audit",
+        metavar="PAIRS",
+    )
+
+
+@dataclass(frozen=True)
+class _AuditOptions(_Options):
+    """What the audit takes on top."""
+
+    engine: str = setting(
+        "inline",
+        "inline = all clients in this process; flwr = through flwr run, for apps that fork or need "
+        "processes of their own",
+        group="audit",
+        choices=_ENGINES,
+    )
+
+
+def set_up_audit(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `leakmeter audit`."""
+    parser.description, parser.epilog = _AUDIT, _AUDIT_MORE
+    parser.set_defaults(call=_audit)
+    _add(parser, _AuditOptions)
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help=f"add {' and '.join(_RESAMPLING)}, which train the clients of round 1 again, about a "
+        "hundred times each",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="new or empty folder for the results (default: runs/<time>-<app>)",
+    )
+
+
+def set_up_check(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `leakmeter check`."""
+    parser.description, parser.epilog = _CHECK, _CHECK_MORE
+    parser.set_defaults(call=_check, thorough=False, out=None)
+    _add(parser, _Options)
+
+
+def _add(parser: argparse.ArgumentParser, options: type[_Options]) -> None:
+    parser.add_argument("path", metavar="PATH", help="folder of the app, with its pyproject.toml")
+    for spec in fields(options):
+        shown = f" (default: {spec.default})" if spec.default != "" else ""
+        add_setting(parser, spec, spec.metadata["help"] + shown)
+    parser.add_argument(
+        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
+    )
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    """Audit the app, print what came of it, and return the exit code."""
+    options = _given(arguments, _AuditOptions)
+    audit = _planned(arguments, options)
+    print(f"leakmeter {__version__}: {_what(audit)}; starting …", flush=True)
+    from leakmeter.fl_app.audit_app import session
+    from leakmeter.fl_app.run.progress import Progress, set_flower_log
+
+    set_flower_log(verbose=arguments.verbose)
+    progress, before = Progress(), audit.project.digest(audit.out)
+    progress.begin_app(session.announced(audit, before), audit.rounds)
+    try:
+        run = session.run_through_flower if options["engine"] == "flwr" else session.run_audit
+        failed = run(audit, progress)
+    except session.AppError as error:  # not even loaded
+        progress.stop()
+        return _failed(error, 2)
+    except KeyboardInterrupt:
+        progress.stop()
+        progress.say(f"interrupted; the rounds so far: leakmeter report --text {audit.out}")
+        return 130
+    code = session.end_audit(audit, progress, before)
+    return code if failed is None else _failed(failed, 1)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """Run the app with and without the audit, print how replies differ, return the exit code."""
+    audit = _planned(arguments, _given(arguments, _Options))
+    print(f"leakmeter {__version__}: {_what(audit)}; running it twice …", flush=True)
+    from leakmeter.fl_app.audit_app.check import compare
+    from leakmeter.fl_app.audit_app.load import AppError
+    from leakmeter.fl_app.run.progress import set_flower_log
+
+    set_flower_log(verbose=arguments.verbose)
+    try:
+        found = compare(audit)
+    except AppError as error:
+        return _failed(error, 1)
+    print("\n".join(found.lines()))
+    return found.code
+
+
+def _failed(error: AppError, code: int) -> int:
+    """Show how the app failed, its own lines first."""
+    print(f"{error.shown}\nerror: {error}", file=sys.stderr)
+    return code
+
+
+def _given(arguments: argparse.Namespace, options: type[_Options]) -> dict[str, Any]:
+    """Return all options, checked, by their Python names."""
+    typed = vars(arguments)
+    return {
+        spec.name: checked(spec, typed.get(kebab(spec.name), spec.default))
+        for spec in fields(options)
+    }
+
+
+def _planned(arguments: argparse.Namespace, options: dict[str, Any]) -> AppAudit:
+    """Return what is asked for; raise for what cannot be."""
+    clients = options["clients"]
+    auditors, seats = _auditors(options, arguments.thorough), _seats(options["seats"], clients)
+    project = AppProject.read(arguments.path, options["run_config"])
+    from leakmeter.fl_app.audit_app.session import AppAudit
+    from leakmeter.fl_app.run.folder import check_free
+
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    out = expanded("--out", arguments.out or f"runs/{stamp}-{Path(project.name).name}")
+    check_free(out)
+    return AppAudit(project, out, clients, auditors, seats)
+
+
+def _auditors(options: dict[str, Any], thorough: bool) -> tuple[str, ...]:
+    named = [name.strip() for name in options["auditors"].split(",")]
+    for name in named:
+        if name not in NAMES:
+            raise unknown_name("--auditors", name, NAMES)
+    return tuple(dict.fromkeys([*named, *(_RESAMPLING if thorough else ())]))
+
+
+def _seats(text: str, clients: int) -> int:
+    """Return the number of seats; 0 for auto."""
+    if text == "auto":
+        return 0
+    most = (clients - 1) // 2
+    if not text.isdecimal() or not 1 <= int(text) <= max(most, 1):
+        allowed = f"auto or from 1 to {max(most, 1)}, fewer than half of --clients {clients}"
+        raise out_of_range("--seats", allowed, text, fix="Try --seats auto")
+    return int(text)
+
+
+def _what(audit: AppAudit) -> str:
+    return f"{audit.project.name}, {counted(audit.clients, 'client')}"
