@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -173,7 +174,9 @@ def _component(project: AppProject, place: str, name: str, kind: type[Any]) -> A
 def _failed_import(project: AppProject, place: str, name: str, error: BaseException) -> str:
     reason = f"{type(error).__name__}: {error}"
     fix = f"Try whether this works: cd {project.path} && python -c 'import {place.split(':')[0]}'."
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ImportError) and (error.name or "").startswith("flwr."):
+        fix = f"It was written for another release of Flower than {version('flwr')}: install that."
+    elif isinstance(error, ModuleNotFoundError):
         fix = f"Install what the app needs: pip install -e {project.path}"
     return f"the {name} of {project.path} must be importable, got {reason}. {fix}"
 

@@ -67,9 +67,7 @@ class AppAudit:
 
 
 @contextmanager
-def audited_grid(
-    grid: Grid, audit: AppAudit, callbacks: Sequence[Callback] = ()
-) -> Iterator[Grid]:
+def audited_grid(grid: Grid, audit: AppAudit, callbacks: Sequence[Callback] = ()) -> Iterator[Grid]:
     """Audit every round that crosses the grid, and write the report in the end."""
     from unittest.mock import patch  # stands in for AuditedGrid until it is there
 
@@ -77,7 +75,8 @@ def audited_grid(
 
     from leakmeter.auditors import Audited
 
-    start, busy = Strategy.start, []
+    start = Strategy.start
+    busy: list[bool] = []
 
     def audited_start(self: Strategy, *args: Any, **more: Any) -> Any:
         if busy:

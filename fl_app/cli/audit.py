@@ -137,23 +137,25 @@ def _audit(arguments: argparse.Namespace) -> int:
     options = _given(arguments, _AuditOptions)
     audit = _planned(arguments, options)
     print(f"leakmeter {__version__}: {_what(audit)}; starting …", flush=True)
-    from leakmeter.fl_app.audit_app import session
+    from leakmeter.fl_app.audit_app.load import AppError
+    from leakmeter.fl_app.audit_app.session import announced, end_audit, run_audit
+    from leakmeter.fl_app.audit_app.through_flower import run_through_flower
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
 
     set_flower_log(verbose=arguments.verbose)
     progress, before = Progress(), audit.project.digest(audit.out)
-    progress.begin_app(session.announced(audit, before), audit.rounds)
+    progress.begin_app(announced(audit, before), audit.rounds)
     try:
-        run = session.run_through_flower if options["engine"] == "flwr" else session.run_audit
+        run = run_through_flower if options["engine"] == "flwr" else run_audit
         failed = run(audit, progress)
-    except session.AppError as error:  # not even loaded
+    except AppError as error:  # not even loaded
         progress.stop()
         return _failed(error, 2)
     except KeyboardInterrupt:
         progress.stop()
         progress.say(f"interrupted; the rounds so far: leakmeter report --text {audit.out}")
         return 130
-    code = session.end_audit(audit, progress, before)
+    code = end_audit(audit, progress, before)
     return code if failed is None else _failed(failed, 1)
 
 

@@ -26,6 +26,8 @@ _log = logging.getLogger("flwr")
 _RUN_ID = 1
 _TRIED = "1.26.1 and 1.41.0"
 
+App = ClientApp | Callable[[Message, Context], Message]
+
 
 class InlineGrid(Grid):
     """A grid whose nodes 1 to N are client apps called in turn, each with its own state.
@@ -37,7 +39,7 @@ class InlineGrid(Grid):
     """
 
     def __init__(
-        self, app: ClientApp, num_nodes: int, run_config: Mapping[str, Any] | None = None
+        self, app: App, num_nodes: int, run_config: Mapping[str, Any] | None = None
     ) -> None:
         self._app = app
         self._contexts = {
@@ -165,7 +167,7 @@ def _identified(identity: Any) -> Iterator[None]:
 
 def run_inline(
     server_app: ServerApp | Callable[[Grid, Context], None],
-    client_app: ClientApp,
+    client_app: App,
     num_clients: int,
     run_config: Mapping[str, Any] | None = None,
 ) -> None:
