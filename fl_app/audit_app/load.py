@@ -34,11 +34,14 @@ class AppError(Exception):
 
     Attributes:
         shown: The app's own traceback.
+        is_fatal: Whether it has ended the run.
     """
 
-    def __init__(self, text: str, error: BaseException, folder: Path) -> None:
+    def __init__(
+        self, text: str, error: BaseException, folder: Path, *, is_fatal: bool = False
+    ) -> None:
         super().__init__(text)
-        self.shown = own_traceback(error, folder)
+        self.shown, self.is_fatal = own_traceback(error, folder), is_fatal
 
 
 @dataclass

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import Context
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from leakmeter.auditors import Auditor, Callback, OneShotCanaries, canary_mod, passive
@@ -116,21 +117,53 @@ def announced(audit: AppAudit, digest: str) -> list[str]:
     ]
 
 
-def run_audit(audit: AppAudit, progress: Progress) -> AppError | None:
+class ToldClient:
+    """A client app whose first exception is kept: the server gets only its last line.
+
+    Attributes:
+        failed: How it failed, once or not at all.
+    """
+
+    def __init__(self, project: AppProject, app: ClientApp) -> None:
+        self._project, self._app = project, app
+        self.failed: list[AppError] = []
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message as the app does."""
+        try:
+            return self._app(message, context)
+        except Exception as error:
+            if not self.failed:
+                self.failed.append(self._told(error, context))
+            raise
+
+    def _told(self, error: Exception, context: Context) -> AppError:
+        client = context.node_config.get("partition-id")
+        text = (
+            f"clients of {self._project.path} must train without exceptions, got "
+            f"{type(error).__name__}: {error} (client {client}, the first to fail). An app that "
+            "reads more than partition-id and num-partitions from node_config needs a deployment."
+        )
+        return AppError(text, error, self._project.path)
+
+
+def run_audit(audit: AppAudit, progress: Progress) -> list[AppError]:
     """Run the app in this process with its audit; return how it failed, if it did.
 
-    What was audited until then is on disk.
+    The server's failure, which ends the run, is the first; that of a client is the last. What was
+    audited until then is on disk.
     """
     failed: list[AppError] = []
     with loaded(audit.project, MODS) as app:
         check_api(audit.project, app)
+        client = ToldClient(audit.project, app.client)
 
         def server(grid: Grid, context: Context) -> None:
             with audited_grid(grid, audit, [_Rounds(progress)]) as audited:
                 failed.extend(attempt(audit.project, app, audited, context))
 
-        run_inline(server, app.client, audit.clients, audit.project.config)
-    return failed[0] if failed else None
+        run_inline(server, client, audit.clients, audit.project.config)
+    return failed + client.failed
 
 
 def attempt(
@@ -147,7 +180,7 @@ def attempt(
             f"the serverapp of {project.path} must run to its end, got {reason}. What was audited "
             "before is kept. Try the app alone: flwr run ."
         )
-        yield AppError(text, error, project.path)
+        yield AppError(text, error, project.path, is_fatal=True)
 
 
 def end_audit(audit: AppAudit, progress: Progress, before: str) -> int:

@@ -48,7 +48,7 @@ app = {kind}_app({given!r})
 '''
 
 
-def run_through_flower(audit: AppAudit, progress: Progress) -> AppError | None:
+def run_through_flower(audit: AppAudit, progress: Progress) -> list[AppError]:
     """Run a copy of the app with its audit through `flwr run`; return how it failed, if it did."""
     with loaded(audit.project, MODS) as app:  # what cannot be imported is an error already now
         check_api(audit.project, app)
@@ -58,9 +58,7 @@ def run_through_flower(audit: AppAudit, progress: Progress) -> AppError | None:
         with _flower(Path(scratch)) as env:
             said = _flwr_run(audit, copy, env)
             status = _status(copy, env)
-    if status == "finished:completed":
-        return None
-    return _failure(audit, status, said)
+    return [] if status == "finished:completed" else [_failure(audit, status, said)]
 
 
 def copied(audit: AppAudit, folder: Path) -> Path:
@@ -226,6 +224,6 @@ def _failure(audit: AppAudit, status: str, said: str) -> AppError:
         f"{status}. What was audited before is kept. Try --verbose for the whole log, or "
         "--engine inline."
     )
-    error = AppError(text, ConfigError(status), audit.project.path)
+    error = AppError(text, ConfigError(status), audit.project.path, is_fatal=True)
     error.shown = "Last lines of flwr run:\n" + "\n".join(said.splitlines()[-_LAST_LINES:])
     return error

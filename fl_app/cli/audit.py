@@ -156,7 +156,9 @@ def _audit(arguments: argparse.Namespace) -> int:
         progress.say(f"interrupted; the rounds so far: leakmeter report --text {audit.out}")
         return 130
     code = end_audit(audit, progress, before)
-    return code if failed is None else _failed(failed, 1)
+    for one in failed:
+        code = _failed(one, 1 if one.is_fatal else code)
+    return code
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -215,17 +215,21 @@ def test_what_was_audited_before_the_app_failed_is_kept(
     assert "must run to its end, got ValueError: no disk. What was audited before" in printed.err
 
 
-def test_clients_that_fail_are_warned_of(
+def test_clients_that_fail_show_their_own_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = CLIENT.replace(
         "def train(message, context):",
-        "def train(message, context):\n    assert context.node_config['partition-id'] > 1",
+        "def train(message, context):\n    assert context.node_config['partition-id'] > 1, 'no'",
     )
     out = tmp_path / "out"
     main(["audit", str(app_in(tmp_path / "app", client)), "--out", str(out)])
-    assert any("2" in one["text"] for one in report(out)["warnings"])
-    assert "Warning" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "dropouts" in {one["kind"] for one in report(out)["warnings"]}
+    assert "Warning" in printed.out
+    assert printed.err.count("Traceback of the app") == 1
+    assert "assert context.node_config['partition-id'] > 1, 'no'" in printed.err
+    assert "got AssertionError: no (client 0, the first to fail)" in printed.err
 
 
 def test_the_legacy_api_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -342,7 +342,10 @@ def test_the_version_is_that_of_the_package(
     ("arguments", "message"),
     [
         (["reprot", "runs/x"], "unknown command reprot; did you mean report?"),
-        (["nonsense"], "unknown command nonsense; the commands are run, report, gate, "),
+        (
+            ["nonsense"],
+            "unknown command nonsense; the commands are run, audit, check, report, gate, ",
+        ),
         (["report", "--cvs", "here", "runs/x"], "unknown option --cvs; did you mean --csv?"),
         (["report"], "the following arguments are required: RUN; see python run_sim.py report"),
         (["reproduce", "--lst"], "unknown option --lst; did you mean --list?"),
@@ -401,6 +404,8 @@ def test_help_without_a_command_is_that_of_run_and_names_the_others(
     assert text == help_text(capsys, "run")
     assert re.findall(r"^  (\w+)  +[a-z]", text[text.index("\ncommands:") :], re.MULTILINE) == [
         "run",
+        "audit",
+        "check",
         "report",
         "gate",
         "reproduce",
@@ -409,7 +414,7 @@ def test_help_without_a_command_is_that_of_run_and_names_the_others(
         "keys",
         "completion",
     ]
-    for command in ("report", "gate", "reproduce", "replay", "watch"):
+    for command in ("audit", "check", "report", "gate", "reproduce", "replay", "watch"):
         assert help_text(capsys, command).startswith(f"usage: python run_sim.py {command} [-h]")
 
 
