@@ -23,6 +23,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from leakmeter.auditors.hook import wire
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.errors import ConfigError
 
@@ -174,8 +175,13 @@ def _component(project: AppProject, place: str, name: str, kind: type[Any]) -> A
     return found
 
 
+def reason_of(error: BaseException) -> str:
+    """Return an exception in one line, without a full stop."""
+    return wire.one_line(f"{type(error).__name__}: {error}", 300).rstrip(".")
+
+
 def _failed_import(project: AppProject, place: str, name: str, error: BaseException) -> str:
-    reason = f"{type(error).__name__}: {error}"
+    reason = reason_of(error)
     fix = f"Try whether this works: cd {project.path} && python -c 'import {place.split(':')[0]}'."
     if isinstance(error, ImportError) and (error.name or "").startswith("flwr."):
         fix = f"It was written for another release of Flower than {version('flwr')}: install that."

@@ -18,7 +18,7 @@ from leakmeter.auditors.run_log import REPORT, RoundLine
 from leakmeter.auditors.verdict.gate import EXIT_CODES
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.audit_app.load import AppError, LoadedApp, Mod, check_api, loaded
+from leakmeter.fl_app.audit_app.load import AppError, LoadedApp, Mod, check_api, loaded, reason_of
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.inline import run_inline
@@ -141,8 +141,8 @@ class ToldClient:
         client = context.node_config.get("partition-id")
         text = (
             f"clients of {self._project.path} must train without exceptions, got "
-            f"{type(error).__name__}: {error} (client {client}, the first to fail). An app that "
-            "reads more than partition-id and num-partitions from node_config needs a deployment."
+            f"{reason_of(error)} (client {client}, the first to fail). Correct that; an app that "
+            "reads more than partition-id and num-partitions from node_config cannot be simulated."
         )
         return AppError(text, error, self._project.path)
 
@@ -175,10 +175,9 @@ def attempt(
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
             return
-        reason = f"{type(error).__name__}: {error}"
         text = (
-            f"the serverapp of {project.path} must run to its end, got {reason}. What was audited "
-            "before is kept. Try the app alone: flwr run ."
+            f"the serverapp of {project.path} must run to its end, got {reason_of(error)}. What "
+            "was audited before is kept. Try the app alone: flwr run ."
         )
         yield AppError(text, error, project.path, is_fatal=True)
 
