@@ -49,6 +49,12 @@ def signing_client(of: int) -> SigningClient:
     return SigningClient(identity(of), TrustedKeys.of(keys))
 
 
+@cache
+def start(of: int, number: int) -> Participant:  # noqa: ARG001
+    """Return somebody with keys for the explored round, the same for all who are shown them."""
+    return Participant.announce(SESSION, number)
+
+
 def told(participant: Participant, instruction: int) -> bytes:
     """Return the digest of what a client was told, as `MaskMod` makes it."""
     terms = Terms(SESSION, participant.threshold, SETTINGS, participant.roster)

@@ -143,8 +143,8 @@ class _Names:
         sets = [part.holders, part.boxes, *(alive for _, alive in part.lists)]
         sets += [one & part.holders for one in sets]
         sizes = [(len(one), len(one - set(honest))) for one in sets]
-        stages = (len(part.lists), len(part.reveals), part.is_drawn)
-        about = (part.threshold, part.uploads, part.instruction, *stages, *sizes)
+        stages = (len(part.uploads), len(part.lists), len(part.reveals), part.is_drawn)
+        about = (part.threshold, part.instruction, *stages, *sizes)
         return self._kinds.setdefault(about, len(self._kinds))
 
 

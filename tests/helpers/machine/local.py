@@ -32,6 +32,7 @@ from tests.helpers.machine.cast import (
     identity,
     peers_order,
     signing_client,
+    start,
     told,
 )
 
@@ -98,10 +99,11 @@ class Part:
 
     def order(self) -> tuple[object, ...]:
         """Return where to put it among others, those that say most first."""
-        lists = [(digest, sorted(alive)) for digest, alive in self.lists]
-        told = [(r.digest, sorted(r.seeds), sorted(r.keys), len(r.enough)) for r in self.reveals]
+        lists = [sorted(alive) for _, alive in self.lists]
+        told = [(sorted(r.seeds), sorted(r.keys), len(r.enough)) for r in self.reveals]
+        stages = (-len(told), -len(lists), -len(self.uploads))
         shape = (sorted(self.peers), sorted(self.holders), sorted(self.boxes))
-        return (-len(told), -len(lists), self.threshold, self.uploads, shape, lists, told)
+        return (*stages, self.threshold, self.instruction, shape, lists, told)
 
 
 @dataclass(frozen=True)
@@ -166,10 +168,10 @@ class Explorer:
     def __init__(self, setting: Setting, own: int) -> None:
         self.setting, self.own = setting, own
         self.tried = self.accepted = 0
-        self._start = {n: Participant.announce(SESSION, n) for n in setting.honest}
+        self._start = {n: start(n, n) for n in setting.honest}
         self._signed = {(n, n): p.signed(identity(n)) for n, p in self._start.items()}
         self._hired = {
-            (n, of): Colluder.under(of, n)
+            (n, of): Colluder(of, n, start(of, n))
             for of in setting.hired
             for n in setting.numbers
             if n != own
