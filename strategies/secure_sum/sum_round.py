@@ -120,7 +120,8 @@ class SumRound:
     def terms(self) -> Terms:
         """What the clients agree on besides their train messages."""
         session, threshold = self.cohort.session, self.cohort.threshold
-        roster = self.exchange.roster if self.plan.is_drawn else b""
+        exchange = self.exchange
+        roster = exchange.roster if self.plan.is_drawn else exchange.announcements
         return Terms(session, threshold, self.exchange.settings, roster)
 
     def opening(self, uploads: Sequence[int], fixed_weight: float | None) -> Opening:
