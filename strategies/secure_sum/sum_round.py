@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.values import shaped
+from leakmeter.auditors.hook.layout import Layout, shaped
 from leakmeter.auditors.hook.wrapper import Opening
 from leakmeter.clients.secure_sum.binding import Instructions, Terms
 from leakmeter.clients.secure_sum.masking import RingVector
