@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.values import shaped
+from leakmeter.auditors.hook.layout import shaped
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.clients.layers import dense_layers
 from leakmeter.clients.node import packed

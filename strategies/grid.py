@@ -18,6 +18,7 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.grid import GridWrapper
 from leakmeter.auditors.wording import counted
 
 _log = logging.getLogger("flwr")
@@ -63,37 +64,6 @@ def delivering(messages: Sequence[tuple[int, Message]]) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-class GridWrapper(Grid):
-    """Hands every call on to `grid`."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-
-    def set_run(self, run: Any) -> None:
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self.grid.run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        return self.grid.create_message(*args, **kwargs)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self.grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self.grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self.grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return self.grid.send_and_receive(messages, timeout=timeout)
 
 
 class PartialGrid(GridWrapper):

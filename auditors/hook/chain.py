@@ -6,7 +6,6 @@ that reads a foreign strategy's attributes by name.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,37 +74,37 @@ class Foreign:
             setattr(self.strategy, name, value)
 
 
-def chain(strategy: Strategy) -> Iterator[Strategy]:
-    """Yield the strategy, the one inside it, and so on inwards."""
-    current: Strategy | None = strategy
+def chain(strategy: Strategy | None) -> Iterator[Strategy]:
+    """Yield the strategy, the one inside it, and so on inwards; nothing for None."""
+    current = strategy
     while current is not None:
         yield current
         current = current.strategy if isinstance(current, Wrapper) else Foreign(current).held
 
 
-def wrappers(strategy: Strategy) -> Iterator[Wrapper]:
+def wrappers(strategy: Strategy | None) -> Iterator[Wrapper]:
     """Yield our own strategies in the chain, from the outside in."""
     return (held for held in chain(strategy) if isinstance(held, Wrapper))
 
 
-def foreigners(strategy: Strategy) -> Iterator[Foreign]:
+def foreigners(strategy: Strategy | None) -> Iterator[Foreign]:
     """Yield the other strategies in the chain, from the outside in."""
     return (Foreign(held) for held in chain(strategy) if not isinstance(held, Wrapper))
 
 
-def client_of(strategy: Strategy) -> Mapping[int, int] | None:
+def client_of(strategy: Strategy | None) -> Mapping[int, int] | None:
     """Return node id to client index from the first wrapper that knows it; None if none does."""
     known = (wrapper.client_of for wrapper in wrappers(strategy))
     return next((found for found in known if found is not None), None)
 
 
-def pattern(strategy: Strategy) -> Mapping[str, Any]:
+def pattern(strategy: Strategy | None) -> Mapping[str, Any]:
     """Return how clients are drawn from the first wrapper that knows it; empty if none does."""
     known = (wrapper.pattern for wrapper in wrappers(strategy))
     return next((found for found in known if found is not None), {})
 
 
-def weight_key(strategy: Strategy) -> str:
+def weight_key(strategy: Strategy | None) -> str:
     """Return the metric by which the chain weights its clients."""
     known = (
         held.weight_key if isinstance(held, Wrapper) else Foreign(held).weight_key
@@ -114,12 +113,12 @@ def weight_key(strategy: Strategy) -> str:
     return next((key for key in known if key is not None), wire.WEIGHT)
 
 
-def unused(strategy: Strategy) -> set[int]:
+def unused(strategy: Strategy | None) -> set[int]:
     """Return the nodes whose replies of the last round some wrapper could not use."""
     return {node for wrapper in wrappers(strategy) for node in wrapper.unused}
 
 
-def known_facts(strategy: Strategy) -> RoundFacts:
+def known_facts(strategy: Strategy | None) -> RoundFacts:
     """Return what all wrappers know of the last round; on one field the innermost decides."""
     known = RoundFacts()
     for wrapper in wrappers(strategy):
@@ -127,21 +126,7 @@ def known_facts(strategy: Strategy) -> RoundFacts:
     return known
 
 
-def understood(strategy: Strategy, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a `start` without default ones that nobody has set.
-
-    A strategy with its own loop may not accept those that it does not use. A wrapper whose `start`
-    accepts anything passes it on to the strategy inside.
-    """
-    usual = inspect.signature(Strategy.start).parameters
-    for held in chain(strategy):
-        taken = inspect.signature(held.start).parameters
-        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-            return {k: v for k, v in arguments.items() if k in taken or v != usual[k].default}
-    return dict(arguments)
-
-
-def survey(strategy: Strategy, dim: int, num_rounds: int) -> Project:
+def survey(strategy: Strategy | None, dim: int, num_rounds: int) -> Project:
     """Return what the chain of strategies shows before anybody is chosen."""
     held = list(chain(strategy))
     return Project(

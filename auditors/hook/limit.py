@@ -15,6 +15,7 @@ from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.callback import Callback, StopAbove
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.hook.wrapper import EndedError
 from leakmeter.auditors.wording import is_epsilon, number
 
 _log = logging.getLogger("flwr")
@@ -23,10 +24,6 @@ _log = logging.getLogger("flwr")
 Metrics = Literal[
     "train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"
 ]
-
-
-class ProvenError(Exception):
-    """Leaves the loop of a run that stops; `Audited.start` handles it."""
 
 
 class Limit(Resumable):
@@ -81,7 +78,7 @@ class Limit(Resumable):
             arrays: The model that the round would start from.
 
         Raises:
-            ProvenError: The run stops here.
+            EndedError: The run stops here.
         """
         if self.above is None or self.proven <= self.above:
             return
@@ -89,7 +86,7 @@ class Limit(Resumable):
         self.reason = f"ε ≥ {shown} is proven, above the limit of {self.above:g}"
         self.result.arrays = arrays
         _log.warning("the run stops before its last round, as asked: %s", self.reason)
-        raise ProvenError(self.reason)
+        raise EndedError(self.reason, self.result)
 
     def qualified(self, findings: Iterable[Finding]) -> list[Finding]:
         """Return the findings of the run; after a stop, other bounds than those are conditional.

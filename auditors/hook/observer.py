@@ -36,7 +36,7 @@ class RoundObserver(Resumable):
 
     health: Kept[Health]
 
-    def __init__(self, strategy: Strategy, panel: Panel, sending: Sending) -> None:
+    def __init__(self, strategy: Strategy | None, panel: Panel, sending: Sending) -> None:
         self._strategy, self._panel, self._sending = strategy, panel, sending
         self.health = Health()
         self.has_tap = True

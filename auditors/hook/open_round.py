@@ -16,9 +16,8 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
-from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.layout import Layout, is_finite, is_float, values
 from leakmeter.auditors.hook.seat import Answer, Order, Sends, keyed
-from leakmeter.auditors.hook.values import is_finite, is_float, values
 
 _log = logging.getLogger("flwr")
 
@@ -93,6 +92,12 @@ class Updates(Mapping[int, Vector]):
         for client, weight in weights.items():
             self._layout.add(self._records[client], weight / total, mean)
         return mean
+
+    def add(self, earlier: Updates) -> None:
+        """Add those that have come before."""
+        self._records = {**self._records, **earlier._records}
+        self._records = {client: self._records[client] for client in sorted(self._records)}
+        self.weights = {**self.weights, **earlier.weights}
 
     def leave_out(self, clients: Iterable[int]) -> None:
         """Forget updates that the strategy could not use: they are in no mean."""
@@ -193,7 +198,7 @@ class ClientNumbers:
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
 
-    def of(self, nodes: Sequence[int], strategy: Strategy, grid: Grid) -> dict[int, int]:
+    def of(self, nodes: Sequence[int], strategy: Strategy | None, grid: Grid) -> dict[int, int]:
         """Return node id to client, from the strategy that knows it or in order of appearance."""
         known = client_of(strategy)
         if known is not None:
@@ -299,7 +304,7 @@ def collect_truth(
 
 
 def round_facts(
-    strategy: Strategy,
+    strategy: Strategy | None,
     opened: OpenRound,
     updates: Updates,
     *,

@@ -20,6 +20,22 @@ UNDECIDED: Final = (
     "the audit could not decide whether clients send models or differences, so no canary was "
     "played: set sends='models' or sends='differences'"
 )
+UNRELEASED: Final = (
+    "the model after the last round is not known, so that round is not audited: hand it over, "
+    "AuditedGrid.finish(model)"
+)
+SEVERAL_RECORDS: Final = (
+    "clients are sent several ArrayRecords, or none, so it is not known what their updates are "
+    "added to: no round is audited"
+)
+OWN_MODELS: Final = (
+    "clients of one round are sent different models, such as slices or those of clusters, so their "
+    "updates have no common base: no round is audited"
+)
+UNPLANNED: Final = (
+    "the strategy's own start has no argument num_rounds, so canaries are planned for three "
+    "rounds: say how many there are before it starts, audited.num_rounds = 20"
+)
 CHANGED: Final = "the model has changed its arrays"
 REPEATED: Final = (
     "the strategy aggregates a round more than once, or gives two rounds the same number: only the "
@@ -35,7 +51,8 @@ UNSEEN: Final = (
 )
 NOT_OUTERMOST: Final = (
     "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
-    "not Wrapper(Audited(strategy, ...))"
+    "not Wrapper(Audited(strategy, ...)). A loop that calls its methods without start says how "
+    "many rounds it has, audited.num_rounds = 20, and ends with audited.finish()"
 )
 # Mods that change nothing, or nothing that matters to a canary of the trained update's length.
 _HARMLESS: Final = frozenset(

@@ -49,7 +49,7 @@ class RoundLog:
             line, arrays = self._open
             self._open = (replace(line, metrics={**line.metrics, **scalars(metrics)}), arrays)
 
-    def amend(self, server_round: int, metrics: object, arrays: ArrayRecord | None) -> None:
+    def amend(self, server_round: object, metrics: object, arrays: ArrayRecord | None) -> None:
         """Note a further aggregate of a round whose line is open; its findings stay."""
         if self._open is None or self._open[0].server_round != server_round:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -35,9 +35,10 @@ class Opening:
 class Wrapper(Resumable, Strategy):
     """Passes every call on to `strategy`; subclasses override the calls that they change.
 
-    `start` runs the inner strategy's own loop with this wrapper's methods in place of its own, so a
-    strategy that overrides `start` keeps working, however deep it is wrapped. Therefore inner
-    calls use `_inner_...`, saved before anything is replaced, never `strategy`.
+    It is an ordinary strategy: Flower's own loop runs it, and nothing of the strategy inside is
+    touched. If that one overrides `start`, its loop runs with this wrapper's methods in place of
+    its own, for as long as it runs. Therefore inner calls use `_inner_...`, saved before anything
+    is replaced, never `strategy`.
 
     What a wrapper may know about a run has members here, whose defaults mean "not known". To ask a
     whole chain of strategies, use `auditors.hook.chain`. What a wrapper has to remember between
@@ -110,10 +111,27 @@ class Wrapper(Resumable, Strategy):
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
         """Restore charges that `charges` returned; a round that is open keeps its own."""
 
+    def begin(self) -> None:
+        """Prepare for a run; called before the loop of `start`, from the outside in."""
+        vars(self).pop("ended", None)
+
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """Run the inner strategy's own loop around this wrapper's methods."""
-        with replaced(self.strategy, **self._hooks()):
-            return self.strategy.start(*args, **kwargs)
+        """Run Flower's loop around this wrapper, or that of the inner strategy if it has its own.
+
+        If a wrapper ends the run early, `ended` there says why, and the result has the model and
+        the metrics so far.
+        """
+        held: Strategy = self
+        while isinstance(held, Wrapper):
+            held.begin()
+            held = held.strategy
+        try:
+            if not has_own_loop(held):
+                return super().start(*args, **kwargs)
+            with replaced(held, self):
+                return held.start(*args, **kwargs)
+        except EndedError as early:
+            return early.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -143,24 +161,72 @@ class Wrapper(Resumable, Strategy):
         """Log what the inner strategy says about itself."""
         self.strategy.summary()
 
-    def _hooks(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what takes the place of the inner strategy's methods during `start`."""
-        return {
-            "configure_train": self.configure_train,
-            "aggregate_train": self.aggregate_train,
-            "configure_evaluate": self.configure_evaluate,
-            "aggregate_evaluate": self.aggregate_evaluate,
-        }
+
+class EndedError(Exception):
+    """Leaves the loop of a run that a wrapper ends early; `Wrapper.start` handles it.
+
+    Attributes:
+        result: What the loop would have returned, as far as it came.
+    """
+
+    def __init__(self, reason: str, result: Result) -> None:
+        super().__init__(reason)
+        self.result = result
+
+
+def has_own_loop(strategy: Strategy) -> bool:
+    """Whether a strategy overrides `start`, or is none of Flower's at all."""
+    return getattr(type(strategy), "start", None) is not Strategy.start
+
+
+_METHODS: Final[tuple[str, ...]] = (
+    "configure_train",
+    "aggregate_train",
+    "configure_evaluate",
+    "aggregate_evaluate",
+)
 
 
 @contextmanager
-def replaced(strategy: Strategy, **methods: Callable[..., Any]) -> Iterator[None]:
-    """Give this one instance other methods for a while."""
-    before = {name: vars(strategy)[name] for name in methods if name in vars(strategy)}
-    vars(strategy).update(methods)
+def replaced(strategy: Strategy, wrapper: Strategy) -> Iterator[None]:
+    """Give this one instance the methods of a wrapper around it for a while.
+
+    Raises:
+        TypeError: It cannot have other methods than those of its class.
+    """
+    try:
+        own = vars(strategy)
+    except TypeError:
+        name = type(strategy).__name__
+        raise TypeError(
+            f"{name} has a loop of its own and __slots__, so no wrapper but Audited can be around "
+            f"it: write Audited({name}(...), ...), or give it a __dict__"
+        ) from None
+    before = {name: own[name] for name in _METHODS if name in own}
+    own.update({name: _Hook(strategy, name, getattr(wrapper, name)) for name in _METHODS})
     try:
         yield
     finally:
-        for name in methods:
-            del vars(strategy)[name]
-        vars(strategy).update(before)
+        for name in _METHODS:
+            del own[name]
+        own.update(before)
+
+
+class _Hook:
+    """Stands in for a method of one strategy; in copies and pickles of it the method is back.
+
+    A strategy that saves itself, for a checkpoint of its own, must not save us.
+    """
+
+    def __init__(self, strategy: Strategy, name: str, call: Callable[..., Any]) -> None:
+        self._strategy, self._name, self._call = strategy, name, call
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        return self._call(*args, **more)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # The copy is in the memo by now: its attributes are copied after it was made.
+        return getattr(memo.get(id(self._strategy), self._strategy), self._name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._strategy, self._name)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.layout import Layout, values
 from leakmeter.auditors.hook.mods import (
     Call,
     OrderedMod,
@@ -34,7 +34,6 @@ from leakmeter.auditors.hook.mods import (
 )
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of
-from leakmeter.auditors.hook.values import values
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint

@@ -71,7 +71,8 @@ class Participant:
             that has not drawn this client.
         drawn: Neighbours that it has drawn, and their public signing keys. They hold its shares;
             empty where all peers do.
-        roster: Fingerprint of those among whom it has drawn.
+        roster: Fingerprint of those among whom it has drawn; in a complete graph, where things are
+            signed, of who has announced which keys under which number.
         signers: Peer number to what that peer's signatures are checked against; empty where
             nothing is signed.
         announced: Fingerprint of its own announcement, where things are signed.
@@ -176,9 +177,16 @@ class Participant:
             peer: seal(locks[peer], text, self.session, _STAGE, number, peer)
             for peer, text in texts.items()
         }
+        listed = self.roster
+        if signers and not self.drawn:
+            # Lists of survivors have numbers, which the server hands out. Whoever signs the same
+            # list must mean the same clients: with two clients of one number a server read updates.
+            shown = {peer: signer.announced for peer, signer in signers.items()}
+            listed = roster({number: announced(self.public.to_bytes()), **shown})
         after = replace(
             self,
             step="shared",
+            roster=listed,
             threshold=threshold,
             locks=locks,
             masks={peer: keys.mask for peer, keys in peers.items()},

@@ -160,7 +160,7 @@ EXPERIMENTS: Final = {
         "run",
         size="reduced (8 directions; K and steps varied, since the paper does not state K)",
         data=("mnist",)),
-    "active-server": Entry("active_server.table", 3, 405, 44,
+    "active-server": Entry("active_server.table", 4, 425, 45,
         what="Malicious server against a secure sum: ten attacks, before and after, and what "
         "remains"),
     "ring-noise": _by_writer("ring_noise.table", 5, 310, 45,

@@ -201,7 +201,7 @@ def _audited(
     audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
     if account is not None:
-        audited.on_report = partial(_ledger_in_report, charges, account, strategy)
+        audited.audit.on_report = partial(_ledger_in_report, charges, account, strategy)
     audited.add_limitations(*_limitations(config, strategy))
     if kept is not None:
         with folder.taking_up("the audit's state"):  # each auditor checks its own

@@ -134,6 +134,12 @@ class Exchange:
         """Fingerprint of those among whom neighbours are drawn."""
         return fingerprint_of({n: signed.public for n, signed in self._signed.items()})
 
+    @property
+    def announcements(self) -> bytes:
+        """Fingerprint of who has announced which keys, where they are signed."""
+        shown = {n: signed.signer.announced for n, signed in self._signed.items()}
+        return fingerprint_of(shown) if shown else b""
+
     def draws(self, draws: int, threshold: int) -> dict[int, list[int]]:
         """Let everybody draw neighbours among all who have announced keys."""
         roster = put_roster({n: signed.public for n, signed in self._signed.items()})

@@ -22,7 +22,7 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.wrapper import EndedError, Wrapper
 from leakmeter.auditors.noise import distribution
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.drawn import union
@@ -39,10 +39,6 @@ _log = logging.getLogger("flwr")
 
 # Every sum that is opened costs privacy. So many in a row that are rejected end the run.
 _MOST_REJECTED = 3
-
-
-class RejectedSumsError(Exception):
-    """Leaves the loop of a run in which no further sum is opened; `Masked.start` handles it."""
 
 
 class Masked(Wrapper):
@@ -173,18 +169,10 @@ class Masked(Wrapper):
         """Say what secure aggregation has hidden, and from whom."""
         return self._tally.findings(self._topology.risks)
 
-    def start(self, *args: Any, **kwargs: Any) -> Result:
-        """Run the inner strategy's own loop; it ends early after three rejected sums in a row.
-
-        Then `ended` says why, and the result has the model and the training metrics so far.
-        """
-        self._result, self.ended = Result(), None
-        try:
-            return super().start(*args, **kwargs)
-        except RejectedSumsError as reason:
-            self.ended = str(reason)
-            _log.error("the run ends early: %s", reason)
-            return self._result
+    def begin(self) -> None:
+        """Prepare for a run; it ends early after three rejected sums in a row."""
+        super().begin()
+        self._result = Result()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -192,10 +180,12 @@ class Masked(Wrapper):
         """Exchange keys and shares, then return the train messages of the remaining clients."""
         if self._rejected >= _MOST_REJECTED:
             self._result.arrays = arrays
-            raise RejectedSumsError(
+            self.ended = (
                 f"{self._rejected} secure sums in a row were opened and rejected, and each further "
                 "one would cost privacy; the log says why each of them was"
             )
+            _log.error("the run ends early: %s", self.ended)
+            raise EndedError(self.ended, self._result)
         self._round, self._facts = None, RoundFacts()
         self._num_announced, self._asked_to_train = 0, False
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))

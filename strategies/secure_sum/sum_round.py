@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.values import shaped
+from leakmeter.auditors.hook.layout import Layout, shaped
 from leakmeter.auditors.hook.wrapper import Opening
 from leakmeter.clients.secure_sum.binding import Instructions, Terms
 from leakmeter.clients.secure_sum.masking import RingVector
@@ -120,7 +119,8 @@ class SumRound:
     def terms(self) -> Terms:
         """What the clients agree on besides their train messages."""
         session, threshold = self.cohort.session, self.cohort.threshold
-        roster = self.exchange.roster if self.plan.is_drawn else b""
+        exchange = self.exchange
+        roster = exchange.roster if self.plan.is_drawn else exchange.announcements
         return Terms(session, threshold, self.exchange.settings, roster)
 
     def opening(self, uploads: Sequence[int], fixed_weight: float | None) -> Opening:

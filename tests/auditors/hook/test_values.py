@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 
-from leakmeter.auditors.hook.values import is_finite, values
+from leakmeter.auditors.hook.layout import is_finite, values
 
 ARRAYS = {
     "a matrix": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -101,7 +101,7 @@ def test_changes_stay_when_the_run_is_interrupted(federation: Any, tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         audited.start(of.grid, of.arrays(), ROUNDS, evaluate_fn=interrupt)
     assert (tmp_path / NAME).exists()
-    state = audited.state()["panel"]["auditors"]["one-shot"]["transcript"]["changes"]
+    state = audited.state()["audit"]["panel"]["auditors"]["one-shot"]["transcript"]["changes"]
     assert list(state) == ["lengths"]  # a checkpoint does not repeat the changes
     assert len(state["lengths"]) == 2
 

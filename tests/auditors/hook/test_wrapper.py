@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterable
 from typing import Any
 
@@ -89,12 +91,35 @@ def test_hooks_are_taken_away_also_after_an_exception(federation: Any) -> None:
 
 
 def test_replaced_methods_come_back_in_order() -> None:
-    inner = FedAvg()
-    with replaced(inner, summary=lambda: "first"):
-        with replaced(inner, summary=lambda: "second"):
-            assert inner.summary() == "second"
-        assert inner.summary() == "first"
-    assert "summary" not in vars(inner)
+    inner, other, third = FedAvg(), FedAvg(), FedAvg()
+    with replaced(inner, other):
+        before = inner.configure_train
+        with replaced(inner, third):
+            assert inner.configure_train is not before
+        assert inner.configure_train is before
+    assert "configure_train" not in vars(inner)
+
+
+def test_copies_and_pickles_of_a_strategy_have_its_own_methods() -> None:
+    inner = FedAvg(fraction_train=0.25)
+    with replaced(inner, FedAvg()):
+        twins = [copy.deepcopy(inner), pickle.loads(pickle.dumps(inner))]
+    for twin in twins:
+        assert twin.fraction_train == 0.25
+        assert twin.configure_train.__func__ is FedAvg.configure_train
+        assert twin.configure_train.__self__ is twin
+
+
+def test_a_loop_of_its_own_with_slots_is_refused_in_words() -> None:
+    class Slotted:
+        __slots__ = ()
+
+        def start(self, *_: object) -> None: ...
+
+        configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = start
+
+    with pytest.raises(TypeError, match="Slotted has a loop of its own and __slots__"):
+        Through(Slotted()).start()  # type: ignore[arg-type]
 
 
 def test_the_chain_stops_where_strategy_is_something_else() -> None:

@@ -511,19 +511,21 @@ def test_flowers_own_log_is_shown_only_when_asked_for(
 ) -> None:
     short = [*tiny, "--rounds", "1", "--auditors", "none"]
     assert main([*short, "--out", "quiet"]) == 0
-    assert "Starting FedAvg strategy" not in caplog.text
+    assert "Starting Audited strategy" not in caplog.text
     assert main([*short, "--verbose", "--out", "loud"]) == 0
-    assert "Starting FedAvg strategy" in caplog.text
+    assert "Starting Audited strategy" in caplog.text
     assert main([*short, "--out", "quiet-again"]) == 0
-    assert caplog.text.count("Starting FedAvg strategy") == 1
+    assert caplog.text.count("Starting Audited strategy") == 1
 
 
-def test_an_unaudited_run_has_rounds_and_no_findings(
+def test_an_unaudited_run_has_rounds_and_names_the_server_that_nobody_audited(
     tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*tiny, "--auditors", "none", "--secagg", "off", "--out", "run"]) == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
-    assert (len(report["rounds"]), report["findings"]) == (4, [])
+    assert len(report["rounds"]) == 4
+    [finding] = report["findings"]
+    assert (finding["auditor"], finding["value"], finding["kind"]) == ("server", "inf", "guarantee")
     assert "What the run leaks" not in capsys.readouterr().out
 
 

@@ -355,8 +355,9 @@ def test_the_state_of_another_auditor_is_refused(
     cut_off(tmp_path / "run", tiny_config, 1)
     file = RunFolder.open(tmp_path / "run").checkpoint
     kept = unpack(file.read_bytes())
-    auditors = kept["audit"]["panel"]["auditors"]
-    kept["audit"]["panel"]["auditors"] = {name: {"foreign": 1} for name in auditors}
+    panel = kept["audit"]["audit"]["panel"]
+    auditors = panel["auditors"]
+    panel["auditors"] = {name: {"foreign": 1} for name in auditors}
     file.write_bytes(pack(kept))
     assert main(["--resume", str(tmp_path / "run")]) == 2
     assert "is not one that it has written" in capsys.readouterr().err

@@ -1,0 +1,212 @@
+"""The audit at the grid: for strategies and loops of which nothing else can be seen.
+
+Everything that an audit needs crosses the grid. A round is a send of train messages with a model;
+its outcome is the first model that is known after it: of the server's evaluation, of the next train
+or evaluate message, or of the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from leakmeter.auditors.auditor import Auditor
+from leakmeter.auditors.callback import Callback
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.hook.run_audit import RunAudit
+from leakmeter.auditors.hook.sending import Choice
+from leakmeter.auditors.verdict.verdict import Verdict
+
+TIMEOUT = 3600.0  # seconds, as Flower's strategies wait
+
+
+class GridWrapper(Grid):
+    """Hands every call on to `grid`."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def set_run(self, run: Any) -> None:
+        self.grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        return self.grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        return self.grid.create_message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self.grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self.grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.grid.send_and_receive(messages, timeout=timeout)
+
+
+class AuditedGrid(GridWrapper):
+    """Hands every call on to `grid` and shows each round to the auditors.
+
+    For a loop without a strategy, or one that nobody can wrap. Leave the block, or call `finish`,
+    for the report.
+
+    Args:
+        grid: Delivers the messages.
+        auditors: The auditors to run. Their names must differ.
+        num_rounds: Rounds that the loop will play; canaries are planned for them.
+        out: Folder for `rounds.jsonl` and `report.json`; nothing is written without it.
+        name: What the report calls the run; None takes the folder's name.
+        sends: What clients reply with, as for `Audited`.
+        config: What to note in the report about how the run was made.
+        callbacks: Told of the start, of each round and of the end.
+
+    Attributes:
+        audit: The audit itself.
+
+    Example:
+        with AuditedGrid(grid, [OneShotCanaries(seats=2)], num_rounds=20, out="runs/mine") as grid:
+            model = my_loop(grid)
+            grid.finish(model)
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        auditors: Sequence[Auditor],
+        *,
+        num_rounds: int,
+        out: str | Path | None = None,
+        name: str | None = None,
+        sends: Choice = "auto",
+        config: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        audit = RunAudit(
+            None, auditors, out=out, name=name, sends=sends, config=config, callbacks=callbacks
+        )
+        self._set_up(grid, audit, num_rounds)
+
+    @classmethod
+    def around(cls, grid: Grid, audit: RunAudit, num_rounds: int) -> Self:
+        """Return a grid that tells an audit which is there already."""
+        made = cls.__new__(cls)
+        made._set_up(grid, audit, num_rounds)
+        return made
+
+    def _set_up(self, grid: Grid, audit: RunAudit, num_rounds: int) -> None:
+        super().__init__(grid)
+        self.audit, self._num_rounds = audit, num_rounds
+        self._rounds = 0
+        self._asked: set[str] = set()  # ids of pushed messages of the round
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the run says so far; before its end, without what auditors report at the end."""
+        return self.audit.verdict
+
+    @property
+    def warnings(self) -> Sequence[RunWarning]:
+        """Reasons to doubt the run itself, so far."""
+        return self.audit.warnings
+
+    @property
+    def limitations(self) -> Sequence[Limitation]:
+        """What auditors cannot measure in this project."""
+        return self.audit.limitations
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Which auditors were left out, when and why."""
+        return self.audit.failures
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run log is; None if nothing is written."""
+        return self.audit.folder
+
+    def findings(self) -> list[Finding]:
+        """Return all findings so far."""
+        return self.audit.findings
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send with orders, and return the replies without our answers."""
+        sent = list(messages)
+        if not self._is_opened(sent):
+            return self.grid.send_and_receive(sent, timeout=timeout)
+        replies = list(self.grid.send_and_receive(sent, timeout=timeout))
+        self.audit.replied(self._rounds, replies)
+        return replies
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send with orders; the messages of one call are a round."""
+        sent = list(messages)
+        is_round = self._is_opened(sent)
+        ids = list(self.grid.push_messages(sent))
+        self._asked = set(ids) if is_round else self._asked
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that have come, without our answers."""
+        replies = list(self.grid.pull_messages(message_ids))
+        ours = [r for r in replies if r.metadata.reply_to_message_id in self._asked]
+        if ours:
+            self.audit.replied(self._rounds, ours)
+        return replies
+
+    def _is_opened(self, messages: Sequence[Message]) -> bool:
+        """Give messages their orders if they are a round; take any model for that of the last."""
+        model = next((r for m in messages for r in m.content.array_records.values()), None)
+        if model is None:
+            return False
+        kinds = {m.metadata.message_type.split(".")[0] for m in messages}
+        kept = ArrayRecord(dict(model))  # a loop may change the record
+        self.audit.released(kept)
+        if kinds != {"train"}:
+            return False
+        if not self.audit.has_begun:
+            self.audit.begin(kept, self._num_rounds, TIMEOUT)
+        self.audit.before_round(kept)
+        self._rounds += 1
+        self.audit.opened(self._rounds, kept, messages, self.grid)
+        return True
+
+    def complete(self, model: ArrayRecord | None) -> None:
+        """Close the last round with the model after it; None if nobody knows it."""
+        if model is not None:
+            self.audit.released(model)
+        self.audit.abandon()
+
+    def finish(self, model: ArrayRecord | None = None) -> None:
+        """Close the last round and let the auditors report.
+
+        Args:
+            model: The model after the last round; without it that round is not audited.
+        """
+        if self.audit.has_begun:
+            self.complete(model)
+            self.audit.finish(self._num_rounds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.finish()  # also after an exception: what was measured is not lost
