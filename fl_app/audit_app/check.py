@@ -27,7 +27,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.load import AppError, Mod, check_api, loaded
-from leakmeter.fl_app.audit_app.session import MODS, AppAudit, attempt, audited_grid
+from leakmeter.fl_app.audit_app.session import MODS, AppAudit, audited_grid, collected, is_training
 from leakmeter.fl_app.engines.inline import run_inline
 
 EQUAL, DIFFERENT, UNABLE = 0, 3, 4  # exit codes
@@ -126,8 +126,9 @@ def _run(
         client = _Watched(app.client, canaries or {})
 
         def server(grid: Grid, context: Context) -> None:
-            with audited_grid(grid, audit) if mods else nullcontext(grid) as own:
-                failed.extend(attempt(audit.project, app, own, context))
+            watched = audited_grid(grid, audit) if mods else nullcontext(grid)
+            with collected(audit.project, failed), watched as own:
+                app.server(own, context)
 
         run_inline(server, client, audit.clients, audit.project.config)
     if failed:
@@ -152,7 +153,7 @@ class _Watched:
 
     def __call__(self, message: Message, context: Context) -> Message:
         reply = self._app(message, context)
-        if not _is_training(message):
+        if not is_training(message):
             return reply
         client = int(context.node_config["partition-id"])
         number = self._counts[client] = self._counts.get(client, 0) + 1
@@ -172,13 +173,6 @@ class _Watched:
         self.replies.parts[training] = dict(_parts(reply.content, with_arrays=not is_seat))
         if training in self._given:
             wire.replace_arrays(reply, self._given[training])
-
-
-def _is_training(message: Message) -> bool:
-    """Whether a message is one of the app's own rounds."""
-    is_train = message.metadata.message_type.partition(".")[0] == "train"
-    is_replay = wire.replay_number(message.content) is not None
-    return is_train and not is_replay and bool(message.content.array_records)
 
 
 def _parts(content: RecordDict, *, with_arrays: bool) -> Iterator[tuple[str, str]]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors import Auditor, Callback, OneShotCanaries, canary_mod, passive
-from leakmeter.auditors.finding import RunWarning
+from leakmeter.auditors import Audited, Auditor, Callback, OneShotCanaries, canary_mod, passive
+from leakmeter.auditors.finding import Limitation, RunWarning
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.grid import AuditedGrid, GridWrapper
+from leakmeter.auditors.hook.run_audit import RunAudit
+from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.run_log import REPORT, RoundLine
 from leakmeter.auditors.verdict.gate import EXIT_CODES
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.audit_app.load import AppError, LoadedApp, Mod, check_api, loaded, reason_of
+from leakmeter.fl_app.audit_app.load import AppError, Mod, check_api, loaded, reason_of
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.inline import run_inline
@@ -67,30 +74,148 @@ class AppAudit:
         return {"app": self.project.name, "clients": self.clients, **settings}
 
 
+class WatchingGrid(GridWrapper):
+    """The grid that the app gets: its rounds are audited, whoever plays them.
+
+    A strategy is audited as one: it may add noise or weigh replies in its own way, its metrics
+    belong into the report, and what it returns is the model after the last round. A loop in `main`
+    is audited as it crosses the grid.
+
+    Args:
+        grid: Flower's.
+        plan: What to audit, and how.
+        callbacks: Told of the rounds.
+    """
+
+    def __init__(self, grid: Grid, plan: AppAudit, callbacks: Sequence[Callback]) -> None:
+        super().__init__(grid)
+        self._plan, self._callbacks = plan, callbacks
+        self._own: AuditedGrid | None = None  # made with the first round: it begins a run log
+        self._audit: RunAudit | None = None
+        self._num_rounds = plan.rounds
+
+    def start(self, strategy: Strategy, told: Mapping[str, Any]) -> Any:
+        """Run a strategy's `start` with these arguments, and with its audit."""
+        audited = Audited(strategy, self._plan.made(), **self._about())
+        self._audit, self._num_rounds = audited.audit, told.get("num_rounds", self._num_rounds)
+        audited.logs_verdict = False
+        if "num_rounds" not in told:
+            audited.num_rounds = self._num_rounds
+        own = list(told.items())[1:]  # without the strategy itself
+        return audited.start(**{name: self.grid if v is self else v for name, v in own})
+
+    def knows(self, model: ArrayRecord) -> None:
+        """Take the result of a loop for the model after its last round."""
+        if self._own is not None:
+            self._own.complete(model)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no round has been played yet."""
+        return self._audit is None
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send, and audit what is a round."""
+        sent = list(messages)
+        return self._grid_for(sent).send_and_receive(sent, timeout=timeout)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send, and audit what is a round."""
+        sent = list(messages)
+        return self._grid_for(sent).push_messages(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that have come."""
+        return (self._own or self.grid).pull_messages(message_ids)
+
+    def finish(self, failure: BaseException | None) -> None:
+        """Write the report, also of a run that the app has broken off."""
+        audit = self._audit
+        if audit is None or not audit.has_begun:
+            return
+        if failure is not None:
+            words = f"The app failed after round {audit.seen}: {reason_of(failure)}."
+            audit.add_limitations(Limitation("app", words))
+        if self._own is not None:
+            self._own.finish()
+        else:
+            audit.abandon()
+            audit.finish(self._num_rounds)
+
+    def _grid_for(self, messages: Sequence[Message]) -> Grid:
+        """Return the grid that audits, from the first round on."""
+        if self._own is None and self.is_fresh and any(map(is_training, messages)):
+            made = self._plan.made()
+            self._own = AuditedGrid(self.grid, made, num_rounds=self._num_rounds, **self._about())
+            self._audit = self._own.audit
+            self._audit.logs_verdict = False
+        return self._own or self.grid
+
+    def _about(self) -> dict[str, Any]:
+        callbacks = list(self._callbacks)
+        return {"out": self._plan.out, "config": self._plan.noted(), "callbacks": callbacks}
+
+
+def is_training(message: Message) -> bool:
+    """Whether a message asks a client to train a model, and is none of the audit's own."""
+    is_train = message.metadata.message_type.partition(".")[0] == "train"
+    is_replay = wire.replay_number(message.content) is not None
+    return is_train and not is_replay and bool(message.content.array_records)
+
+
 @contextmanager
-def audited_grid(grid: Grid, audit: AppAudit, callbacks: Sequence[Callback] = ()) -> Iterator[Grid]:
-    """Audit every round that crosses the grid, and write the report in the end."""
-    from unittest.mock import patch  # stands in for AuditedGrid until it is there
+def audited_grid(grid: Grid, plan: AppAudit, callbacks: Sequence[Callback] = ()) -> Iterator[Grid]:
+    """Audit every round of the app that gets this grid, and write the report in the end."""
+    watching = WatchingGrid(grid, plan, callbacks)
+    failure: BaseException | None = None
+    try:
+        with _starting(watching):
+            yield watching
+    except BaseException as error:
+        failure = error
+        raise
+    finally:  # also after a failure: what was measured is not lost
+        watching.finish(failure)
 
-    from flwr.serverapp.strategy import Strategy
 
-    from leakmeter.auditors import Audited
+@contextmanager
+def _starting(watching: WatchingGrid) -> Iterator[None]:
+    """Notice when a strategy is started on our grid, whose classes alone are changed meanwhile."""
+    loops = {one: one.__dict__["start"] for one in _classes(Strategy) if "start" in one.__dict__}
+    for owner, loop in loops.items():
+        owner.start = _noticed(loop, watching)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for owner, loop in loops.items():
+            owner.start = loop  # type: ignore[method-assign]
 
-    start = Strategy.start
-    busy: list[bool] = []
 
-    def audited_start(self: Strategy, *args: Any, **more: Any) -> Any:
-        if busy:
-            return start(self, *args, **more)
-        busy.append(True)
-        one = Audited(
-            self, audit.made(), out=audit.out, config=audit.noted(), callbacks=list(callbacks)
-        )
-        one.logs_verdict = False
-        return one.start(*args, **more)
+def _classes(kind: type[Any]) -> Iterator[type[Any]]:
+    """Yield a class of strategies and all below it, but those of the audit itself."""
+    if not issubclass(kind, Wrapper):
+        yield kind
+        for below in kind.__subclasses__():
+            yield from _classes(below)
 
-    with patch.object(Strategy, "start", audited_start):
-        yield grid
+
+def _noticed(loop: Callable[..., Any], watching: WatchingGrid) -> Callable[..., Any]:
+    """Return a `start` that is audited if it gets our grid, with any arguments of its own."""
+    kinds = {parameter.kind for parameter in signature(loop).parameters.values()}
+
+    @wraps(loop)
+    def start(self: Strategy, *args: Any, **more: Any) -> Any:
+        is_ours = any(one is watching for one in (*args, *more.values()))
+        if is_ours and watching.is_fresh and Parameter.VAR_POSITIONAL not in kinds:
+            return watching.start(self, signature(start).bind(self, *args, **more).arguments)
+        result = loop(self, *args, **more)
+        if is_ours and isinstance(result, Result):
+            watching.knows(result.arrays)
+        return result
+
+    return start
 
 
 class _Rounds(Callback):
@@ -159,19 +284,21 @@ def run_audit(audit: AppAudit, progress: Progress) -> list[AppError]:
         client = ToldClient(audit.project, app.client)
 
         def server(grid: Grid, context: Context) -> None:
-            with audited_grid(grid, audit, [_Rounds(progress)]) as audited:
-                failed.extend(attempt(audit.project, app, audited, context))
+            with (
+                collected(audit.project, failed),
+                audited_grid(grid, audit, [_Rounds(progress)]) as own,
+            ):
+                app.server(own, context)
 
         run_inline(server, client, audit.clients, audit.project.config)
     return failed + client.failed
 
 
-def attempt(
-    project: AppProject, app: LoadedApp, grid: Grid, context: Context
-) -> Iterator[AppError]:
-    """Run the app's own main; yield its failure, so that the audit can be finished."""
+@contextmanager
+def collected(project: AppProject, failed: list[AppError]) -> Iterator[None]:
+    """Collect the failure of the app's own main in place of raising it."""
     try:
-        app.server(grid, context)
+        yield
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
             return
@@ -179,7 +306,7 @@ def attempt(
             f"the serverapp of {project.path} must run to its end, got {reason_of(error)}. What "
             "was audited before is kept. Try the app alone: flwr run ."
         )
-        yield AppError(text, error, project.path, is_fatal=True)
+        failed.append(AppError(text, error, project.path, is_fatal=True))
 
 
 def end_audit(audit: AppAudit, progress: Progress, before: str) -> int:

@@ -53,15 +53,12 @@ def largest(out: Path) -> float:
     return max((f["value"] for f in found if f["kind"] == "lower_bound"), default=0.0)
 
 
-needs_grid = pytest.mark.xfail(strict=True, reason="the audited grid is not there yet")
-
-
 @pytest.mark.parametrize(
     "server",
     [
         pytest.param(FEDAVG, id="fedavg"),
-        pytest.param(OWN_LOOP, id="loop", marks=needs_grid),
-        pytest.param(OWN_START, id="start", marks=needs_grid),
+        pytest.param(OWN_LOOP, id="loop"),
+        pytest.param(OWN_START, id="start"),
     ],
 )
 def test_an_untouched_app_gets_a_number_and_a_page(
@@ -75,7 +72,8 @@ def test_an_untouched_app_gets_a_number_and_a_page(
     assert code == 0, said
     assert largest(out) > 1
     assert (out / "report.html").exists()
-    assert len(report(out)["rounds"]) == 6
+    # Of a loop in main that ends with a round, nobody knows the last model.
+    assert len(report(out)["rounds"]) == (5 if server == OWN_LOOP else 6)
     assert {path: path.read_bytes() for path in app.rglob("*") if path.is_file()} == before
     assert "canary_mod, innermost" in said
     assert "VERDICT" in said

@@ -20,10 +20,7 @@ def moving(message: object, context: object, call_next: object) -> object:
     return mods.canary_mod(message, context, call_next)  # type: ignore[arg-type]
 
 
-needs_grid = pytest.mark.xfail(strict=True, reason="the audited grid is not there yet")
-
-
-@pytest.mark.parametrize("server", [FEDAVG, pytest.param(OWN_LOOP, marks=needs_grid)])
+@pytest.mark.parametrize("server", [FEDAVG, OWN_LOOP], ids=["fedavg", "loop"])
 def test_an_app_on_a_global_generator_trains_as_without_the_audit(
     server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
