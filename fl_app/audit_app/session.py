@@ -185,12 +185,12 @@ def _starting(watching: WatchingGrid) -> Iterator[None]:
     """Notice when a strategy is started on our grid, whose classes alone are changed meanwhile."""
     loops = {one: one.__dict__["start"] for one in _classes(Strategy) if "start" in one.__dict__}
     for owner, loop in loops.items():
-        owner.start = _noticed(loop, watching)  # type: ignore[method-assign]
+        owner.start = _noticed(loop, watching)
     try:
         yield
     finally:
         for owner, loop in loops.items():
-            owner.start = loop  # type: ignore[method-assign]
+            owner.start = loop
 
 
 def _classes(kind: type[Any]) -> Iterator[type[Any]]:
