@@ -33,7 +33,6 @@ from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, ow
 from leakmeter.fl_app.task import Task, load_task, trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
 
-
 _log = logging.getLogger("flwr")
 _NO_KEYS = "this client's keys or its least threshold cannot be used; its own log says why"
 
