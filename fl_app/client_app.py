@@ -6,6 +6,7 @@ known beforehand, `client_app_of` makes the same app for it.
 
 from __future__ import annotations
 
+import logging
 import platform
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from flwr.clientapp import ClientApp
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call, OrderedMod
+from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import DropoutMod, add_identity
 from leakmeter.clients.protection.noise_mod import filled_record
@@ -30,6 +32,9 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
 from leakmeter.fl_app.task import Task, load_task, trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
+
+_log = logging.getLogger("flwr")
+_NO_KEYS = "this client's keys or its least threshold cannot be used; its own log says why"
 
 
 def client_app_of(config: Config | None = None) -> ClientApp:
@@ -42,8 +47,13 @@ def client_app_of(config: Config | None = None) -> ClientApp:
 
     def mask(message: Message, context: Context, call_next: Call) -> Message:
         own, deployed = config_of(context), is_deployed()
-        mod, keys = _policies(own, deployed).mask, client_keys(own, deployed, context)
-        if (least := own_threshold(context, deployed)) is not None:
+        mod = _policies(own, deployed).mask
+        try:
+            keys, least = client_keys(own, deployed, context), own_threshold(context, deployed)
+        except ConfigError as error:  # it names files of this machine, and an error travels
+            _log.error("this client takes part in no secure sum: %s", error)
+            raise RefusedError(_NO_KEYS) from None
+        if least is not None:
             mod = replace(mod, min_threshold=least)
         if keys is not None:
             mod = _signing(mod, *keys)

@@ -170,3 +170,16 @@ def test_a_process_that_turns_out_to_be_deployed_leaves_the_simulated_policies(
     assert not np.array_equal(noised(), noised())
     [reply] = sent(config, collect, app)
     assert "this client clips" in reply.error.reason
+
+
+def test_keys_that_cannot_be_read_are_refused_without_a_path(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_app, "is_deployed", lambda: True)
+    monkeypatch.setenv("LEAKMETER_IDENTITY", "/secret/place/key")
+    monkeypatch.setenv("LEAKMETER_TRUSTED", "/secret/place/list")
+    order = ConfigRecord({"stage": "keys", "round": 1, "number": 1})
+    [reply] = sent(tiny_config, RecordDict({wire.MASK: order}))
+    assert "its own log says why" in reply.error.reason
+    assert "secret" not in reply.error.reason
+    assert "/secret/place" in caplog.text
