@@ -151,9 +151,17 @@ def _restored(before: RecordDict, after: RecordDict) -> RecordDict:
 
 
 def _without_order(message: Message) -> Message:
-    """Return the message as the app would have got it; the original may be sent again."""
+    """Return the message as the app would have got it.
+
+    The original stays whole: an app may empty its own (`keep_input=False`), and a canary is added
+    to the arrays that were sent.
+    """
     inside = copy.copy(message)
-    kept = {key: record for key, record in message.content.items() if key != wire.CANARY}
+    kept = {
+        key: ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
+        for key, record in message.content.items()
+        if key != wire.CANARY
+    }
     inside.content = RecordDict(kept)
     return inside
 

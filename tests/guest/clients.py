@@ -214,6 +214,19 @@ class Drawing(Clients):
         return {name: np.asarray(v + 0.01 * shift).astype(v.dtype) for name, v in after.items()}
 
 
+class Emptying(Clients):
+    """Takes the arrays out of its message, to save memory."""
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        names = list(record)
+        taken = record.to_numpy_ndarrays(keep_input=False)
+        assert not record
+        own = ArrayRecord({name: Array(a) for name, a in zip(names, taken, strict=True)})
+        return super().trained(client, server_round, draw, own, context)
+
+
 class Keeping(Clients):
     """Keeps the very record that it sends, as its own model."""
 

@@ -139,7 +139,7 @@ class WatchedGrid(InlineGrid):
     ) -> tuple[Message, RecordDict]:
         """Return what the client replies and keeps without the audit."""
         about = message.metadata
-        plain = without(content, {key for key in content if key in (CANARY, TAP)})
+        plain = copied(without(content, {key for key in content if key in (CANARY, TAP)}))
         twin = Message(plain, about.dst_node_id, about.message_type, group_id=about.group_id)
         twin.metadata.__dict__["_message_id"] = about.message_id
         context: Context = copy.copy(self._contexts[about.dst_node_id])
