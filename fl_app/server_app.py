@@ -12,6 +12,7 @@ from leakmeter.fl_app.config.config import OUT, RESUME, adapted_context
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.deployment import check_deployed, is_deployed
+from leakmeter.fl_app.report.read import DEPLOYMENT, FLOWER
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import end, preflight, run_on
@@ -42,7 +43,8 @@ def main(grid: Grid, context: Context) -> None:
     if not resume and words:
         progress.say(words)
     progress.say(f"run folder: {folder.path}")
-    end(run_on(grid, folder, progress), progress)
+    launch = DEPLOYMENT if is_deployed() else FLOWER
+    end(run_on(grid, folder, progress, launch=launch), progress)
 
 
 def _allowed(path: str, name: str) -> Path:

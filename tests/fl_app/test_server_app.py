@@ -67,8 +67,11 @@ def test_the_apps_leave_the_report_that_the_inline_engine_leaves(
     assert (tmp_path / "apps/report.html").exists()
     launch(RunFolder.create(tmp_path / "inline", tiny_config), Progress())
     report = (tmp_path / "inline/report.json").read_text()
-    expected = report.replace('"engine": "inline"', '"engine": "ray"')
-    assert (tmp_path / "apps/report.json").read_text() == expected
+    expected = report.replace('"engine": "inline"', '"engine": "ray"').replace("(--", "(")
+    noted = ',\n  "launch": "flwr run"'
+    assert (tmp_path / "apps/report.json").read_text().replace(noted, "") == expected
+    assert f"python run_sim.py {'--'}" not in said  # what to do next is in Flower's words
+    assert "flwr run . --federation-config 'num-supernodes=" in said
 
 
 def test_a_run_without_a_folder_goes_to_the_environments(
