@@ -43,17 +43,17 @@ class Step:
     out: str = ""
 
 
-def steps(verdict: Verdict, rounds: int = 0) -> list[Step]:
+def steps(verdict: Verdict, cohorts: Sequence[int] = ()) -> list[Step]:
     """Return at most three steps, the most useful first.
 
     Args:
         verdict: On the run.
-        rounds: Finished rounds of the run; 0 if nobody knows.
+        cohorts: How many clients answered in each round, if that is known.
     """
-    return list(dict.fromkeys(_steps(verdict, rounds)))[:MAX_STEPS]
+    return list(dict.fromkeys(_steps(verdict, cohorts)))[:MAX_STEPS]
 
 
-def _steps(verdict: Verdict, rounds: int) -> Iterator[Step]:
+def _steps(verdict: Verdict, cohorts: Sequence[int]) -> Iterator[Step]:
     kinds = {warning.kind: warning for warning in verdict.warnings}
     yield from failed_clients(kinds)
     if kinds.keys() & STEPPED:
@@ -62,7 +62,7 @@ def _steps(verdict: Verdict, rounds: int) -> Iterator[Step]:
         return  # what else it shows is not that of a sound run
     few = kinds.get("few-canaries")
     if few is not None:
-        yield _more_canaries(few, rounds)
+        yield _more_canaries(few, cohorts)
     leaks = [row for row in verdict.rows if row.severity in LEAKS]
     for row in leaks:
         yield _against(row)
@@ -80,13 +80,16 @@ def failed_clients(kinds: Collection[WarningKind]) -> Iterator[Step]:
     yield from (Step(text) for kind, text in _FAILED.items() if kind in kinds)
 
 
-def _more_canaries(few: RunWarning, rounds: int) -> Step:
-    """Return the advice with the line of Python, if the number of seats can be told."""
-    seats = math.ceil(few.total / rounds) if rounds else 0
-    factor = max(2, math.ceil(_MANY_CANARIES / few.total))
-    line = f"OneShotCanaries(seats={factor * seats})" if seats else ""
-    text = f"Play {factor} times as many canaries, in more seats or rounds"
-    return Step(f"{text}:" if line else f"{text}.", line)
+def _more_canaries(few: RunWarning, cohorts: Sequence[int]) -> Step:
+    """Return the advice with a line of Python, if the number of seats can be told."""
+    if not cohorts:
+        return Step("Play more canaries, in more seats or rounds.")
+    now = math.ceil(few.total / len(cohorts))
+    most = max((max(cohorts) - 1) // 2, now)  # the majority stays honest
+    seats = min(now * max(2, math.ceil(_MANY_CANARIES / few.total)), most)
+    rounds = math.ceil(_MANY_CANARIES / seats)
+    longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
+    return Step(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
 
 def _against(row: Row) -> Step:

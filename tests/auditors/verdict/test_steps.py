@@ -75,10 +75,16 @@ def test_a_run_that_is_no_longer_sound_is_mended_and_nothing_else() -> None:
 
 def test_few_canaries_become_more_by_a_line_of_python() -> None:
     few = judge([bound(0.0)], [RunWarning.of("few-canaries", 2, 6)])
-    first, *others = steps(few, rounds=3)  # so there were two seats
-    assert first == Step(
-        "Play 4 times as many canaries, in more seats or rounds:", "OneShotCanaries(seats=8)"
-    )
+    first, *others = steps(few, [20, 20, 20])  # so there were two seats
+    assert first == Step("Play more canaries:", "OneShotCanaries(seats=8)")
     assert not any("canaries" in one.text for one in others)
-    assert steps(few)[0] == Step("Play 4 times as many canaries, in more seats or rounds.")
+    assert steps(few)[0] == Step("Play more canaries, in more seats or rounds.")
     assert few.warnings[0].text.count("OneShotCanaries(seats=…)") == 1
+
+
+def test_more_canaries_leave_a_majority_of_honest_clients() -> None:
+    few = judge([bound(0.0)], [RunWarning.of("few-canaries", 2, 6)])
+    small = Step("Play more canaries over num_rounds=7:", "OneShotCanaries(seats=3)")
+    assert steps(few, [7, 8, 6])[0] == small
+    most = Step("Play more canaries over num_rounds=10:", "OneShotCanaries(seats=2)")
+    assert steps(few, [3, 3, 3])[0] == most  # as many seats as now

@@ -177,7 +177,7 @@ def test_an_interrupted_run_by_flower_is_resumed_by_flower() -> None:
 
 def test_a_guest_reads_python_and_no_option_of_ours() -> None:
     few = RunWarning.of("few-canaries", 2, 6)
-    rounds = tuple(Round(n, None, 4, {}) for n in (1, 2, 3))
+    rounds = tuple(Round(n, None, 40, {}) for n in (1, 2, 3))
     guest = Run("g", Path("/g"), findings=(bound(0.0),), warnings=(few,), rounds=rounds)
     steps = next_steps(guest)
     assert steps[0].command == "OneShotCanaries(seats=8)"
