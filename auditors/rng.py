@@ -79,14 +79,15 @@ def borrowed_generators(*path: str | int) -> Iterator[None]:
     own = [random.getrandbits(128), int.from_bytes(np.random.bytes(16))]  # noqa: NPY002
     if torch is not None:
         own.append(int(torch.randint(2**62, (), device="cpu")))
-    seed = derive(0, "borrowed", *path, *own)
+    # One for each: Python and numpy have the same algorithm, and would draw the same numbers.
+    first, second, third = (derive(0, "borrowed", name, *path, *own) for name in range(3))
     try:
-        random.seed(seed)
-        np.random.seed([seed >> shift & 0xFFFFFFFF for shift in range(0, 128, 32)])  # noqa: NPY002
+        random.seed(first)
+        np.random.seed([second >> shift & 0xFFFFFFFF for shift in range(0, 128, 32)])  # noqa: NPY002
         if torch is not None:
-            torch.default_generator.manual_seed(seed & _WORD >> 1)
+            torch.default_generator.manual_seed(third & _WORD >> 1)
         if gpus is not None:
-            gpus.manual_seed_all(seed & _WORD >> 1)
+            gpus.manual_seed_all(third & _WORD >> 1)
         yield
     finally:
         random.setstate(python)
