@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args
 
 from leakmeter.auditors import wording
@@ -299,6 +299,10 @@ class RunWarning:
     def of(cls, kind: WarningKind, count: int, total: int) -> Self:
         """Return the warning about `count` of `total`, with its sentence."""
         return cls(kind, count / total, count, total, wording.warning(kind, count, total))
+
+    def spelled(self, spelling: wording.Spelling) -> RunWarning:
+        """Return the same, with what to do in the language of another reader."""
+        return replace(self, text=wording.warning(self.kind, self.count, self.total, spelling))
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class AggregateRecorder(Auditor):
         if size > _SHARE * free:
             raise UnableError(
                 f"the recording needs up to {size / 1e9:.1f} GB in {folder} ({sizes}), which has "
-                f"{free / 1e9:.1f} GB free: free some space, or choose another disk (--out)"
+                f"{free / 1e9:.1f} GB free: free some space, or choose another disk (out)"
             )
         if size <= _LARGE:
             return ()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import index
 from typing import Any
 
@@ -53,3 +57,42 @@ def derive(seed: int, *path: str | int) -> int:
     names = tuple(part if isinstance(part, str) else index(part) for part in path)
     digest = hashlib.sha256(repr((index(seed), names)).encode()).digest()
     return int.from_bytes(digest[:16], "little")
+
+
+@contextmanager
+def borrowed_generators(*path: str | int) -> Iterator[None]:
+    """Seed the global generators for one use, and put them back as they were.
+
+    They are those of `random`, numpy and, where it is loaded, torch. For people's code, which draws
+    from them; ours has streams.
+
+    Args:
+        path: Two paths have different seeds. The generators' own next draws are mixed in: whoever
+            knows the path alone cannot predict what is drawn, which may be noise.
+    """
+    torch = sys.modules.get("torch")
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    kept = None if torch is None else torch.get_rng_state()
+    # Before somebody uses it there is no generator of a GPU, and asking would make one.
+    gpus = torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+    kept_gpus = None if gpus is None else gpus.get_rng_state_all()
+    own = [random.getrandbits(128), int.from_bytes(np.random.bytes(16))]  # noqa: NPY002
+    if torch is not None:
+        own.append(int(torch.randint(2**62, (), device="cpu")))
+    # One for each: Python and numpy have the same algorithm, and would draw the same numbers.
+    first, second, third = (derive(0, "borrowed", name, *path, *own) for name in range(3))
+    try:
+        random.seed(first)
+        np.random.seed([second >> shift & 0xFFFFFFFF for shift in range(0, 128, 32)])  # noqa: NPY002
+        if torch is not None:
+            torch.default_generator.manual_seed(third & _WORD >> 1)
+        if gpus is not None:
+            gpus.manual_seed_all(third & _WORD >> 1)
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(kept)
+        if gpus is not None:
+            gpus.set_rng_state_all(kept_gpus)

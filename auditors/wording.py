@@ -6,10 +6,11 @@ one rounding rule. Of our modules it imports only `assumptions`.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from leakmeter.auditors.assumptions import conditions, is_known, sentence_of
 
@@ -150,14 +151,27 @@ def quantity(name: str) -> str:
     return _QUANTITIES.get(name, name)
 
 
+# How the reader of an advice sets something: by lines of Python around a strategy, by options of
+# our command line, or by `--run-config` of `flwr run`.
+Spelling: TypeAlias = Literal["python", "flags", "run-config"]
+# Settings of our own app as lines of Python; what is not listed is the business of the project.
+_PYTHON: Final = {
+    "canary-seats": "OneShotCanaries(seats=…)",
+    "clip-norm": "FixedClip(…)",
+    "delta": "delta=…",
+    "lrt-trials": "SampleBudget(trials=…)",
+    "rounds": "num_rounds",
+    "stop-above": "StopAbove",
+}
+# Settings are in braces; each becomes an aside such as " (--lr)", or nothing.
 _WARNINGS: Final[Mapping[WarningKind, str]] = {
     "clipped-coordinates": (
         "{share} of all coordinates ({count} of {total}) were clipped to fit the secure sum, so "
-        "the model is distorted. Lower the clients' learning rate (--lr) or raise the clip range."
+        "the model is distorted. Lower the clients' learning rate{lr} or raise the clip range."
     ),
     "clipped-updates": (
         "{count} of the {total} updates that the audit saw in clear were clipped to the clip norm. "
-        "Raise the clip norm (--clip-norm), or lower the clients' learning rate (--lr)."
+        "Raise the clip norm{clip-norm}, or lower the clients' learning rate{lr}."
     ),
     "abandoned-rounds": (
         "{count} of {total} rounds gave no aggregate; the model did not change. The log has the "
@@ -169,16 +183,16 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
     ),
     "non-finite-updates": (
         "{count} of {total} updates contained values that are not finite. Training diverged: "
-        "lower the clients' learning rate (--lr)."
+        "lower the clients' learning rate{lr}."
     ),
     "blank-updates": (
         "{count} of {total} clients had no update to send: their training failed or diverged, or "
         "their weight was too large for the secure sum. Their own logs say which; lower the "
-        "learning rate (--lr) if it diverged."
+        "learning rate{lr} if it diverged."
     ),
     "few-canaries": (
         "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
-        "more canary seats (--canary-seats) or more rounds (--rounds)."
+        "more canary seats{canary-seats} or more rounds{rounds}."
     ),
     "rejected-sums": (
         "{count} of {total} rounds opened a secure sum that honest clients cannot produce, and "
@@ -187,7 +201,7 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
     ),
     "stopped-above": (
         "The run stopped {count} of {total} rounds early, as asked: the proven ε has passed the "
-        "limit (--stop-above, StopAbove). Model and report are those of the rounds played."
+        "limit{stop-above}. Model and report are those of the rounds played."
     ),
     "ended-early": (
         "The run ended {count} of {total} rounds early: three secure sums in a row were opened and "
@@ -197,10 +211,41 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
 }
 
 
-def warning(kind: WarningKind, count: int, total: int) -> str:
-    """Return what happened, to how much of a run, and what to do."""
-    share = number(100 * count / total, 2) + " %"
-    return _WARNINGS[kind].format(share=share, count=f"{count:,}", total=f"{total:,}")
+def setting(name: str, spelling: Spelling) -> str:
+    """Return what the reader calls a setting of our own app; "" if it is no word of theirs.
+
+    >>> [setting("canary-seats", spelling) for spelling in ("python", "flags", "run-config")]
+    ['OneShotCanaries(seats=…)', '--canary-seats', 'canary-seats']
+    """
+    return {"flags": f"--{name}", "run-config": name}.get(spelling, _PYTHON.get(name, ""))
+
+
+def aside(name: str, spelling: Spelling, now: str = "") -> str:
+    """Return a setting in brackets, with its present value if given; "" if it has no name."""
+    words = setting(name, spelling)
+    return f" ({words}{f', now {now}' if now else ''})" if words else ""
+
+
+def assigned(spelling: Spelling, settings: Mapping[str, object]) -> str:
+    """Return settings with values as one of our own runs is given them.
+
+    >>> assigned("flags", {"noise": "local", "clip-norm": 1.0})
+    '--noise local --clip-norm 1'
+    >>> assigned("run-config", {"noise": "local", "clip-norm": 1.0})
+    'noise="local" clip-norm=1.0'
+    """
+    if spelling == "run-config":  # JSON's printable strings, numbers and truth values are TOML's
+        pairs = settings.items()
+        return " ".join(f"{name}={json.dumps(v, ensure_ascii=False)}" for name, v in pairs)
+    shown = ((name, f"{v:g}" if isinstance(v, float) else v) for name, v in settings.items())
+    return " ".join(f"--{name} {value}" for name, value in shown)
+
+
+def warning(kind: WarningKind, count: int, total: int, spelling: Spelling = "python") -> str:
+    """Return what happened, to how much of a run, and what to do, in the reader's language."""
+    numbers = {"share": f"{number(100 * count / total, 2)} %", "count": f"{count:,}"}
+    settings = {name: aside(name, spelling) for name in ("lr", *_PYTHON)}
+    return _WARNINGS[kind].format_map({**numbers, "total": f"{total:,}", **settings})
 
 
 def number(value: float, digits: int = _DIGITS, kind: Kind | None = None) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from flwr.app import Context
 
 from leakmeter.auditors.hook.mods import is_supernode
 from leakmeter.auditors.rng import derive
+from leakmeter.auditors.wording import counted
 from leakmeter.clients.secure_sum.signing import Identity, KeyFileError, TrustedKeys
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
@@ -86,9 +88,31 @@ def check_deployed(config: Config) -> None:
     check_auditors_deployed(config)
 
 
+def with_possible_auditors(config: Config) -> tuple[Config, str]:
+    """Return the configuration with auditors that run here, and a line about those left out.
+
+    In a deployment the default auditors give way, since nobody has chosen them: canaries are
+    played. Auditors that somebody has chosen are left to `check_deployed`.
+    """
+    if not is_deployed() or config.auditors != Config.auditors:
+        return config, ""
+    kept = [name for name in config.auditor_names if name in _possible()]
+    left = [name for name in config.auditor_names if name not in kept]
+    config = replace(config, auditors=",".join(kept))
+    seats = f"{counted(config.seats, 'client')} per round send a canary in place of an update"
+    return config, (
+        f"this is a deployment: auditors = {config.auditors!r} ({seats}), without "
+        f"{', '.join(left)}: their server would need the clients' data"
+    )
+
+
+def _possible() -> list[str]:
+    return [name for name, owner in AUDITORS.items() if not owner.lacks]
+
+
 def check_auditors_deployed(config: Config) -> None:
     """Raise if an auditor needs the clients' data, which the server of a deployment lacks."""
-    possible = [name for name, owner in AUDITORS.items() if not owner.lacks]
+    possible = _possible()
     for name in config.auditor_names:
         if name not in possible:
             why = f"{name} {AUDITORS[name].lacks}"

@@ -11,7 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 from leakmeter.fl_app.config.config import OUT, RESUME, adapted_context
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import expanded
-from leakmeter.fl_app.deployment import check_deployed, is_deployed
+from leakmeter.fl_app.deployment import check_deployed, is_deployed, with_possible_auditors
+from leakmeter.fl_app.report.read import DEPLOYMENT, FLOWER
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import end, preflight, run_on
@@ -22,6 +23,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Do the run that the configuration describes and leave its folder."""
+    said: list[str] = []
     # Flower runs the app in a folder of its own, so every path must be absolute.
     if resume := str(context.run_config.get(RESUME, "")):
         folder = RunFolder.open(_allowed(resume, RESUME))
@@ -30,7 +32,9 @@ def main(grid: Grid, context: Context) -> None:
             _allowed(folder.config.ledger, "ledger")
         preflight(folder.config, folder.path)
     else:
-        config, words = adapted_context(context)
+        config, adapted = adapted_context(context)
+        config, left_out = with_possible_auditors(config)
+        said += [adapted, left_out]
         if config.ledger:
             _allowed(config.ledger, "ledger")
         check_deployed(config)
@@ -39,10 +43,11 @@ def main(grid: Grid, context: Context) -> None:
         path = _allowed(out, OUT) if out else default_path(config, _home())
         folder = RunFolder.create(path, config)
     progress = Progress()
-    if not resume and words:
+    for words in filter(None, said):
         progress.say(words)
     progress.say(f"run folder: {folder.path}")
-    end(run_on(grid, folder, progress), progress)
+    launch = DEPLOYMENT if is_deployed() else FLOWER
+    end(run_on(grid, folder, progress, launch=launch), progress)
 
 
 def _allowed(path: str, name: str) -> Path:

@@ -108,7 +108,6 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
         "sample": CLIENTS - SEATS,
         "canary-seats": SEATS,
         "rounds": ROUNDS,
-        "auditors": "one-shot",
         "model": "linear",
         "noise": "distributed",
         "noise-multiplier": 0.1,
@@ -123,6 +122,7 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
         wait_until((out / "report.json").exists, seconds=120, said=lambda: said[-4000:])
     # What a simulation can do and a deployment cannot is said before anything is trained.
     assert "auditors must be one-shot or recorder or none in a deployment" in refused
+    assert "this is a deployment: auditors = 'one-shot'" in said  # by default
     made = report(out)
     (finding,) = [f for f in made["findings"] if f["auditor"] == "secure-sum"]
     assert finding["value"] == CLIENTS - SEATS - finding["threat_model"]["colluders"]

@@ -72,7 +72,7 @@ def test_flowers_launch_leaves_the_same_findings(
     asked = {"one-shot", "likelihood-ratio", "mutual-information", "mine", "secure-sum"}
     assert asked <= auditors(launched)
     assert launched["rounds"] == inline["rounds"]
-    assert launched["config"] == {**inline["config"], "engine": "ray"}
+    assert launched["config"] == {**inline["config"], "engine": "ray", "launch": "flwr run"}
 
 
 def test_flowers_launch_takes_auditors_by_name(flower: dict[str, str], tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_flowers_launch_loses_the_same_clients_and_finds_the_same_noise(
     assert status == "finished:completed", printed
     inline, launched = report(tmp_path / "inline"), report(tmp_path / "run")
     assert "calibrated: the planned run guarantees" in printed
-    assert launched["config"] == {**inline["config"], "engine": "ray"}
+    assert launched["config"] == {**inline["config"], "engine": "ray", "launch": "flwr run"}
     assert launched["config"]["noise-multiplier"] != 1.0
     assert launched["findings"] == inline["findings"]
     assert launched["rounds"] == inline["rounds"]

@@ -11,7 +11,8 @@ import logging
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.seat import Answer, Order, Outcome
 from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of
+from leakmeter.auditors.rng import borrowed_generators
 
 _log = logging.getLogger("flwr")
 
@@ -61,20 +63,16 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     otherwise the norm of the update just trained. The client app does not see the order. In the
     reply the mod says that it is present, and between which other mods; the hook removes that.
 
-    After a replay, what the app keeps in `context.state` is restored; what our mods keep is not: a
-    step of a secure sum is taken once, whatever the message is marked as.
+    After a replay, what the app keeps in `context.state` is restored, and so are the global
+    generators of `random`, numpy and torch. What our mods keep is not: a step of a secure sum is
+    taken once, whatever the message is marked as.
     """
-    order = Order.of(message.content)
-    is_replay = wire.replay_number(message.content) is not None
-    if order is None and not is_replay:
+    order, replay = Order.of(message.content), wire.replay_number(message.content)
+    if order is None and replay is None:
         return call_next(message, context)
-    before = copy.deepcopy(context.state) if is_replay else None
     mods = mods_around(call_next)
-    try:
+    with _replayed(replay, context):
         reply = call_next(_without_order(message), context)
-    finally:
-        if before is not None:
-            context.state = _restored(before, context.state)
     if reply.has_error():
         return reply
     outcome: Outcome = "greeted"
@@ -130,6 +128,21 @@ def _answer(mods: ModList, outcome: Outcome) -> Answer:
     return Answer(outcome, outer, inner, trains_privately=_DP_SGD in sys.modules)
 
 
+@contextmanager
+def _replayed(number: int | None, context: Context) -> Iterator[None]:
+    """Leave no trace of a replay; without a number do nothing."""
+    if number is None:
+        yield
+        return
+    before = copy.deepcopy(context.state)
+    # Put back alone, the generators would give every replay of a client the same draws.
+    with borrowed_generators("replay", number, context.node_id):
+        try:
+            yield
+        finally:
+            context.state = _restored(before, context.state)
+
+
 def _restored(before: RecordDict, after: RecordDict) -> RecordDict:
     """Return the state before a replay, with what mods of ours have noted since."""
     apps = {key: record for key, record in before.items() if not wire.is_ours(key)}
@@ -138,9 +151,17 @@ def _restored(before: RecordDict, after: RecordDict) -> RecordDict:
 
 
 def _without_order(message: Message) -> Message:
-    """Return the message as the app would have got it; the original may be sent again."""
+    """Return the message as the app would have got it.
+
+    The original stays whole: an app may empty its own (`keep_input=False`), and a canary is added
+    to the arrays that were sent.
+    """
     inside = copy.copy(message)
-    kept = {key: record for key, record in message.content.items() if key != wire.CANARY}
+    kept = {
+        key: ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
+        for key, record in message.content.items()
+        if key != wire.CANARY
+    }
     inside.content = RecordDict(kept)
     return inside
 

@@ -133,6 +133,11 @@ def arrays(content: RecordDict) -> ArrayRecord:
     return _arrays(content)[1]
 
 
+def own_arrays(content: RecordDict) -> ArrayRecord:
+    """Return the same in a record of our own: an app may empty its message (`keep_input=False`)."""
+    return ArrayRecord(dict(arrays(content)))
+
+
 def arrays_key(content: RecordDict) -> str:
     """Return the key of the only ArrayRecord."""
     return _arrays(content)[0]

@@ -89,7 +89,7 @@ def directions_of(pairs: int, rounds: int, most: int | None) -> int:
     if pairs < least:
         raise ValueError(
             f"pairs for the information over {rounds} audited rounds must be at least {least}, got "
-            f"{pairs}: use more pairs (--mi-over-rounds {least}), or audit fewer rounds"
+            f"{pairs}: use more pairs, or audit fewer rounds"
         )
     return min(8 if most is None else most, pairs // (_ROOM * rounds))
 

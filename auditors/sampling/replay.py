@@ -39,8 +39,9 @@ _NOISE = (
     "with leakmeter.clients.CohortSampler where clients add noise"
 )
 _OUTSIDE = (
-    "canary_mod restores what clients keep in context.state; what their app keeps elsewhere, in "
-    "files or global variables, changes with each replay"
+    "canary_mod restores what clients keep in context.state and the global generators of random, "
+    "numpy and torch; what their app keeps elsewhere, in files or global variables, changes with "
+    "each replay"
 )
 _log = logging.getLogger("flwr")
 
@@ -58,7 +59,8 @@ class ReplaySampler(UpdateSampler):
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
     whatever the stream says.
 
-    Clients must list `canary_mod`: after a replay it restores the state in their context. What an
+    Clients must list `canary_mod`: after a replay it restores the state in their context, and the
+    global generators of `random`, numpy and torch, which have other seeds in each replay. What an
     app keeps elsewhere, in files or global variables, changes with each replay.
 
     Args:

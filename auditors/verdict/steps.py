@@ -1,17 +1,31 @@
-"""What to do next about a run, for any project: in words, without a command line of ours."""
+"""What to do next about a run, for any project: in words and lines of Python."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from leakmeter.auditors.finding import RunWarning, WarningKind
 from leakmeter.auditors.verdict.verdict import Row, Severity, Verdict
-from leakmeter.auditors.wording import CERTAIN
+from leakmeter.auditors.wording import CERTAIN, aside
 
 LEAKS: tuple[Severity, ...] = ("refuted", "rebuilt", "certain", "shown", "suspected")
 MAX_STEPS = 3
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice
+_MANY_CANARIES = 20  # planned; with fair coins half of them take part, and ten give a steady result
+_SEEN = ("rounds", "canaries", "trials")
+# Warnings that a smaller step of the clients cures.
+STEPPED: frozenset[WarningKind] = frozenset(
+    {"clipped-coordinates", "non-finite-updates", "blank-updates"}
+)
+SLOWER = "Lower the clients' learning rate"
+_FAILED: Mapping[WarningKind, str] = {
+    "rejected-sums": "Find the client that lies: the log says why each secure sum was rejected.",
+    "abandoned-rounds": "Find out why rounds were abandoned: the log has the reason of each.",
+    "dropouts": "Find the clients that did not answer: the log has their errors.",
+    "blank-updates": "Find the clients whose training failed: their own logs say why.",
+}
 
 
 @dataclass(frozen=True)
@@ -20,27 +34,62 @@ class Step:
 
     Attributes:
         text: What, in one line.
-        command: What to copy into a terminal; empty where there is none.
+        command: What to copy, into a terminal or a script; empty where there is none.
+        out: Folder of the run that the command makes; empty if it names none.
     """
 
     text: str
     command: str = ""
+    out: str = ""
 
 
-def steps(verdict: Verdict) -> list[Step]:
-    """Return at most three steps, the most useful first."""
-    return list(dict.fromkeys(_steps(verdict.rows)))[:MAX_STEPS]
+def steps(verdict: Verdict, cohorts: Sequence[int] = ()) -> list[Step]:
+    """Return at most three steps, the most useful first.
+
+    Args:
+        verdict: On the run.
+        cohorts: How many clients answered in each round, if that is known.
+    """
+    return list(dict.fromkeys(_steps(verdict, cohorts)))[:MAX_STEPS]
 
 
-def _steps(rows: Sequence[Row]) -> Iterator[Step]:
-    leaks = [row for row in rows if row.severity in LEAKS]
+def _steps(verdict: Verdict, cohorts: Sequence[int]) -> Iterator[Step]:
+    kinds = {warning.kind: warning for warning in verdict.warnings}
+    yield from failed_clients(kinds)
+    if kinds.keys() & STEPPED:
+        yield Step(f"{SLOWER}.")
+    if verdict.is_distorted:
+        return  # what else it shows is not that of a sound run
+    few = kinds.get("few-canaries")
+    if few is not None:
+        yield _more_canaries(few, cohorts)
+    leaks = [row for row in verdict.rows if row.severity in LEAKS]
     for row in leaks:
         yield _against(row)
-    yield from fewer_releases(rows)
-    if not leaks:
-        yield Step("Give the audit more to see: more rounds, canary seats or trials.")
-    if all(math.isinf(row.high) for row in rows):
+    yield from fewer_releases(verdict.rows)
+    if not leaks and few is None:
+        ways = ("rounds", "canary-seats", "lrt-trials")
+        more = [f"{what}{aside(name, 'python')}" for what, name in zip(_SEEN, ways, strict=True)]
+        yield Step(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
+    if all(math.isinf(row.high) for row in verdict.rows):
         yield Step("Bound every such attacker: add noise and account for it (Noised).")
+
+
+def failed_clients(kinds: Collection[WarningKind]) -> Iterator[Step]:
+    """Yield what to do where clients failed: nothing else is worth a run before that."""
+    yield from (Step(text) for kind, text in _FAILED.items() if kind in kinds)
+
+
+def _more_canaries(few: RunWarning, cohorts: Sequence[int]) -> Step:
+    """Return the advice with a line of Python, if the number of seats can be told."""
+    if not cohorts:
+        return Step("Play more canaries, in more seats or rounds.")
+    now = math.ceil(few.total / len(cohorts))
+    most = max((max(cohorts) - 1) // 2, now)  # the majority stays honest
+    seats = min(now * max(2, math.ceil(_MANY_CANARIES / few.total)), most)
+    rounds = math.ceil(_MANY_CANARIES / seats)
+    longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
+    return Step(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
 
 def _against(row: Row) -> Step:

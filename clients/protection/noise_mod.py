@@ -158,7 +158,7 @@ class NoiseMod(OrderedMod):
     def _of_clients(self, message: Message, order: ConfigRecord, context: Context) -> _ClientHalf:
         """Return what clips and noises the update."""
         norm, std = self._allowed(order)
-        sent = wire.arrays(message.content)
+        sent = wire.own_arrays(message.content)
         layout = Layout.of(sent, wire.left_out(message.content))
         noise = wire.noise_distribution(message.content)
         ring = RingNoise.ordered(message.content, norm, std, layout.dim)
@@ -181,7 +181,7 @@ class NoiseMod(OrderedMod):
                 raise ValueError(f"{name} must be above 0 and finite, got {numbers[name]:g}")
         if self.examples is not None and numbers["examples"] > self.examples:
             raise ValueError("examples must be at most what this client's owner has set")
-        sent = wire.arrays(message.content)
+        sent = wire.own_arrays(message.content)
         layout = Layout.of(sent, wire.left_out(message.content))
         start, source = _finite(layout, sent), self._source(order, context)
         return _RecordHalf(order, layout, sent, start, source)

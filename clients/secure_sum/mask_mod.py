@@ -296,7 +296,7 @@ class MaskMod:
             nearest = mods.behind[0] if mods.behind else None
             if not (isinstance(nearest, OrderedMod) and nearest.carries_out >= set(asked)):
                 raise RefusedError(_NO_NOISE)
-        sent = wire.arrays(content)
+        sent = wire.own_arrays(content)
         noised_by = next(iter(asked), None)
         return _Summed(quantiser, get_layout(shared, sent), sent, self.weight_key, noised_by)
 

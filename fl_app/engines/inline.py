@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -109,7 +109,7 @@ class InlineGrid(Grid):
         context = copy.copy(self._contexts[node])
         context.state = _copied(context.state)
         try:
-            reply = self._app(message, context)
+            reply = self._app(_received(message), context)
         except Exception as error:
             _log.debug("client app of node %d failed", node, exc_info=True)
             reason = f"{type(error).__name__}: {error}"
@@ -119,8 +119,17 @@ class InlineGrid(Grid):
         return reply
 
 
+def _received(message: Message) -> Message:
+    """Return a message as it arrives: a client may empty or change its own, and nobody else's."""
+    own = copy.copy(message)
+    own.__dict__["_metadata"] = copy.copy(message.metadata)
+    if message.has_content():
+        own.content = _copied(message.content)
+    return own
+
+
 def _copied(state: RecordDict) -> RecordDict:
-    """Return a copy that can be changed; arrays are shared, since nobody writes into them."""
+    """Return a copy that can be changed; the bytes of arrays are shared, they cannot be."""
     # A look at each value, as by the constructors or by `deepcopy`, takes as long as the rest of a
     # short message.
     if "_data" not in state.__dict__:  # a release that keeps them elsewhere
@@ -129,9 +138,9 @@ def _copied(state: RecordDict) -> RecordDict:
     twin.__dict__["_data"] = {}
     for key, record in state.items():
         twin.__dict__["_data"][key] = copied = copy.copy(record)
-        # Numbers, texts, bytes and arrays are never changed, lists of them can be.
         copied.__dict__["_data"] = {
-            name: list(value) if isinstance(value, list) else value
+            # Numbers, texts and bytes cannot be changed.
+            name: copy.copy(value) if isinstance(value, list | Array) else value
             for name, value in record.items()
         }
     return twin

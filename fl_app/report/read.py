@@ -20,6 +20,7 @@ from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import CodecError, codec, short
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import REPORT, ROUNDS, SCHEMA
+from leakmeter.auditors.wording import Spelling
 from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
 
@@ -27,7 +28,10 @@ Schema = Literal["leakmeter-report/2"]
 DERIVED: Final = "conditional"  # not a field: it follows from the kind and the assumptions
 _DEEPEST = 100  # levels of lists and objects
 _LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
-REPLAY_OF = "replay-of"  # noted with the settings: the folder of the recorded run
+# Noted with the settings: the folder of the recorded run, and what has started the run if not our
+# own command line.
+REPLAY_OF, LAUNCH = "replay-of", "launch"
+FLOWER, DEPLOYMENT = "flwr run", "deployment"  # both take settings by --run-config
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
 
@@ -110,6 +114,16 @@ class Run(Report):
     # the same report.
     written: float | None = None
 
+    def __post_init__(self) -> None:
+        # A report's own sentences are for another reader, or by another release.
+        spelled = tuple(one.spelled(self.spelling) for one in self.warnings)
+        object.__setattr__(self, "warnings", spelled)
+
+    @property
+    def spelling(self) -> Spelling:
+        """How whoever made the run sets something, for advice in the same language."""
+        return spelling_of(self.config)
+
     @property
     def of_the_run(self) -> tuple[Finding, ...]:
         """Findings about the run as a whole."""
@@ -118,13 +132,20 @@ class Run(Report):
     @property
     def settings(self) -> Mapping[str, Any]:
         """The settings of our own command line; none for a project whose words may mean else."""
-        return self.config if set(self.config) >= _OURS else {}
+        return {} if self.spelling == "python" else self.config
 
     @property
     def accuracy(self) -> float | None:
         """The last that was measured."""
         known = [one.accuracy for one in self.rounds if one.accuracy is not None]
         return known[-1] if known else None
+
+
+def spelling_of(noted: Mapping[str, Any]) -> Spelling:
+    """Return how whoever made a run sets something, by the settings that the run has noted."""
+    if not set(noted) >= _OURS:
+        return "python"  # a project of its own, whose words may mean something else
+    return "run-config" if LAUNCH in noted else "flags"
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from leakmeter.fl_app.report.html import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import verdict_of
-from leakmeter.fl_app.report.read import Run, read_run
+from leakmeter.fl_app.report.read import LAUNCH, Run, read_run, spelling_of
 from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
@@ -56,8 +55,8 @@ _CLIPS = (
 )
 
 _NO_THEOREM = (
-    "--noise wfna with --algorithm {} takes {} local steps, and no theorem covers more than one: "
-    "this run guarantees nothing (ε = ∞). Use --algorithm fedsgd for a guarantee."
+    "The noise wfna with the algorithm {} takes {} local steps, and no theorem covers more than "
+    "one: this run guarantees nothing (ε = ∞). Use the algorithm fedsgd for a guarantee."
 )
 
 
@@ -80,14 +79,18 @@ def run_on(
     folder: RunFolder,
     progress: Progress,
     auditors: Sequence[Auditor] | None = None,
+    *,
+    launch: str = "",
 ) -> Run:
     """Run or continue the run of `folder` on the clients of `grid`, to its report.
 
-    `auditors` replace those that the configuration names. No other process can write to the folder
-    meanwhile.
+    `auditors` replace those that the configuration names. `launch` is noted with the settings, so
+    that advice is in the words of whoever started the run; empty for our own command line. No other
+    process can write to the folder meanwhile.
     """
     use_one_thread()
     config = folder.config
+    noted = {**config.to_mapping(), **({LAUNCH: launch} if launch else {})}
     with folder.locked():
         task, strategy = load_task(config), build.server_strategy(config)
         check_resumable(strategy)
@@ -98,7 +101,7 @@ def run_on(
         charges = Charges(config, strategy, folder.path, rounds_done, account)
         if auditors is None:
             auditors = build.auditors(config, task.dim, progress.audit)
-        audited = _audited(folder, strategy, auditors, progress, kept, charges)
+        audited = _audited(folder, strategy, auditors, progress, kept, charges, noted)
         progress.begin(config, task.dim, task.sizes, rounds_done)
         if words := _no_theorem(config):
             progress.say(f"Warning: {words}")
@@ -118,7 +121,7 @@ def run_on(
     return Run(
         name=folder.path.name,
         folder=folder.path,
-        config=config.to_mapping(),
+        config=noted,
         findings=tuple(audited.findings()),
         failures=tuple(audited.failures),
         limitations=tuple(audited.limitations),
@@ -156,6 +159,7 @@ def _audited(
     progress: Progress,
     kept: Checkpoint | None,
     charges: Charges,
+    noted: Mapping[str, Any],
 ) -> Audited:
     """Return the strategy with its audit, which saves a checkpoint after every round."""
     config = folder.config
@@ -193,15 +197,20 @@ def _audited(
         strategy,
         auditors,
         out=folder.path,
-        config=config.to_mapping(),
+        config=noted,
         rounds_done=0 if kept is None else kept.server_round,
         callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",
     )
     audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
-    if account is not None:
-        audited.audit.on_report = partial(_ledger_in_report, charges, account, strategy)
+
+    def for_report() -> dict[str, Any]:
+        spelled = [one.spelled(spelling_of(noted)) for one in audited.warnings]
+        head = {} if account is None else _ledger_in_report(charges, account, strategy)
+        return {"warnings": plain(spelled), **head}
+
+    audited.audit.on_report = for_report
     audited.add_limitations(*_limitations(config, strategy))
     if kept is not None:
         with folder.taking_up("the audit's state"):  # each auditor checks its own

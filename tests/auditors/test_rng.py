@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import random
+import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from leakmeter.auditors.rng import derive, of_key, stream
+from leakmeter.auditors.rng import borrowed_generators, derive, of_key, stream
 
 PATH = st.lists(st.one_of(st.text(max_size=5), st.integers(0, 10**6)), max_size=4)
 
@@ -88,3 +91,45 @@ def test_a_stream_has_no_children() -> None:
     # Its key is all it has: children would be the same in all streams, or differ between runs.
     with pytest.raises(TypeError, match="spawning"):
         stream(0, "a").spawn(1)
+
+
+def drawn() -> tuple[float, float, float]:
+    """Return a number of each global generator."""
+    return random.random(), np.random.random(), float(torch.rand(()))  # noqa: NPY002
+
+
+def borrowed(*path: str | int) -> tuple[float, float, float]:
+    with borrowed_generators(*path):
+        return drawn()
+
+
+@pytest.mark.usefixtures("flower_draws")
+def test_borrowed_generators_are_put_back_also_after_an_exception() -> None:
+    torch.manual_seed(3)
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    expected = drawn()
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    torch.set_rng_state(states[2])
+    with pytest.raises(ZeroDivisionError), borrowed_generators("a", 1):
+        _ = drawn()[0] / 0
+    assert drawn() == expected
+
+
+@pytest.mark.usefixtures("flower_draws")
+def test_borrowed_generators_differ_by_their_path_and_by_what_they_were_before() -> None:
+    first, again, other = borrowed("a", 1), borrowed("a", 1), borrowed("a", 2)
+    assert first == again
+    assert len({*first, *other}) == 6  # and no two of them are the same generator
+    random.random()  # a secret of whoever draws: the path alone predicts nothing
+    assert not set(first) & set(borrowed("a", 1))
+
+
+@pytest.mark.usefixtures("flower_draws")
+def test_generators_of_a_torch_that_nobody_has_loaded_stay_unloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    with borrowed_generators("a"):
+        pass
+    assert "torch" not in sys.modules

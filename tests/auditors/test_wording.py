@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors import ThreatModel
+from leakmeter.auditors.finding import WarningKind
 from leakmeter.auditors.wording import (
     attacker,
     claim,
@@ -116,10 +117,18 @@ def test_an_attacker_is_one_sentence_with_or_without_the_numbers_of_a_run() -> N
 def test_a_warning_is_right_in_projects_without_our_command_line() -> None:
     few = warning("few-canaries", 3, 3)  # all that were planned
     assert few.startswith("Canaries that took part: 3 (3 planned). Results from so few vary widely")
-    rate = "the clients' learning rate (--lr)"
+    assert few.endswith("more canary seats (OneShotCanaries(seats=…)) or more rounds (num_rounds).")
     for kind in ("non-finite-updates", "clipped-coordinates", "clipped-updates"):
-        assert rate in warning(kind, 1, 2)
+        assert "the clients' learning rate" in warning(kind, 1, 2)
     assert warning("abandoned-rounds", 1, 2).endswith("The log has the reason.")
+
+
+@pytest.mark.parametrize("kind", get_args(WarningKind))
+def test_a_warning_names_options_only_to_those_who_have_them(kind: WarningKind) -> None:
+    by_flags, by_flower = (warning(kind, 1, 2, s) for s in ("flags", "run-config"))
+    assert "--" not in warning(kind, 1, 2) + by_flower
+    assert by_flags.replace("(--", "(") == by_flower
+    assert "{" not in by_flags
 
 
 def test_a_diagnostic_shows_its_number_and_its_band_or_its_rule() -> None:

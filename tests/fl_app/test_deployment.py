@@ -14,7 +14,12 @@ from leakmeter.fl_app import client_app
 from leakmeter.fl_app.build import server_strategy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.deployment import check_deployed, is_deployed, noise_seed
+from leakmeter.fl_app.deployment import (
+    check_deployed,
+    is_deployed,
+    noise_seed,
+    with_possible_auditors,
+)
 from leakmeter.strategies import Chosen
 
 INLINE = "leakmeter.fl_app.engines.inline"
@@ -121,6 +126,23 @@ def test_auditors_that_draw_the_clients_data_are_refused(tiny_config: Config, na
         check_deployed(config)
     check_deployed(replace(config, auditors="one-shot,recorder"))
     check_deployed(replace(config, auditors="none"))
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_deployment_plays_canaries_unless_somebody_chose_otherwise() -> None:
+    config, said = with_possible_auditors(Config())
+    assert config == replace(Config(), auditors="one-shot")
+    check_deployed(config)
+    assert "auditors = 'one-shot' (10 clients per round send a canary" in said
+    assert "without likelihood-ratio, mutual-information, mine: " in said
+    for auditors in ("none", "one-shot,recorder", "likelihood-ratio"):
+        chosen = replace(Config(), auditors=auditors)
+        assert with_possible_auditors(chosen) == (chosen, "")
+
+
+def test_a_simulation_keeps_its_auditors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, INLINE, ModuleType(INLINE))
+    assert with_possible_auditors(Config()) == (Config(), "")
 
 
 @pytest.mark.usefixtures("deployed")

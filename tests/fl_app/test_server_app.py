@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,8 +68,29 @@ def test_the_apps_leave_the_report_that_the_inline_engine_leaves(
     assert (tmp_path / "apps/report.html").exists()
     launch(RunFolder.create(tmp_path / "inline", tiny_config), Progress())
     report = (tmp_path / "inline/report.json").read_text()
-    expected = report.replace('"engine": "inline"', '"engine": "ray"')
-    assert (tmp_path / "apps/report.json").read_text() == expected
+    expected = report.replace('"engine": "inline"', '"engine": "ray"').replace("(--", "(")
+    noted = ',\n  "launch": "flwr run"'
+    assert (tmp_path / "apps/report.json").read_text().replace(noted, "") == expected
+    assert f"python run_sim.py {'--'}" not in said  # what to do next is in Flower's words
+    assert "flwr run . --federation-config 'num-supernodes=" in said
+
+
+def test_a_deployment_with_the_usual_settings_plays_canaries_and_says_so_before_round_1(
+    tiny_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("LEAKMETER_RUNS", str(tmp_path))
+    monkeypatch.setattr("leakmeter.fl_app.deployment.is_deployed", lambda: True)
+    monkeypatch.setattr("leakmeter.fl_app.server_app.is_deployed", lambda: True)
+    run(replace(tiny_config, auditors=Config.auditors), out=str(tmp_path / "run"))
+    before, _, _ = capsys.readouterr().out.partition("round 1/")
+    assert "this is a deployment: auditors = 'one-shot'" in before
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert report["config"]["auditors"] == "one-shot"
+    assert report["config"]["launch"] == "deployment"
+    assert "one-shot" in {finding["auditor"] for finding in report["findings"]}
 
 
 def test_a_run_without_a_folder_goes_to_the_environments(

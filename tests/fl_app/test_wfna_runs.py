@@ -81,7 +81,10 @@ def test_local_steps_without_a_theorem_are_a_warning_before_training(
     report = run(tmp_path / "steps", algorithm="fedavg", epochs=2, rounds=1, auditors="none")
     words = "no theorem covers more than one: this run guarantees nothing (ε = ∞)"
     said = " ".join(capsys.readouterr().out.split())
-    assert f"Warning: --noise wfna with --algorithm fedavg takes 2 local steps, and {words}" in said
+    assert (
+        f"Warning: The noise wfna with the algorithm fedavg takes 2 local steps, and {words}"
+        in said
+    )
     assert said.index(words) < said.index("round 1/1")
     [noted] = [one for one in report["limitations"] if one["auditor"] == "accountant"]
     assert words in noted["text"]

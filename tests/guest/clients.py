@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -201,6 +203,28 @@ class Stateful(Clients):
         shift = 0.01 * float(head.mean())
         after = {name: np.asarray(v + shift).astype(v.dtype) for name, v in after.items()}
         return self.reply(client, self.model.record(after), self.loss(after))
+
+
+class Drawing(Clients):
+    """Draws from the global generators of Python, numpy and torch, and seeds none of them."""
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        after = super().step(client, server_round, 0, values)
+        shift = random.gauss() + np.random.normal() + float(torch.randn(()))  # noqa: NPY002
+        return {name: np.asarray(v + 0.01 * shift).astype(v.dtype) for name, v in after.items()}
+
+
+class Emptying(Clients):
+    """Takes the arrays out of its message, to save memory."""
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        names = list(record)
+        taken = record.to_numpy_ndarrays(keep_input=False)
+        assert not record
+        own = ArrayRecord({name: Array(a) for name, a in zip(names, taken, strict=True)})
+        return super().trained(client, server_round, draw, own, context)
 
 
 class Keeping(Clients):

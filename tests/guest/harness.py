@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -124,6 +125,7 @@ def _run(cell: Cell, around: Callable[[Strategy, Trace], Strategy], *, shadow: b
     """Start a project; Flower draws nodes and noise from the global generators."""
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
     strategy, clients, trace = cell.strategy(), cell.clients(), Trace()
     watch(strategy, trace)
     started = around(strategy, trace)

@@ -45,6 +45,7 @@ AUDITED: dict[str, tuple[Callable[[], Clients], Make]] = {
     "protecting": (kinds.Protecting, FEDAVG),
     "refusing": (kinds.Refusing, FEDAVG),
     "keeping": (kinds.Keeping, FEDAVG),
+    "emptying": (kinds.Emptying, FEDAVG),
     "odd metrics": (kinds.OddMetrics, FEDAVG),
 }
 # Projects in which a part cannot be seen, which must be said.

@@ -20,6 +20,7 @@ from tests.guest.harness import (
 )
 from tests.guest.mods import HARMLESS, local_dp, strict_mod
 from tests.guest.strategies import CLIENT_SIDE, PLAIN
+from tests.helpers.project import ROOT
 
 FEDAVG = PLAIN["FedAvg"]
 FIXED, ADAPTIVE = CLIENT_SIDE.values()
@@ -89,6 +90,23 @@ def test_mods_of_the_train_function_are_inside_those_of_the_app(ours_inside: boo
     assert_unharmed(cell, run)
     assert ("LocalDpMod" in said(audited, "one-shot")) is not ours_inside
     assert was_seen(run, audited) or not ours_inside
+
+
+@pytest.mark.parametrize("per_train", [True, False])
+def test_local_noise_at_the_train_function_leaves_the_evaluation_alone(per_train: bool) -> None:
+    mods = (local_dp(), canary_mod)
+    cell = Cell(FEDAVG, mods=() if per_train else mods, train_mods=mods if per_train else ())
+    run, audited = run_audited(cell)
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited)
+    # Flower's mod answers an evaluation, whose reply has no model, with an error.
+    assert bool(run.result.evaluate_metrics_clientapp) is per_train
+
+
+def test_the_page_lists_local_noise_at_the_train_function() -> None:
+    page = (ROOT / "docs/plug-in.md").read_text(encoding="utf-8")
+    assert "@app.train(mods=[noise, canary_mod])" in page
+    assert "ClientApp(mods=[LocalDpMod" not in page
 
 
 def test_an_app_without_our_mod_trains_and_is_said_to_lack_it() -> None:

@@ -13,7 +13,7 @@ from leakmeter.clients import MaskMod, NoiseMod, mask_mod
 from leakmeter.strategies import Central, Chosen, Distributed, Local, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.protection.mechanism import FixedClip
-from tests.guest.clients import Failing, Stateful
+from tests.guest.clients import Emptying, Failing, Stateful
 from tests.guest.harness import (
     NODES,
     Cell,
@@ -82,6 +82,16 @@ def test_canaries_are_counted_and_the_training_goes_on(name: str) -> None:
     run, audited = run_audited(cell)
     assert_unharmed(cell, run)
     assert audited.failures == []
+    assert was_seen(run, audited)
+
+
+@pytest.mark.parametrize("name", ["Masked", "Noised local", "Masked Noised"])
+def test_clients_may_empty_their_messages(name: str) -> None:
+    cell = project(name, canary_mod, clients=Emptying)
+    run, audited = run_audited(cell)
+    assert len(run_plain(cell).trace.released) == cell.rounds
+    assert not any("no update" in one.text for one in audited.warnings)
+    assert_unharmed(cell, run)
     assert was_seen(run, audited)
 
 

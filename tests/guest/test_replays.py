@@ -20,7 +20,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Masked
-from tests.guest.clients import Clients, Failing, Gradients, Stateful
+from tests.guest.clients import Clients, Drawing, Failing, Gradients, Stateful
 from tests.guest.harness import (
     Cell,
     assert_same,
@@ -71,6 +71,15 @@ def test_replays_put_the_state_of_clients_back() -> None:
     assert run.grid.seen.replayed > 50
     assert counts(run) == {str(cell.rounds)}
     assert audited.failures == []
+    assert all(has_found(audited, auditor) for auditor in REPLAYING)
+
+
+def test_clients_on_global_generators_train_as_if_nobody_had_replayed() -> None:
+    cell = project(clients=Drawing)
+    run, audited = run_audited(cell, replays())
+    assert_same(cell, run)
+    assert run.grid.seen.replayed > 50
+    assert audited.failures == []  # each replay drew other numbers
     assert all(has_found(audited, auditor) for auditor in REPLAYING)
 
 

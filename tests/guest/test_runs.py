@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +15,10 @@ from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors import Auditor, passive
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.report import export, html
+from leakmeter.fl_app.report.read import read_run
 from tests.guest.clients import Gradients, Stateful
 from tests.guest.harness import (
     NODES,
@@ -205,3 +211,20 @@ def test_a_panel_for_any_project_says_something_of_every_auditor() -> None:
     assert_unharmed(cell, run)
     for auditor in ("one-shot", "likelihood-ratio", "mutual-information"):
         assert said(audited, auditor) or [f for f in audited.findings() if f.auditor == auditor]
+
+
+def test_a_guest_reads_no_option_of_our_command_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="flwr")
+    _, audited = run_audited(Cell(FEDAVG, Stateful), [canaries(seats=1)], out=tmp_path / "run")
+    assert [one.kind for one in audited.warnings] == ["few-canaries"]
+    made = read_run(tmp_path / "run")
+    page = re.sub("<(style|script).*?</(style|script)>", "", html.page([made]), flags=re.DOTALL)
+    report = (tmp_path / "run/report.json").read_text()
+    options = re.compile("|".join(rf"--{kebab(name)}\b" for name in Config.__dataclass_fields__))
+    for words in (caplog.text, report, page, "\n".join(export.text(made))):
+        assert "OneShotCanaries(seats=" in words
+        assert options.search(words) is None
+        assert "run_sim" not in words
+    assert "OneShotCanaries(seats=2)" in page  # of six clients

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -138,7 +139,7 @@ class WatchedGrid(InlineGrid):
     ) -> tuple[Message, RecordDict]:
         """Return what the client replies and keeps without the audit."""
         about = message.metadata
-        plain = without(content, {key for key in content if key in (CANARY, TAP)})
+        plain = copied(without(content, {key for key in content if key in (CANARY, TAP)}))
         twin = Message(plain, about.dst_node_id, about.message_type, group_id=about.group_id)
         twin.metadata.__dict__["_message_id"] = about.message_id
         context: Context = copy.copy(self._contexts[about.dst_node_id])
@@ -180,21 +181,23 @@ class WatchedGrid(InlineGrid):
             self.trace.harm.append(f"{who} plays a canary and sends zeros")
 
 
-def random_state() -> tuple[Any, Any]:
-    """Return where the generators are that Flower draws from."""
-    return random.getstate(), np.random.get_state()  # noqa: NPY002
+def random_state() -> tuple[Any, Any, Any]:
+    """Return where the generators are that Flower and clients draw from."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
 
 
 def digest_of_draws() -> str:
     """Return a short text that says where these generators are."""
-    python, (_, words, *rest) = random_state()
-    return hashlib.sha256(words.tobytes() + repr((python, rest)).encode()).hexdigest()[:12]
+    python, (_, words, *rest), torchs = random_state()
+    numbers = words.tobytes() + torchs.numpy().tobytes()
+    return hashlib.sha256(numbers + repr((python, rest)).encode()).hexdigest()[:12]
 
 
-def set_random_state(state: tuple[Any, Any]) -> None:
+def set_random_state(state: tuple[Any, Any, Any]) -> None:
     """Put them back."""
     random.setstate(state[0])
     np.random.set_state(state[1])  # noqa: NPY002
+    torch.set_rng_state(state[2])
 
 
 def _round(content: RecordDict) -> int:

@@ -15,7 +15,16 @@ from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.information.theory import NATS_PER_BIT
 from leakmeter.auditors.verdict.labels import short_name
-from leakmeter.auditors.wording import KINDS, claim, condition, is_epsilon, number, share, slug
+from leakmeter.auditors.wording import (
+    KINDS,
+    claim,
+    condition,
+    is_epsilon,
+    number,
+    setting,
+    share,
+    slug,
+)
 from leakmeter.fl_app.report.draw import curves
 from leakmeter.fl_app.report.draw.curves import prefix
 from leakmeter.fl_app.report.draw.figure import MARKERS, REFERENCE, Axis, Figure, Series
@@ -75,10 +84,11 @@ def growth(runs: Sequence[Run]) -> Iterator[Figure]:
         return
     last = max(one.y[-1] for one in lines)
     rounds = [r for one in lines for r in one.x]
-    limits = {run.settings.get("stop-above") for run in runs}
+    limits = {run.settings.get("stop-above"): setting("stop-above", run.spelling) for run in runs}
     for limit in sorted(one for one in limits if isinstance(one, float) and one > 0):
         ends = (min(rounds), max(rounds))
-        lines.append(Series("limit of --stop-above", ends, (limit, limit), REFERENCE, 1))
+        name = f"limit of {limits[limit]}"
+        lines.append(Series(name, ends, (limit, limit), REFERENCE, 1))
     yield Figure(
         "growth",
         "Proven ε so far",

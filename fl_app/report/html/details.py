@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -20,16 +21,16 @@ from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
 from leakmeter.fl_app.report.html.template import render, strip
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.command import DEFAULTS, again
+from leakmeter.fl_app.report.judge.command import DEFAULTS, again, resumed
 from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 
 # Which setting of our command line says when an auditor looks; another project has its own.
 _SETTINGS = {
-    "likelihood-ratio": "--lrt-every",
-    "record-likelihood-ratio": "--lrt-every",
-    "mutual-information": "--mi-every",
-    "mine": "--mine-every",
+    "likelihood-ratio": "lrt-every",
+    "record-likelihood-ratio": "lrt-every",
+    "mutual-information": "mi-every",
+    "mine": "mine-every",
 }
 _CARDS = """
 {% if not cards %}<p>The auditors produced no findings; this is not evidence of privacy.</p>
@@ -79,7 +80,8 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
     for one in run.schedules:
         if one.skips:
             setting = _SETTINGS.get(one.auditor) if run.settings else None
-            asked = f"every={one.every}" if setting is None else f"{setting} {one.every}"
+            ours = wording.assigned(run.spelling, {setting or "": one.every})
+            asked = f"every={one.every}" if setting is None else ours
             yield one.auditor, wording.skipped(one, asked)
 
 
@@ -273,11 +275,11 @@ def repeat(run: Run) -> Markup:
     """Return how a run was made and how to make it again: command, settings, releases."""
     command = again(run)
     is_cut = not (run.is_finished or run.is_running) and command is not None
-    name = shlex.quote(run.folder.name)
+    here = replace(run, folder=Path(run.folder.name))
     return render(
         _REPEAT,
         command=command,
-        resume=f"python run_sim.py --resume {name}" if is_cut else "",
+        resume=resumed(here) if is_cut else "",
         pairs=(
             ("Settings", "Settings; bold is not the default", _pairs(run.config)),
             ("Releases", "Releases", _pairs(run.versions)),

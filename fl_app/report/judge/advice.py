@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.verdict.steps import LEAKS, fewer_releases
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
-from leakmeter.auditors.wording import OBSERVED, claim, terms
+from leakmeter.auditors.wording import OBSERVED, aside, assigned, claim, terms
 from leakmeter.fl_app.config.tables import RECORD_NOISES
 from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM, TARGET
 from leakmeter.fl_app.report.read import Run
 
 _MUCH = 10.0  # an upper bound beyond which little is promised
-_START = f"--clip-norm {CLIP_NORM:g} --target-epsilon {TARGET:g}"  # to begin a search with
+_START = {"clip-norm": CLIP_NORM, "target-epsilon": TARGET}  # to begin a search with
 _MORE_CLIENTS = "More clients per round{} leave less of each in the sum."
 
 
@@ -109,22 +109,22 @@ def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
     elif noise == "central":
         yield (
             "Noise that the server adds does not protect against the server: let the clients add "
-            "it (--noise distributed under secure aggregation, or local)."
+            f"it ({_set(run, 'distributed')} under secure aggregation, or local)."
         )
     elif noise in RECORD_NOISES:
         yield (
             f"Noise {noise} protects single records; to hide a client, clip whole updates and add "
-            "noise to them (--noise distributed)."
+            f"noise to them ({_set(run, 'distributed')})."
         )
     elif inside:
         yield "Let clients clip and add noise before the sum" + (
-            f": --noise distributed {_START}."
+            f": {_set(run, 'distributed', _START)}."
             if noise is not None
             else ": secure aggregation hides single updates, not what their sum gives away."
         )
     else:
         yield "Clip updates and add noise to each mean before it is released" + (
-            f": --noise central {_START}. The report then also has an upper bound."
+            f": {_set(run, 'central', _START)}. The report then also has an upper bound."
             if noise is not None
             else " (DP-FedAvg), and account for it."
         )
@@ -161,8 +161,14 @@ def _about_guarantee(row: Row, run: Run) -> Iterator[str]:
     yield "It is valid as long as the assumptions in the table hold, and only for this observer."
 
 
-def _now(run: Run, setting: str) -> str:
-    """Return the setting and its present value in brackets, if the run has noted it."""
-    value = run.settings.get(setting)
-    shown = f"{value:g}" if isinstance(value, float) else value
-    return "" if value is None else f" (--{setting}, now {shown})"
+def _now(run: Run, name: str) -> str:
+    """Return what the maker of a run calls a setting, in brackets, with its value if noted."""
+    value = run.settings.get(name)
+    if value is None:
+        return aside(name, "python") if run.spelling == "python" else ""
+    return aside(name, run.spelling, f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _set(run: Run, noise: str, more: Mapping[str, float] | None = None) -> str:
+    """Return a noise, with further settings, as the maker of the run would write them."""
+    return assigned(run.spelling, {"noise": noise, **(more or {})})

@@ -9,23 +9,25 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from leakmeter.auditors.wording import assigned
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.report.read import REPLAY_OF, Run
+from leakmeter.fl_app.report.read import FLOWER, LAUNCH, REPLAY_OF, Run
 
 DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
 _OF_AUDITS = {kebab(spec.name) for spec in fields(Config) if spec.metadata["group"] == "audit"}
-_SCRIPT = "python run_sim.py"
+_OF_ENGINES = ("engine", "ray-address")  # which Flower's runtime is itself
+SCRIPT = "python run_sim.py"
 
 
 def program() -> str:
     """Return how this program was called, for commands that can be copied."""
-    return "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else _SCRIPT
+    return "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else SCRIPT
 
 
 def again(
-    run: Run, changes: Mapping[str, Any] | None = None, *, out: str = "", called: str = _SCRIPT
+    run: Run, changes: Mapping[str, Any] | None = None, *, out: str = "", called: str = SCRIPT
 ) -> str | None:
     """Return the command that makes a run again; None for a project of another kind.
 
@@ -39,24 +41,52 @@ def again(
     """
     if not run.settings:
         return None
-    noted = {name: value for name, value in run.settings.items() if name != REPLAY_OF}
+    noted = {k: value for k, value in run.settings.items() if k not in (REPLAY_OF, LAUNCH)}
     try:
         settings = Config.from_mapping({**noted, **(changes or {})}).to_mapping()
     except ConfigError:  # of another release, or changes that do not fit
         return None
+    if run.spelling == "run-config":
+        return _by_flower(run, settings, {"out": out} if out else {})
     words = [called]
     if (source := run.settings.get(REPLAY_OF)) is not None:  # which has all but the audit's
         words += ["replay", shlex.quote(str(source)), "--auditors", settings.pop("auditors")]
         settings = {name: value for name, value in settings.items() if name in _OF_AUDITS}
-    for name, value in settings.items():
-        if value == DEFAULTS[name] and name != "seed":
-            continue
-        if name == "noise-multiplier" and settings.get("target-epsilon"):
-            continue  # calibrated again
+    for name, value in _given(settings).items():
         words += _option(name, value)
     if out:
         words += ["--out", shlex.quote(out)]
     return " ".join(words)
+
+
+def resumed(run: Run, called: str = SCRIPT) -> str:
+    """Return the command that finishes an interrupted run."""
+    folder = str(run.folder)
+    if run.spelling != "run-config":
+        return f"{called} --resume {shlex.quote(folder)}"
+    # Flower runs the app in a folder of its own, so only a whole path would do.
+    return _by_flower(run, {}, {"resume": folder if run.folder.is_absolute() else f"/…/{folder}"})
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a command must name; the seed is always worth a word."""
+    is_calibrated = bool(settings.get("target-epsilon"))  # then the multiplier is found again
+    return {
+        name: value
+        for name, value in settings.items()
+        if (value != DEFAULTS[name] or name == "seed")
+        and not (name == "noise-multiplier" and is_calibrated)
+    }
+
+
+def _by_flower(run: Run, settings: Mapping[str, Any], more: Mapping[str, str]) -> str:
+    """Return the command of Flower's that starts our app with these settings."""
+    words = ["flwr run ."]
+    if run.settings.get(LAUNCH) == FLOWER:  # a deployment has its SuperNodes
+        nodes = settings.get("clients", run.settings.get("clients"))
+        words.append(f"--federation-config 'num-supernodes={nodes}'")
+    own = {k: v for k, v in _given(settings).items() if k not in _OF_ENGINES}
+    return " ".join([*words, "--run-config", shlex.quote(assigned("run-config", {**own, **more}))])
 
 
 def _option(name: str, value: Any) -> list[str]:

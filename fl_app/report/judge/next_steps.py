@@ -17,15 +17,13 @@ from leakmeter.auditors.verdict.verdict import Row, Verdict, is_distorted, is_sh
 from leakmeter.auditors.wording import number
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.tables import NO_NOISE, NOISES, RECORD_NOISES
-from leakmeter.fl_app.report.judge.command import again, program
+from leakmeter.fl_app.report.judge.command import again, program, resumed
 from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import REPLAY_OF, Run
 
 # A guarantee that is often asked for, and a clip norm to start from: both are where a search for
 # better values begins, and the command says so by naming them.
 TARGET, CLIP_NORM = 8.0, 1.0
-# Warnings that a smaller step cures.
-_STEPPED = ("clipped-coordinates", "non-finite-updates", "blank-updates")
 
 
 def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
@@ -39,7 +37,7 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
         run = replace(run, folder=Path(run.folder.name))
     verdict = verdict_of(run)
     if not run.settings:
-        return general.steps(verdict)
+        return general.steps(verdict, [one.num_clients for one in run.rounds])
     # Two reasons may lead to one command: the first of them is enough.
     by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, verdict)))}
     found = list(reversed(by_deed.values()))[:MAX_STEPS]
@@ -50,8 +48,7 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
 def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
     rows = verdict.rows
     if not (run.is_finished or run.is_running):
-        folder = shlex.quote(str(run.folder))
-        yield Step("Finish the run:", f"{program()} --resume {folder}")
+        yield Step("Finish the run:", resumed(run, program()))
     yield from _repairs(run)
     if is_distorted(run.warnings):
         return  # what else it shows is not that of a sound run
@@ -73,12 +70,12 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
 def _repairs(run: Run) -> Iterator[Step]:
     """Yield what cures a damaged run."""
     kinds = {warning.kind for warning in run.warnings}
-    if "rejected-sums" in kinds:
-        yield Step("Find the client that lies: the log says why each secure sum was rejected.")
+    asked = {"dropouts"} if run.settings.get("dropout") else set()  # they are simulated
+    yield from general.failed_clients(kinds - asked)
     rate = run.settings.get("lr")
-    if kinds & set(_STEPPED) and isinstance(rate, float):
+    if kinds & general.STEPPED and isinstance(rate, float):
         lower = min(float(f"{rate / 3:.2g}"), Config.lr)
-        yield from _changed(run, "Lower the clients' learning rate:", {"lr": lower}, "lower-lr")
+        yield from _changed(run, f"{general.SLOWER}:", {"lr": lower}, "lower-lr")
     if "few-canaries" in kinds:
         twice = 2 * int(run.settings["rounds"])
         yield from _changed(run, "Play more canaries:", {"rounds": twice}, "longer")
@@ -178,18 +175,20 @@ def _changed(run: Run, text: str, changes: Mapping[str, Any], suffix: str) -> It
     """Yield the step with its command, if the settings go together."""
     if REPLAY_OF in run.settings:
         return  # a replay trains nothing, so nothing of the training can change
-    command = again(run, changes, out=_beside(run, suffix), called=program())
+    out = _beside(run, suffix)
+    if run.spelling == "run-config" and not Path(out).is_absolute():
+        out = ""  # Flower runs the app in a folder of its own
+    command = again(run, changes, out=out, called=program())
     if command is not None:
-        yield Step(text, command)
+        yield Step(text, command, out)
 
 
 def _compared(run: Run, found: Sequence[Step]) -> Iterator[Step]:
     """Yield the command that sets the run against the first step's."""
-    first = next((one.command for one in found if " --out " in one.command), None)
+    first = next((one.out for one in found if one.out), None)
     if first is not None:
-        out = first.rpartition(" --out ")[2]
-        here = shlex.quote(_short(run))
-        yield Step("Compare both runs:", f"{program()} report {here} {out}")
+        here, there = shlex.quote(_short(run)), shlex.quote(first)
+        yield Step("Compare both runs:", f"{program()} report {here} {there}")
 
 
 def _beside(run: Run, suffix: str) -> str:

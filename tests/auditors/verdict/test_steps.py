@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from leakmeter.auditors import Finding
-from leakmeter.auditors.verdict.steps import MAX_STEPS, steps
+from leakmeter.auditors.finding import RunWarning, WarningKind
+from leakmeter.auditors.verdict.steps import MAX_STEPS, Step, steps
 from leakmeter.auditors.verdict.verdict import judge
 from tests.fl_app.report.judge.makers import CANARY, bound, guarantee
 
@@ -42,7 +43,48 @@ def test_what_helps_depends_on_what_the_server_sees(sees: str, words: str) -> No
 
 def test_where_nothing_is_shown_the_audit_gets_more_to_see() -> None:
     assert said(bound(0.0)) == [
-        "Give the audit more to see: more rounds, canary seats or trials.",
+        "Give the audit more to see: more rounds (num_rounds), canaries "
+        "(OneShotCanaries(seats=…)) or trials (SampleBudget(trials=…)).",
         "Bound every such attacker: add noise and account for it (Noised).",
     ]
     assert said(bound(0.0), guarantee(3.0)) == said(bound(0.0))[:1]
+
+
+def warned(*kinds: WarningKind, count: int = 1, total: int = 100) -> list[Step]:
+    """Return what to do about a run with a leak and with warnings."""
+    warnings = [RunWarning.of(kind, count, total) for kind in kinds]
+    return steps(judge([bound(9.0, sees="all models")], warnings))
+
+
+@pytest.mark.parametrize("kind", ["abandoned-rounds", "dropouts", "blank-updates"])
+def test_where_clients_failed_they_come_first(kind: WarningKind) -> None:
+    first, *others = warned(kind)
+    assert first.text.startswith("Find ")
+    assert "log" in first.text
+    assert any("noise" in one.text for one in others)
+
+
+def test_a_run_that_is_no_longer_sound_is_mended_and_nothing_else() -> None:
+    words = [one.text for one in warned("abandoned-rounds", "blank-updates", count=90)]
+    assert words == [
+        "Find out why rounds were abandoned: the log has the reason of each.",
+        "Find the clients whose training failed: their own logs say why.",
+        "Lower the clients' learning rate.",
+    ]
+
+
+def test_few_canaries_become_more_by_a_line_of_python() -> None:
+    few = judge([bound(0.0)], [RunWarning.of("few-canaries", 2, 6)])
+    first, *others = steps(few, [20, 20, 20])  # so there were two seats
+    assert first == Step("Play more canaries:", "OneShotCanaries(seats=8)")
+    assert not any("canaries" in one.text for one in others)
+    assert steps(few)[0] == Step("Play more canaries, in more seats or rounds.")
+    assert few.warnings[0].text.count("OneShotCanaries(seats=…)") == 1
+
+
+def test_more_canaries_leave_a_majority_of_honest_clients() -> None:
+    few = judge([bound(0.0)], [RunWarning.of("few-canaries", 2, 6)])
+    small = Step("Play more canaries over num_rounds=7:", "OneShotCanaries(seats=3)")
+    assert steps(few, [7, 8, 6])[0] == small
+    most = Step("Play more canaries over num_rounds=10:", "OneShotCanaries(seats=2)")
+    assert steps(few, [3, 3, 3])[0] == most  # as many seats as now

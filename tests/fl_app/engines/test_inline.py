@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import numpy as np
@@ -100,6 +101,40 @@ def test_a_copied_state_shares_nothing_that_can_be_changed() -> None:
         copied[record]["more"] = value  # type: ignore[index]
     assert kept["config"] == {"listed": [1, 2]}
     assert [len(record) for record in kept.values()] == [1, 1, 1]
+
+
+def spoiling_app() -> ClientApp:
+    """Return an app that says what it was sent, and then empties and changes all of it."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        arrays, config = message.content["arrays"], message.content["config"]
+        assert isinstance(arrays, ArrayRecord)
+        assert isinstance(config, ConfigRecord)
+        got = ConfigRecord({**copy.deepcopy(dict(config)), "x": str(arrays["x"].numpy())})
+        reply = Message(RecordDict({"got": got}), reply_to=message)
+        arrays["x"].data, arrays["x"].shape = b"", ()
+        arrays.clear()
+        config["listed"].append(4)  # type: ignore[union-attr]
+        config["round"] = 7
+        message.metadata.ttl = 0.5
+        message.content.clear()
+        return reply
+
+    return app
+
+
+@pytest.mark.usefixtures("grid")  # for Flower's identity
+def test_a_client_that_spoils_its_message_spoils_nobody_elses() -> None:
+    arrays = ArrayRecord({"x": Array(np.ones(2))})
+    shared = RecordDict({"arrays": arrays, "config": ConfigRecord({"round": 1, "listed": [3]})})
+    sent = [Message(shared, dst_node_id=node, message_type="train", ttl=60) for node in (1, 2)]
+    grid = InlineGrid(spoiling_app(), 2)
+    for _ in range(2):  # the server may send the same messages again
+        got = [reply.content["got"] for reply in grid.send_and_receive(sent)]
+        assert got == [{"round": 1, "listed": [3], "x": "[1. 1.]"}] * 2
+    assert [message.metadata.ttl for message in sent] == [60, 60]
 
 
 def test_a_message_that_no_function_handles_is_an_error_reply(grid: InlineGrid) -> None:

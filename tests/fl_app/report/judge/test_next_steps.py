@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leakmeter.auditors import Finding, ThreatModel
-from leakmeter.auditors.finding import RunWarning
+from leakmeter.auditors.finding import RunWarning, WarningKind
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.read import Run
+from leakmeter.fl_app.report.read import Round, Run
 from tests.fl_app.report.judge.makers import bound, finding, guarantee
 
 
@@ -131,3 +133,81 @@ def test_another_project_gets_words_and_no_command() -> None:
     steps = next_steps(replace(run(bound(9.0)), config={}))
     assert steps
     assert not any(step.command for step in steps)
+
+
+def by_flower(*found: Finding, launch: str = "flwr run", **more: Any) -> Run:
+    plain = run(*found)
+    return replace(plain, config={**plain.config, "engine": "ray", "launch": launch}, **more)
+
+
+def flower_settings(command: str) -> dict[str, Any]:
+    """Return what a command of Flower's sets, which must go together."""
+    words = shlex.split(command)
+    given = dict(tomllib.loads(words[words.index("--run-config") + 1].replace(" ", "\n")))
+    Config.from_mapping({k: v for k, v in given.items() if k not in ("out", "resume")})
+    return given
+
+
+def test_a_run_by_flower_is_made_again_by_flower() -> None:
+    [noise, compared] = next_steps(by_flower(bound(9.0, observer="server", sees="round sum")))
+    start = "flwr run . --federation-config 'num-supernodes=40' --run-config '"
+    assert noise.command.startswith(start)
+    given = flower_settings(noise.command)
+    assert given["noise"] == "distributed"
+    assert given["target-epsilon"] == 8.0
+    assert given["out"] == "/somewhere/demo-distributed-8"
+    assert not {"engine", "ray-address", "launch"} & set(given)
+    assert compared.command.endswith("report /somewhere/demo /somewhere/demo-distributed-8")
+
+
+def test_a_deployment_keeps_its_own_nodes() -> None:
+    steps = next_steps(by_flower(bound(9.0), launch="deployment"))
+    assert steps[0].command.startswith("flwr run . --run-config ")
+
+
+def test_a_page_for_others_names_no_folder_that_flower_would_refuse() -> None:
+    steps = next_steps(by_flower(bound(9.0)), is_public=True)
+    assert "out" not in flower_settings(steps[0].command)
+
+
+def test_an_interrupted_run_by_flower_is_resumed_by_flower() -> None:
+    [first, *_] = next_steps(by_flower(bound(9.0), is_finished=False))
+    assert flower_settings(first.command) == {"resume": "/somewhere/demo"}
+
+
+def test_a_guest_reads_python_and_no_option_of_ours() -> None:
+    few = RunWarning.of("few-canaries", 2, 6)
+    rounds = tuple(Round(n, None, 40, {}) for n in (1, 2, 3))
+    guest = Run("g", Path("/g"), findings=(bound(0.0),), warnings=(few,), rounds=rounds)
+    steps = next_steps(guest)
+    assert steps[0].command == "OneShotCanaries(seats=8)"
+    said = [word for step in steps for word in (step.text, step.command)]
+    said += [one.text for one in guest.warnings]
+    assert not any("--" in words or "run_sim" in words for words in said)
+
+
+@pytest.mark.parametrize(
+    ("made", "seats"),
+    [
+        (run(), "(--canary-seats)"),
+        (by_flower(), "(canary-seats)"),
+        (Run("guest", Path("/g")), "(OneShotCanaries(seats=…))"),
+    ],
+)
+def test_warnings_are_in_the_language_of_who_made_the_run(made: Run, seats: str) -> None:
+    warned = replace(made, warnings=(RunWarning.of("few-canaries", 2, 6),))
+    assert f"more canary seats {seats} or" in warned.warnings[0].text
+
+
+@pytest.mark.parametrize("kind", ["abandoned-rounds", "dropouts", "blank-updates"])
+def test_clients_that_failed_come_before_everything_else(kind: WarningKind) -> None:
+    damage = RunWarning.of(kind, 1, 100)
+    steps = next_steps(replace(run(bound(9.0)), warnings=(damage,)))
+    assert steps[0].text.startswith("Find ")
+    assert len({step.text for step in steps}) == len(steps)
+
+
+def test_dropouts_that_were_asked_for_are_nobodys_failure() -> None:
+    lost = RunWarning.of("dropouts", 9, 100)
+    steps = next_steps(replace(run(bound(9.0), dropout=0.1), warnings=(lost,)))
+    assert not any("did not answer" in step.text for step in steps)
