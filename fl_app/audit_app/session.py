@@ -28,6 +28,7 @@ from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.load import AppError, Mod, check_api, loaded, reason_of
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.fl_app.report.gate import gated
 from leakmeter.fl_app.report.read import read_run
@@ -299,6 +300,8 @@ def collected(project: AppProject, failed: list[AppError]) -> Iterator[None]:
     """Collect the failure of the app's own main in place of raising it."""
     try:
         yield
+    except ConfigError:  # of our own, such as too few clients
+        raise
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -19,11 +20,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.clients.secure_sum.keys import both_sides_here
+from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.strategies.grid import CLIENT_APP_RAISED, delivering
 
 _log = logging.getLogger("flwr")
 
 _RUN_ID = 1
+_PAUSE, _MOST_WAITS = 0.5, 4  # seconds between two questions for nodes, and how many such pauses
 _TRIED = "1.26.1 and 1.41.0"
 
 App = ClientApp | Callable[[Message, Context], Message]
@@ -53,6 +56,7 @@ class InlineGrid(Grid):
             for node in range(1, num_nodes + 1)
         }
         self._ids = itertools.count(1)
+        self._asked, self._waits = time.monotonic(), 0
         self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
@@ -75,12 +79,21 @@ class InlineGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes."""
+        """Return the ids of all nodes; refuse an app that would wait for more of them forever."""
+        now = time.monotonic()
+        # Apps that wait sleep in between; those that do something else send messages now and then.
+        self._waits += now - self._asked > _PAUSE
+        self._asked = now
+        if self._waits > _MOST_WAITS:
+            few = len(self._contexts)
+            allowed = "as many as the app waits for (min_available_nodes of its strategy)"
+            raise out_of_range("--clients", allowed, few, fix=f"Try --clients {2 * few}")
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Deliver the messages and keep the replies until they are pulled."""
         pushed = list(messages)
+        self._waits = 0
         for message in pushed:
             message.metadata.__dict__["_message_id"] = str(next(self._ids))
         clients = [self._client(message.metadata.dst_node_id) for message in pushed]

@@ -15,6 +15,7 @@ from leakmeter.fl_app.audit_app.load import loaded
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.engines import inline
 from tests.helpers.apps import CLIENT, FEDAVG, OWN_LOOP, OWN_START, PYPROJECT, app_in
 
 MODS = """
@@ -229,6 +230,22 @@ def test_clients_that_fail_show_their_own_lines(
     assert printed.err.count("Traceback of the app") == 1
     assert "assert context.node_config['partition-id'] > 1, 'no'" in printed.err
     assert re.search(r"got AssertionError: no \(client [01], the first to fail\)", printed.err)
+
+
+@pytest.mark.parametrize("command", ["audit", "check"])
+def test_an_app_that_waits_for_more_clients_does_not_wait_forever(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(inline, "_PAUSE", 0.0)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server = FEDAVG.replace("FedAvg(", "FedAvg(min_available_nodes=20, ")
+    assert main([command, str(app_in(tmp_path / "app", server=server))]) == 2
+    said = capsys.readouterr().err
+    assert "the app waits for (min_available_nodes of its strategy), got 10" in said
+    assert "Try --clients 20." in said
 
 
 def test_the_legacy_api_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
