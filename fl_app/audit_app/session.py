@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Final
 
 from flwr.app import ArrayRecord, Context, Message
@@ -135,6 +136,9 @@ class WatchingGrid(GridWrapper):
         """Write the report, also of a run that the app has broken off."""
         audit = self._audit
         if audit is None or not audit.has_begun:
+            return
+        if isinstance(failure, ConfigError) and not audit.seen:
+            rmtree(self._plan.out, ignore_errors=True)  # the same command may use it again
             return
         if failure is not None:
             words = f"The app failed after round {audit.seen}: {reason_of(failure)}."

@@ -243,6 +243,7 @@ def test_an_app_that_waits_for_more_clients_does_not_wait_forever(
     monkeypatch.setattr("time.sleep", lambda _: None)
     server = FEDAVG.replace("FedAvg(", "FedAvg(min_available_nodes=20, ")
     assert main([command, str(app_in(tmp_path / "app", server=server))]) == 2
+    assert not list((tmp_path / "here" / "runs").glob("*"))
     said = capsys.readouterr().err
     assert "the app waits for (min_available_nodes of its strategy), got 10" in said
     assert "Try --clients 20." in said
