@@ -329,6 +329,11 @@ class Auditor(Resumable, ABC):
         return None
 
     @property
+    def unplayed(self) -> str | None:
+        """Why no canary has taken part; None if one has, and for auditors without canaries."""
+        return None
+
+    @property
     def is_anytime(self) -> bool:
         """Whether findings of its rounds have bounds that hold at all rounds together."""
         return False
