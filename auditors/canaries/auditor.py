@@ -29,14 +29,9 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.anytime import Anytime
+from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.changes import check_room, file_size
-from leakmeter.auditors.canaries.plan import (
-    FEW,
-    affordable,
-    canary_limitations,
-    schedule,
-    seats_of,
-)
+from leakmeter.auditors.canaries.plan import affordable, canary_limitations, schedule, seats_of
 from leakmeter.auditors.canaries.scores import (
     LEAST_FITTED,
     CanaryScores,
@@ -179,6 +174,7 @@ class OneShotCanaries(Auditor):
         least = 2 if needs_coins else 1
         k = affordable(self.canaries, self.repetitions, seats, rounds, least=least)
         self._seated, self._k = seats, k
+        # Of few canaries, fair coins would leave nothing to see.
         self._has_coins = needs_coins or (self.include == "auto" and k >= FEW)
         self._plan = schedule(k, self.repetitions, rounds, self.seed)
         coins = stream(self.seed, "coins").random(k) < 0.5

@@ -13,7 +13,6 @@ from leakmeter.auditors.canaries.scores import LEAST_FITTED
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
 
-FEW: Final = 10  # with fewer canaries all take part: fair coins would leave nothing to see
 _LEAST_COHORT: Final = 3  # with one seat, honest clients are the majority
 _ONE_IN: Final = 5
 

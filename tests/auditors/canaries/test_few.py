@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView, check_auditor
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Project, RoundFacts
-from leakmeter.auditors.canaries.plan import FEW, seats_of
+from leakmeter.auditors.bounds.one_run import FEW, share_bound
+from leakmeter.auditors.canaries.plan import seats_of
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
@@ -82,6 +84,15 @@ def test_the_headline_of_few_canaries_needs_no_coins_and_says_so(
             Assumption.UNIFORM_CANARIES,
             Assumption.KNOWN_NULL,
         }
+
+
+@pytest.mark.parametrize(("canaries", "tests"), [(1, 1), (3, 2), (9, 4), (10, 5), (20, 5)])
+def test_shares_of_few_canaries_that_are_the_same_are_paid_for_once(
+    canaries: int, tests: int
+) -> None:
+    bound = share_bound([50.0] * canaries, delta=0.0, confidence=0.95)
+    share = -(-canaries // 2) / canaries
+    assert bound.value == pytest.approx(50 + math.log(0.05 / tests * share), rel=1e-12)
 
 
 def violations(canaries: int, runs: int, truth: float, **mechanism: Any) -> int:
