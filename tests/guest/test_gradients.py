@@ -131,6 +131,22 @@ def test_seats_that_cannot_tell_stay_honest_and_say_so() -> None:
     assert "a seat could not tell whether its client app replies with a model" in words
 
 
+class Decaying(Gradients):
+    """Sends gradients of little more than the squared length of the model."""
+
+    def send(self, before: Any, after: Any) -> Any:
+        return before + 0.02 * super().send(before, after)
+
+
+def test_seats_that_take_gradients_for_models_are_corrected_and_said_to_have() -> None:
+    cell = Cell(of(Descends), Decaying, rounds=4)
+    run, audited = run_audited(cell)
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited)
+    assert "the wrong one of models and differences" in explained(audited)
+    assert (audited._sending.sends, audited._sending.sign) == ("differences", -1)
+
+
 @pytest.mark.slow
 def test_a_model_that_starts_at_zero_does_not_hide_what_is_sent() -> None:
     def zeros() -> Model:
