@@ -69,7 +69,7 @@ class Assumption(StrEnum):
         "the seat of an excluded canary trains as usual, a weaker test than zero"
     )
     ALL_CANARIES_PLAY = given(
-        "all canaries take part; the null comes from canaries that nobody sent"
+        "all canaries take part; the null, that of canaries that nobody sent, needs no coins"
     )
     # Likelihood ratio and span
     FROZEN_UPDATES = given(

@@ -306,7 +306,7 @@ class Auditor(Resumable, ABC):
             of them share the allowed failures of the run, so that they hold together.
         watch: Called with the stage and progress of a long audit, if anything displays it.
         first_round: First round in which clients may be instructed. The hook sets it before
-            `begin`; it is 2 if round 1 has to show what clients send.
+            `begin`; it is 2 in some recordings of earlier releases.
         folder: Folder of working files, set before `begin`; None takes temporary files. They stay
             when a run is interrupted, so a state need not repeat what is in them.
     """
@@ -326,6 +326,11 @@ class Auditor(Resumable, ABC):
     @property
     def canaries_played(self) -> tuple[int, int] | None:
         """How many canaries took part, of how many planned; None for auditors without canaries."""
+        return None
+
+    @property
+    def unplayed(self) -> str | None:
+        """Why no canary has taken part; None if one has, and for auditors without canaries."""
         return None
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.information.auditor import MutualInformation
@@ -12,7 +14,11 @@ from leakmeter.auditors.sampling.replay import ReplaySampler
 
 
 def passive(
-    *, seats: int = 2, trials: int = 60, seed: int = 0, simulated: bool = False
+    *,
+    seats: int | Literal["auto"] = "auto",
+    trials: int = 60,
+    seed: int = 0,
+    simulated: bool = False,
 ) -> list[Auditor]:
     """Return auditors that ask nothing of the clients but `canary_mod` in their list of mods.
 
@@ -22,7 +28,8 @@ def passive(
     itself, the log says so before round 1.
 
     Args:
-        seats: Clients per round that play a canary in place of their update.
+        seats: Clients per round that play a canary in place of their update; "auto" takes one in
+            five.
         trials: Sums on which the likelihood-ratio test is judged; 60 can show ε up to about 2,
             1,000 up to about 5.
         seed: Names canaries, coins and draws.

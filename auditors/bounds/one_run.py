@@ -186,6 +186,7 @@ def _from_guesses(
 
 # Shares that `share_bound` tests, fixed beforehand; they split the allowed failure probability.
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
+FEW: Final = 10  # of fewer canaries, shares that ask for the same count are paid for once
 _ROUNDING: Final = 1e-12  # a level below this is a difference of equal numbers
 _SLACK: Final = 1e-9  # rounding may put ln p this far above 0
 
@@ -256,7 +257,8 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
     Args:
         scores: −ln p of the included canaries, in [0, inf], (n,).
         delta: In [0, 1). A share proves nothing where α_f·j/n ≤ δ.
-        confidence: In (0, 1); the shares f = 1/2 … 1/32 split the allowed failure equally.
+        confidence: In (0, 1); the shares f = 1/2 … 1/32 split the allowed failure equally. Of fewer
+            than ten canaries, several shares are the same j: these count once.
 
     >>> round(share_bound(np.full(64, 50.0), delta=1e-6).value, 2)
     44.7
@@ -266,17 +268,19 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
         raise ValueError(f"scores must be -ln p, in [0, inf], got {values.min()}")
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
-    n, level = values.size, (1 - confidence) / len(SHARES)
+    n = values.size
+    asked = [math.ceil(share * n) for share in SHARES]
+    asked = list(dict.fromkeys(asked)) if n < FEW else asked
+    level = (1 - confidence) / len(asked)
     largest = np.sort(values)[::-1]
     best = 0.0
-    for share in SHARES:
-        j = math.ceil(share * n)
+    for j in asked:
         if (chance := level * j / n - delta) > _ROUNDING:
             best = max(best, float(largest[j - 1]) + math.log(chance))
     return Bound(
         value=best,
         kind="lower_bound",
-        rule=f"score that a share of the canaries reaches, best of {len(SHARES)} shares",
+        rule=f"score that a share of the canaries reaches, best of {len(asked)} shares",
         delta=delta,
         confidence=confidence,
         sample_sizes={"in": n},

@@ -2,7 +2,8 @@
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
 for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in five points:
-1. A fair coin decides whether each canary takes part; those that stay out serve as the null.
+1. A fair coin decides whether each canary takes part; those that stay out serve as the null. Fewer
+   than ten all take part, and are judged by a bound that needs no coins.
 2. The final model's statistic uses the change since the start, which the adversary knows.
 3. Both stds are offered: fitted, as the algorithm is printed, and known, as its table needs.
 4. Every estimate has its null band, the 90 % band of what the method says when nothing leaks. It
@@ -28,8 +29,9 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.anytime import Anytime
+from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.changes import check_room, file_size
-from leakmeter.auditors.canaries.plan import affordable, canary_limitations, schedule
+from leakmeter.auditors.canaries.plan import affordable, canary_limitations, schedule, seats_of
 from leakmeter.auditors.canaries.scores import (
     LEAST_FITTED,
     CanaryScores,
@@ -61,6 +63,10 @@ _FINAL: Sees = "final model"
 _ALL: Sees = "all models"
 _ROUND: Sees = "round model"
 
+_NO_SEATS = (
+    "seats='auto' needs three clients in a round, so that most of them stay honest: use more "
+    "clients per round, or seats=1"
+)
 _SPREAD: dict[Std, Assumption] = {
     "known": Assumption.GAUSSIAN_COSINES_NULL_STD,
     "fitted": Assumption.GAUSSIAN_COSINES,
@@ -71,14 +77,16 @@ class OneShotCanaries(Auditor):
     """Plays canaries in a few seats per round and searches for them in the released models.
 
     Args:
-        seats: Clients per round that play a canary in place of their update.
+        seats: Clients per round that play a canary in place of their update. "auto" takes one in
+            five of the first cohort that has three clients or more, so that most stay honest.
         canaries: How many canaries; None fills all seats of all rounds.
         repetitions: In how many rounds each canary plays.
         delta: The delta of every epsilon.
         confidence: Confidence of each single lower bound. `Anytime(0.95)` also proves an ε after
-            every round, and these bounds hold together; it needs include="coin".
+            every round, and these bounds hold together; it needs coins.
         include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
-            in the paper, and draws as many unobserved ones for the null.
+            in the paper, and draws as many unobserved ones for the null. "auto" plays all if there
+            are fewer than ten, else takes coins.
         excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
             its own "honest" update, a weaker test that the findings name.
         seed: Seed of canaries, coins and seats.
@@ -95,6 +103,7 @@ class OneShotCanaries(Auditor):
 
     _played: Kept[NDArray[np.int64]]  # rounds that each canary took part in, (canaries,)
     _begun: Kept[int | None]  # first round of the plan
+    _seated: Kept[int]  # seats per round; 0 until the first cohort is known
     _transcript: Kept[Transcript]
     _interference: Kept[Interference]
     _betting: Kept[Betting | None]
@@ -102,38 +111,39 @@ class OneShotCanaries(Auditor):
     def __init__(
         self,
         *,
-        seats: int,
+        seats: int | Literal["auto"] = "auto",
         canaries: int | None = None,
         repetitions: int = 1,
         delta: float = 1e-5,
         confidence: float | Anytime = 0.95,
-        include: Literal["coin", "all"] = "coin",
+        include: Literal["auto", "coin", "all"] = "auto",
         excluded: Literal["zero", "honest"] = "zero",
         seed: int = 0,
     ) -> None:
+        if isinstance(seats, str) and seats != "auto":
+            raise ValueError(f"seats must be a number or 'auto', got {seats!r}")
         for name, number in (("seats", seats), ("repetitions", repetitions)):
-            if number < 1:
+            if number != "auto" and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
-        if canaries is not None and canaries < 2:
-            raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
-        if include not in ("coin", "all"):
-            raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
+        if include not in ("auto", "coin", "all"):
+            raise ValueError(f"include must be 'auto', 'coin' or 'all', got {include!r}")
+        if canaries is not None and canaries < (least := 2 if include == "coin" else 1):
+            allowed = f"at least {least}, or None for all seats"
+            raise ValueError(f"canaries must be {allowed}, got {canaries}")
         if excluded not in ("zero", "honest"):
             raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
         within("delta", delta, above=0.0, below=1.0)
         self._is_anytime = isinstance(confidence, Anytime)
-        if self._is_anytime and include != "coin":
-            allowed = "'coin' with confidence=Anytime(…), which bets on coins"
+        if self._is_anytime and include == "all":
+            allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
             raise ValueError(f"include must be {allowed}, got {include!r}")
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
         self.confidence = Anytime.level(confidence)
         self.scores: Mapping[Sees, CanaryScores] = {}
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
-        self._dim = 0
-        self._begun = None
-        self._included = np.zeros(0, dtype=bool)
-        self._played = np.zeros(0, dtype=np.int64)
+        self._dim = self._num_rounds = 0
+        self._forget_plan()
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
@@ -141,27 +151,51 @@ class OneShotCanaries(Auditor):
             raise UnableError(
                 f"the model must have at least 100 parameters for canaries, got {dim}"
             )
-        rounds = max(num_rounds - self.first_round + 1, 0)
-        k = affordable(
-            self.canaries, self.repetitions, self.seats, rounds, is_late=self.first_round > 1
-        )
-        self._dim, self._k, self._begun = dim, k, None
+        self._dim, self._num_rounds = dim, num_rounds
+        self._forget_plan()
+        self._transcript = Transcript(self._canary_seed, (), dim, self._changes_file, self.watch)
+        self._interference = Interference()
+        if self.seats != "auto":
+            self._make_plan(self.seats, self.first_round)
+
+    def _forget_plan(self) -> None:
+        """Plan no canary at all."""
+        self._begun, self._seated, self._k = None, 0, 0
+        self._plan: Mapping[int, Sequence[int]] = {}
+        self._ids, self._has_coins = range(0), self.include == "coin"
+        self._included = np.zeros(0, dtype=bool)
+        self._played = np.zeros(0, dtype=np.int64)
+        self._betting = None
+
+    def _make_plan(self, seats: int, first_round: int) -> None:
+        """Plan the canaries of this many seats in the rounds from the given one on."""
+        rounds = max(self._num_rounds - first_round + 1, 0)
+        needs_coins = self._is_anytime or self.include == "coin"
+        least = 2 if needs_coins else 1
+        k = affordable(self.canaries, self.repetitions, seats, rounds, least=least)
+        self._seated, self._k = seats, k
+        # Of few canaries, fair coins would leave nothing to see.
+        self._has_coins = needs_coins or (self.include == "auto" and k >= FEW)
         self._plan = schedule(k, self.repetitions, rounds, self.seed)
         coins = stream(self.seed, "coins").random(k) < 0.5
-        self._included = coins if self.include == "coin" else np.ones(k, dtype=bool)
+        self._included = coins if self._has_coins else np.ones(k, dtype=bool)
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
-        self._ids = range(k if self.include == "coin" else 2 * k)
+        self._ids = self._transcript.canaries = range(k if self._has_coins else 2 * k)
         self._played = np.zeros(k, dtype=np.int64)
-        self._transcript = Transcript(
-            self._canary_seed, self._ids, dim, self._changes_file, self.watch
-        )
-        self._interference = Interference()
-        self._betting = None
         if self._is_anytime:
             self._check_delta()
             self._betting = Betting(
-                self._plan, self._included, dim, delta=self.delta, confidence=self.confidence
+                self._plan, self._included, self._dim, delta=self.delta, confidence=self.confidence
             )
+            for _ in range(self._transcript.num_rounds):  # before the first cohort with seats
+                self._betting.after(0, self._transcript)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; seats that came from a cohort are planned again first."""
+        state = {"seated": self._seated, **state}  # earlier releases had no such seats
+        if self.seats == "auto" and state["seated"]:
+            self._make_plan(state["seated"], state["begun"])
+        super().restore(state)
 
     def _check_delta(self) -> None:
         """Raise if bets on all canaries together would pay more than may fail."""
@@ -179,13 +213,23 @@ class OneShotCanaries(Auditor):
             UnableError: The disk has no room for the changes of all rounds.
         """
         check_room(self._changes_file, file_size(project.dim, project.num_rounds))
-        included = self._k // 2 if self.include == "coin" else self._k
-        return canary_limitations(
+        if not self._seated:
+            is_small = project.clients is not None and not seats_of(project.clients)
+            return [f"no canary is played in rounds like the first: {_NO_SEATS}"] * is_small
+        said = [] if self._included.any() else [f"no canary will be played: {self._all_out}"]
+        return said + canary_limitations(
             project,
             canaries=self._k,
-            included=included,
-            seats=self.seats,
+            included=self._k // 2 if self._has_coins else self._k,
+            seats=self._seated,
             watched=len(self._ids),
+        )
+
+    @property
+    def _all_out(self) -> str:
+        return (
+            f"the coins of all {self._k} planned canaries say out; use more seats or rounds, or "
+            "include='all'"
         )
 
     @property
@@ -197,8 +241,25 @@ class OneShotCanaries(Auditor):
 
     @property
     def canaries_played(self) -> tuple[int, int]:
-        """Canaries that have taken part so far, and those that the plan includes."""
-        return int((self._played > 0).sum()), int(self._included.sum())
+        """Canaries that have taken part so far, and those that the plan includes.
+
+        Where coins leave all of them out, the second number is that of the plan.
+        """
+        return int((self._played > 0).sum()), int(self._included.sum()) or self._k
+
+    @property
+    def unplayed(self) -> str | None:
+        """Why no canary has taken part, in words; None if one has."""
+        if self._played.any():
+            return None
+        if not self._seated:
+            return _NO_SEATS
+        if not self._included.any():
+            return self._all_out
+        return (
+            "no seat delivered one that reached a model. Either its clients failed, refused, lack "
+            "canary_mod or could not tell what they send, or no round gave a model"
+        )
 
     @property
     def is_anytime(self) -> bool:
@@ -207,16 +268,24 @@ class OneShotCanaries(Auditor):
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
-        if self._begun is None:  # the plan starts once it is known what clients send
+        most = len(chosen)
+        if self.seats == "auto":
+            most = seats_of(len(chosen))
+            if not self._seated and most:
+                self._make_plan(most, server_round)
+                self._begun = server_round
+                about = (self.name, most, len(chosen), self._k)
+                _log.info("%s: %d of %d clients per round play canaries, %d in all", *about)
+        if self._begun is None:  # recordings of earlier releases may begin in round 2
             self._begun = server_round if self.first_round > 1 else 1
         # A strategy's own loop may run longer than planned.
         ids = self._plan.get(server_round - self._begun + 1, [])
-        if len(ids) > len(chosen):  # with Poisson sampling, or fewer clients than seats
+        if len(ids) > most:  # with Poisson sampling, or fewer clients than seats
             _log.warning(
                 "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
                 *(server_round, len(chosen), len(ids)),
             )
-            ids = ids[: len(chosen)]  # the plan's order is random and knows no coins
+            ids = ids[:most]  # the plan's order is random and knows no coins
         rng = stream(self.seed, "seats", server_round)
         clients = sorted(rng.choice(np.asarray(chosen), len(ids), replace=False).tolist())
         return {
@@ -229,6 +298,8 @@ class OneShotCanaries(Auditor):
         """Compute the cosines of this round, and estimate epsilon from this round alone."""
         ours = (o for o in view.instructed.values() if o.seed == self._canary_seed)
         now = sorted(o.id for o in ours if o.included)
+        if now and not self._seated:
+            raise ValueError("seats must be the number of the recorded run, got 'auto'")
         cosines = self._transcript.add(*view.step, now)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
             now, cosines = [], cosines[:0]
@@ -239,6 +310,8 @@ class OneShotCanaries(Auditor):
 
     def report(self) -> Sequence[Finding]:
         """Return what the final model and all models show, and tests of what that assumes."""
+        if not self._k:
+            return [self._nobody(self._claims(_FINAL))]
         inside, outside = self._observed()
         cosines, log_p = self._transcript.final()
         spent = _SPENT * (1 - self.confidence)
@@ -287,16 +360,21 @@ class OneShotCanaries(Auditor):
 
     def _from_cosines(self, cosines: Scores, claims: Claims, stds: Sequence[Std]) -> list[Finding]:
         """Estimate from cosines (Algorithm 2), with the test of what that assumes."""
+        if not len(cosines):
+            return [self._nobody(claims)]
         sizes = {"included": len(cosines)}
-        if not len(cosines):  # this claims nothing about ε
-            rule = "no canary took part, so there is no estimate"
-            nobody = Bound(0.0, "diagnostic", rule, sample_sizes=sizes)
-            return [claims.finding(nobody, quantity="canaries")]
         check = normality(claims, sizes, cosines)
         if check is not None and check.facts["rejected"]:
             return [check]
         found = [self._from_known_null(cosines, std, claims) for std in stds]
         return found if check is None else [*found, check]
+
+    @staticmethod
+    def _nobody(claims: Claims) -> Finding:
+        """Return that no canary took part; this claims nothing about ε."""
+        rule = "no canary took part, so there is no estimate"
+        nobody = Bound(0.0, "diagnostic", rule, sample_sizes={"included": 0})
+        return claims.finding(nobody, quantity="canaries")
 
     def _from_known_null(self, cosines: Scores, std: Std, claims: Claims) -> Finding:
         """Compare cosines with N(0, 1/dim), the distribution of a canary that stayed out."""
@@ -356,7 +434,7 @@ class OneShotCanaries(Auditor):
         settings: dict[str, Any] = {
             "delta": self.delta,
             "confidence": self.confidence,
-            "guesses": max(self._k // _GUESSED, 1) if self.include == "coin" else None,
+            "guesses": max(self._k // _GUESSED, 1) if self._has_coins else None,
             "spent": spent,
         }
         claims, details = self._claims(sees), (bins,)
@@ -374,12 +452,13 @@ class OneShotCanaries(Auditor):
 
         They assume how canaries were drawn, and what seats send.
         """
-        adjacency: Adjacency = "add-remove"
-        assumed = Assumption.ALL_CANARIES_PLAY
-        if self.include == "coin":
-            is_zero = self.excluded == "zero"
-            adjacency = "zero-out" if is_zero else "honest-seat"
-            assumed = Assumption.SEAT_SENDS_ZERO if is_zero else Assumption.SEAT_STAYS_HONEST
+        is_zero = self.excluded == "zero"
+        adjacency: Adjacency = "zero-out" if is_zero else "honest-seat"
+        assumed = Assumption.SEAT_SENDS_ZERO if is_zero else Assumption.SEAT_STAYS_HONEST
+        if not self._has_coins:
+            assumed = Assumption.ALL_CANARIES_PLAY
+        if self.include == "all":
+            adjacency = "add-remove"
         attacker = ThreatModel(
             observer="outsider",
             sees=sees,

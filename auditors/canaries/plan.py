@@ -13,9 +13,21 @@ from leakmeter.auditors.canaries.scores import LEAST_FITTED
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
 
+_LEAST_COHORT: Final = 3  # with one seat, honest clients are the majority
+_ONE_IN: Final = 5
+
+
+def seats_of(clients: int) -> int:
+    """Return the seats of a cohort, such that most of it stays honest: one in five, or none.
+
+    >>> [seats_of(n) for n in (2, 3, 9, 10, 100)]
+    [0, 1, 1, 2, 20]
+    """
+    return 0 if clients < _LEAST_COHORT else max(clients // _ONE_IN, 1)
+
 
 def affordable(
-    canaries: int | None, repetitions: int, seats: int, rounds: int, *, is_late: bool
+    canaries: int | None, repetitions: int, seats: int, rounds: int, *, least: int
 ) -> int:
     """Return how many canaries play in the given rounds.
 
@@ -24,27 +36,25 @@ def affordable(
         repetitions: In how many rounds each plays.
         seats: Seats per round.
         rounds: Number of rounds that may have canaries.
-        is_late: Whether round 1 may have none.
+        least: Canaries that the audit needs.
 
     Raises:
         UnableError: The project has too few rounds.
         ValueError: The user asks for more canaries than that many rounds allow.
     """
     slots = seats * rounds
-    spent = ", after round 1, which shows what clients send (sends='models' saves it)"
-    spent = spent if is_late else ""
-    # Fewer than two seats in all come from the project, not from what the user typed.
-    least = 2 if canaries is not None else 2 * repetitions
-    if slots < least or repetitions > rounds:
+    # Fewer seats in all come from the project, not from what the user typed.
+    needed = least if canaries is not None else least * repetitions
+    if slots < needed or repetitions > rounds:
         raise UnableError(
-            f"canaries need at least {least} seats x rounds and {repetitions} rounds, got {seats} "
-            f"seats and {rounds} rounds{spent}"
+            f"canaries need at least {needed} seats x rounds and {repetitions} rounds, got {seats} "
+            f"seats and {rounds} rounds"
         )
     k = slots // repetitions if canaries is None else canaries
-    if k < 2 or k * repetitions > slots:
+    if k < least or k * repetitions > slots:
         raise ValueError(
             f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
-            f"2 canaries, got {k} x {repetitions}{spent}"
+            f"{least} canaries, got {k} x {repetitions}"
         )
     return k
 
@@ -103,10 +113,14 @@ def canary_limitations(
             "canaries to save time"
         )
     if included < LEAST_FITTED:
+        noun = "canary" if canaries == 1 else "canaries"
+        which = (
+            "all taking part" if included == canaries else f"of which about {included} take part"
+        )
         said.append(
-            f"{canaries} canaries in {counted(rounds, 'round')}, of which about {included} take "
-            "part: results vary widely, and estimates that fit a standard deviation are left out "
-            f"below {LEAST_FITTED}; use more seats or rounds"
+            f"{canaries} {noun} in {counted(rounds, 'round')}, {which}: results vary widely, and "
+            f"estimates that fit a standard deviation are left out below {LEAST_FITTED}; use more "
+            "seats or rounds"
         )
     if clients is not None and 2 * seats > clients:
         said.append(

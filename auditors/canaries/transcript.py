@@ -64,6 +64,9 @@ class Transcript(Resumable):
         dim: Length of the model.
         path: File of the changes; None takes a temporary one.
         watch: Called with the progress of the products.
+
+    Attributes:
+        canaries: Their numbers; those of the end are searched for.
     """
 
     _changes: Kept[Changes]
@@ -76,10 +79,15 @@ class Transcript(Resumable):
         path: Path | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._seed, self._canaries, self._dim = seed, canaries, dim
+        self._seed, self.canaries, self._dim = seed, canaries, dim
         self._watch = watch
         self._changes = Changes(dim, path)
         self._seen: Seen | None = None
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds added so far."""
+        return len(self._changes.lengths)
 
     def add(self, before: Vector, after: Vector, canaries: Sequence[int] = ()) -> Scores:
         """Add a round and return the cosines of some canaries with it, 0 if nothing changed.
@@ -113,7 +121,7 @@ class Transcript(Resumable):
         seen = self._look()
         if seen.length <= _GONE * np.sqrt(np.diag(seen.gram)).sum():
             # Without a change there is no direction: ln p = 0 is no evidence for any canary.
-            return np.zeros(len(self._canaries)), np.zeros(len(self._canaries))
+            return np.zeros(len(self.canaries)), np.zeros(len(self.canaries))
         cosines = seen.final / seen.length
         return cosines, cosine_logsf(cosines, self._dim)
 
@@ -130,7 +138,7 @@ class Transcript(Resumable):
         seen = self._look()
         moved = np.diag(seen.gram) > 0
         if not moved.any():
-            return np.zeros(len(self._canaries)), np.zeros(len(self._canaries)), np.zeros(1)
+            return np.zeros(len(self.canaries)), np.zeros(len(self.canaries)), np.zeros(1)
         pool = null_maxima(seen.gram[np.ix_(moved, moved)], self._dim, draws, rng)
         log_p = largest_cosine_log_p(seen.largest, pool, self._dim, int(moved.sum()), level)
         return seen.largest, log_p, pool
@@ -180,7 +188,7 @@ class Transcript(Resumable):
         """
         rows = len(self._changes.lengths) + 1
         size = max(_PRODUCTS // rows, 1)
-        groups = [self._canaries[i : i + size] for i in range(0, len(self._canaries), size)]
+        groups = [self.canaries[i : i + size] for i in range(0, len(self.canaries), size)]
         gram = np.zeros((rows, rows))  # the last row and column belong to the sum of all changes
         final, largest = [], []
         for i, group in enumerate(groups):

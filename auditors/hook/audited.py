@@ -49,8 +49,8 @@ class Audited(Wrapper):
         name: What the report calls the run; None takes the folder's name.
         metrics: Whether findings also go into Flower's train metrics, as `auditor.quantity`; not
             those of a strategy with its own `start`, which makes them itself.
-        sends: What clients reply with: "models", or "differences" such as gradients. "auto" decides
-            it from the replies of round 1, in which no canary plays.
+        sends: What clients reply with: "models", or "differences" such as gradients. "auto" lets
+            the seats of round 1 tell, and decides from the honest replies.
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are done; numbering continues after them.
         callbacks: Told of the start, of each round and of the end, such as a logger of

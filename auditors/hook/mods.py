@@ -13,6 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -22,7 +23,9 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.canary import add_canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.seat import Answer, Order, Outcome
+from leakmeter.auditors.hook.remarks import HIDING
+from leakmeter.auditors.hook.seat import Answer, Order, Outcome, Sends
+from leakmeter.auditors.hook.sending import told_by_lengths
 from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of
 from leakmeter.auditors.rng import borrowed_generators
 
@@ -75,10 +78,10 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
         reply = call_next(_without_order(message), context)
     if reply.has_error():
         return reply
-    outcome: Outcome = "greeted"
+    answer = _answer(mods, "greeted")
     if order is not None and order.canary is not None:
-        outcome = _play(order, message, reply)
-    answer = _answer(mods, outcome)
+        outcome, sends = _play(_closed(order, message, answer), message, reply)
+        answer = replace(answer, outcome=outcome, sends=sends)
     reply.content = RecordDict({**reply.content, wire.CANARY: answer.to_record()})
     return reply
 
@@ -166,8 +169,21 @@ def _without_order(message: Message) -> Message:
     return inside
 
 
-def _play(order: Order, message: Message, reply: Message) -> Outcome:
-    """Put the canary into the reply, or leave the reply as it is and say why."""
+def _closed(order: Order, message: Message, answer: Answer) -> Order:
+    """Return the order, settled where mods outside hide the reply, which the answer does not.
+
+    All of these mods take replies for models.
+    """
+    ours = any(key in message.content for key in (wire.MASK, wire.NOISE, wire.FILLED))
+    is_hidden = ours or not HIDING.isdisjoint(answer.outer)
+    return replace(order, sends=order.sends or "models") if is_hidden else order
+
+
+def _play(order: Order, message: Message, reply: Message) -> tuple[Outcome, Sends | None]:
+    """Put the canary into the reply, or leave the reply as it is and say why.
+
+    Where the order leaves open what the reply is, return what it was taken for.
+    """
     canary = order.canary
     assert canary is not None
     try:
@@ -176,9 +192,17 @@ def _play(order: Order, message: Message, reply: Message) -> Outcome:
         layout = Layout.of(sent, [names[place] for place in order.left_out])
         layout.check(trained)
     except (ValueError, IndexError):
-        return "other-arrays"
+        return "other-arrays", None
     vector = layout.flatten(sent)
-    if order.sends == "differences":
+    sends = order.sends
+    if sends is None:
+        change = layout.distance(trained, vector)
+        length = layout.distance(trained, np.broadcast_to(0.0, layout.dim))
+        sends = told_by_lengths(change, length, float(np.linalg.norm(vector)))
+        if sends is None and vector.any() and math.isfinite(change):
+            return "undecided", None
+    told = sends if order.sends is None else None
+    if sends == "differences":
         vector[:] = 0.0
     norm = wire.clip_norm(message.content) if canary.norm is None else canary.norm
     if norm is None:
@@ -186,14 +210,14 @@ def _play(order: Order, message: Message, reply: Message) -> Outcome:
         if not math.isfinite(norm):
             # The reply stays as it is, as without an audit: others see a client that diverged. The
             # answer does not say so, since it may leave a client whose update is hidden.
-            return "played"
+            return "played", told
     dtypes = layout.dtypes_in(trained)
     if canary.included:
         add_canary(vector, canary.seed, norm)  # the seed of an order is a key
     else:
         _nudge(vector, layout, dtypes)
     wire.replace_arrays(reply, layout.restore(vector, trained, dtypes))
-    return "played"
+    return "played", told
 
 
 def _nudge(vector: Vector, layout: Layout, dtypes: Sequence[str]) -> None:

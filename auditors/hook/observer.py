@@ -81,7 +81,7 @@ class RoundObserver(Resumable):
     ) -> RoundView:
         """Return the view of the round, and note instruments that did not answer."""
         released = opened.sent if arrays is None else opened.layout.flatten(arrays)
-        facts = self._facts(opened, updates, released, has_model=arrays is not None)
+        facts = self._facts(opened, updates, answers, released, has_model=arrays is not None)
         # One client that answers shows that the app lists the mod; another may keep silent.
         self._has_answer |= bool(answers)
         asked = [] if self._has_answer else [c for c in opened.greeted if c in updates]
@@ -111,18 +111,28 @@ class RoundObserver(Resumable):
         )
 
     def _facts(
-        self, opened: OpenRound, updates: Updates, released: Vector, *, has_model: bool
+        self,
+        opened: OpenRound,
+        updates: Updates,
+        answers: Mapping[int, Answer],
+        released: Vector,
+        *,
+        has_model: bool,
     ) -> RoundFacts:
         """Return the facts of the round, once it is decided what clients send."""
         sending = self._sending
         if sending.sends is None and has_model and not opened.is_noised:
             # The mean as if replies were models, as a secure sum assumes.
-            change = updates.mean()
+            others = (c for c, a in answers.items() if a.outcome != "played")
+            seats = set(opened.orders).difference(others)
+            change = updates.mean(without=seats)
             change = known_facts(self._strategy).aggregate if change is None else change
             mean = None if change is None else change + opened.sent
             hidden = () if mean is None else (mean,)
-            replies = updates.replies() if updates.are_plain else hidden
+            replies = updates.replies(seats) if updates.are_plain else hidden
             sending.note(opened.sent, replies, mean, released)
+        for words in sending.hear([a.sends for a in answers.values() if a.sends is not None]):
+            self._panel.note_canaries(words)
         updates.sends = sending.sends or "models"
         wants_mean = self._panel.wants_mean or (sending.needs_sign and not opened.orders)
         facts = round_facts(
@@ -132,6 +142,8 @@ class RoundObserver(Resumable):
             # Canaries' coins must not influence it. A secure sum cannot leave their seats out.
             honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
             sending.note_step(opened.sent, released, honest)
+            if sending.needs_sign and opened.orders and not updates.are_plain:
+                self._panel.note_canaries(remarks.NO_SIGN)
         return facts
 
     def _truth(

@@ -72,9 +72,10 @@ class Updates(Mapping[int, Vector]):
         # The inherited method would build the whole update to see whether it is there.
         return client in self._records
 
-    def replies(self) -> Iterator[Vector]:
-        """Yield the replies as they are, those that no mask hides."""
-        fitting = (record for record in self._records.values() if self._layout.fits(record))
+    def replies(self, without: Collection[int] = ()) -> Iterator[Vector]:
+        """Yield the replies of other clients as they are, those that no mask hides."""
+        records = (record for c, record in self._records.items() if c not in without)
+        fitting = (record for record in records if self._layout.fits(record))
         return map(self._layout.flatten, fitting)
 
     def mean(self, without: Collection[int] = ()) -> Vector | None:
@@ -237,7 +238,7 @@ def give_orders(
     """Tell seats which canary to play, and ask other clients only for an answer."""
     for client in greeted:
         canary = keyed(orders[client]) if client in orders else None
-        order = Order(canary, layout.left_out_places, sends or "models")
+        order = Order(canary, layout.left_out_places, sends)
         wire.add_record(messages[client], wire.CANARY, order.to_record())
     _name_seats(messages, orders)
 

@@ -29,6 +29,7 @@ _log = logging.getLogger("flwr")
 BEFORE = "before round 1"
 _MOST_LIMITATIONS = 60  # far more than a project has; one client must not fill a report
 _LONG = 60.0  # seconds of an audit that are worth a line beforehand
+_UNPLAYED = "no canary was played"
 _SILENT = "produced no findings; this is not evidence of privacy"
 
 
@@ -262,9 +263,17 @@ class Panel(Resumable):
                 findings += found
                 if not found and auditor.name not in self._spoke:
                     self._note(auditor, _SILENT)
+                if (why := auditor.unplayed) is not None:
+                    self._note_unplayed(auditor, why)
             except Exception as error:
                 self._drop(auditor, "report", error)
         return findings
+
+    def _note_unplayed(self, auditor: Auditor, why: str) -> None:
+        """Note that nothing was searched for, unless a reason was noted before."""
+        before = [one.text for one in self._limitations if one.auditor == auditor.name]
+        if not any(_UNPLAYED in text or why in text for text in before):
+            self._note(auditor, f"{_UNPLAYED}: {why}")
 
     def close(self) -> None:
         """Let the auditors remove their working files."""

@@ -17,8 +17,13 @@ NO_TRUTH: Final = (
     "simulation list tap_mod in the client app, after the mods that mask or noise"
 )
 UNDECIDED: Final = (
-    "the audit could not decide whether clients send models or differences, so no canary was "
-    "played: set sends='models' or sends='differences'"
+    "a seat could not tell whether its client app replies with a model or a difference, because "
+    "the update is larger than the model or zero, so it played no canary in that round: set "
+    "sends='models' or sends='differences'"
+)
+MISTAKEN: Final = (
+    "seats took what their client app replies with for the wrong one of models and differences, so "
+    "the canaries of a round have bent the model: set sends='models' or sends='differences'"
 )
 UNRELEASED: Final = (
     "the model after the last round is not known, so that round is not audited: hand it over, "
@@ -54,6 +59,10 @@ NOT_OUTERMOST: Final = (
     "not Wrapper(Audited(strategy, ...)). A loop that calls its methods without start says how "
     "many rounds it has, audited.num_rounds = 20, and ends with audited.finish()"
 )
+NO_SIGN: Final = (
+    "clients send differences under masks, and it is not known whether the server adds or "
+    "subtracts them: if it subtracts them, the audit does not see their canaries"
+)
 # Mods that change nothing, or nothing that matters to a canary of the trained update's length.
 _HARMLESS: Final = frozenset(
     {
@@ -70,6 +79,7 @@ _HARMLESS: Final = frozenset(
 _STATELESS: Final = _HARMLESS | {"LocalDpMod", "MaskMod", "mask_mod"}
 _NOISE: Final = frozenset({"LocalDpMod", "NoiseMod", "noise_mod", "FillMod", "fill_mod"})
 _MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
+HIDING: Final = _NOISE | _MASKS
 
 
 def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
@@ -122,6 +132,8 @@ def _about(answer: Answer) -> Iterator[str]:
             "clients reply with other arrays than they are sent, so no canary was played: a canary "
             "must look like the update it replaces"
         )
+    if answer.outcome == "undecided":
+        yield UNDECIDED
     if answer.trains_privately:
         yield (
             "clients have loaded opacus: DP-SGD protects records inside a client. A canary "

@@ -230,8 +230,7 @@ class RunAudit(Resumable):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        first_round = self._sending.first_round
-        self._panel.begin(self._layout.dim, num_rounds, self.folder, first_round=first_round)
+        self._panel.begin(self._layout.dim, num_rounds, self.folder)
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self._strategy, self._layout.dim, num_rounds)
             self._panel.consider(self._project)
@@ -293,10 +292,8 @@ class RunAudit(Resumable):
         if self._sending.sends is None and are_clipped(messages):
             self._sending.sends = "models"  # our noise mods take replies for nothing else
         key, sends = weight_key(self._strategy), self._sending.sends
-        # Nobody takes part in a round that was given up before it began, and nobody plays a canary
-        # before it is known what an update looks like.
-        may_play = bool(clients) and sends is not None
-        orders = self._panel.instruct(server_round, sorted(by_client)) if may_play else {}
+        # Nobody takes part in a round that was given up before it began.
+        orders = self._panel.instruct(server_round, sorted(by_client)) if clients else {}
         self._consider_round(messages, len(orders))
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         # The first round shows which clients list canary_mod; replays need to know it every time.
@@ -307,7 +304,8 @@ class RunAudit(Resumable):
         # Messages are changed last: whatever fails before leaves them as they were.
         if hidden and self._panel.wants_truth and self._observer.has_tap:
             ask_to_keep(messages, server_round)
-        give_orders(by_client, orders, greeted, layout, sends)
+        # Under our masks an answer must not depend on a reply, and replies are models.
+        give_orders(by_client, orders, greeted, layout, sends or ("models" if hidden else None))
         return OpenRound(
             server_round=server_round,
             arrays=arrays,
@@ -459,8 +457,6 @@ class RunAudit(Resumable):
     def _report(self, *, was_seen: bool) -> None:
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
-        if self.seen and self._sending.sends is None:
-            self._panel.note_canaries(remarks.UNDECIDED)
         final = self.limit.qualified(self._panel.report()) if was_seen else []
         for wrapper in wrappers(self._strategy):  # what the mechanism itself guarantees
             with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):

@@ -3,7 +3,8 @@
 The order is a MetricRecord in the train message: Flower's clipping mods refuse a second
 ConfigRecord there. The answer is a ConfigRecord in the reply, since `adaptiveclipping_mod` refuses
 a second MetricRecord there. The hook removes it before any strategy sees the reply. It may pass our
-masks and noise: nothing in it depends on a client's data.
+masks and noise: nothing in it depends on a client's data there. Elsewhere a seat, whose update is
+not sent, may say whether it took that for a model or a difference.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from leakmeter.auditors.hook import wire
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
 Sends: TypeAlias = Literal["models", "differences"]
 # What became of an order: nothing was ordered; done, as far as the update was finite; the reply had
-# other arrays than the message.
-Outcome: TypeAlias = Literal["greeted", "played", "other-arrays"]
+# other arrays than the message; it could be a model or a difference, and stays as it is.
+Outcome: TypeAlias = Literal["greeted", "played", "other-arrays", "undecided"]
 
 # All that an order may have.
-FIELDS: Final = frozenset({"id", "included", "seed", "norm", "left-out", "difference"})
+FIELDS: Final = frozenset({"id", "included", "seed", "norm", "left-out", "difference", "open"})
 
 _WORD: Final = 32  # bits of a seed that travel together
 _SHIFTS: Final = range(0, SEED_BITS, _WORD)
@@ -42,12 +43,12 @@ class Order:
             the canary's own key, see `keyed`.
         left_out: Places of the message's arrays that are no part of the update. FedAvg turns
             integers into floats after round 1, so a client cannot find out alone.
-        sends: What the client app replies with.
+        sends: What the client app replies with; None leaves it to the seat to find out.
     """
 
     canary: Canary | None = None
     left_out: tuple[int, ...] = ()
-    sends: Sends = "models"
+    sends: Sends | None = "models"
 
     def to_record(self) -> MetricRecord:
         """Return the order as it travels.
@@ -57,6 +58,8 @@ class Order:
         record = MetricRecord()
         if self.sends == "differences":
             record["difference"] = 1
+        if self.sends is None:
+            record["open"] = 1
         if self.left_out:
             record["left-out"] = list(self.left_out)
         if (canary := self.canary) is not None:
@@ -77,7 +80,9 @@ class Order:
         if not isinstance(record, MetricRecord):
             return None
         is_difference = "difference" in record and _flag(record, "difference")
-        sends: Sends = "differences" if is_difference else "models"
+        sends: Sends | None = "differences" if is_difference else "models"
+        if "open" in record and _flag(record, "open"):
+            sends = None
         places = record.get("left-out", [])
         if not isinstance(places, list) or not all(type(p) is int and p >= 0 for p in places):
             raise wire.WireError(f"left-out must be a list of places, got {wire.described(places)}")
@@ -94,12 +99,14 @@ class Answer:
         outer: Mods before it in the list; they get its reply.
         inner: Mods behind it; what they do happens before the canary replaces the update.
         trains_privately: Whether the client process has loaded a library for DP-SGD.
+        sends: What a seat took its reply for, if the order left that open.
     """
 
     outcome: Outcome = "greeted"
     outer: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     trains_privately: bool = False
+    sends: Sends | None = None
 
     def to_record(self) -> ConfigRecord:
         """Return the answer as it travels."""
@@ -107,6 +114,8 @@ class Answer:
         for key, names in (("outer", self.outer), ("inner", self.inner)):
             if names:  # Flower's message_size_mod raises at an empty text
                 record[key] = " ".join(names)
+        if self.sends is not None:
+            record["sends"] = self.sends
         return record
 
     @classmethod
@@ -120,7 +129,9 @@ class Answer:
         if not known:
             return None
         private = record.get("trains-privately") is True
-        return cls(known[0], _names(record, "outer"), _names(record, "inner"), private)
+        told = [one for one in get_args(Sends) if one == record.get("sends")]
+        names = _names(record, "outer"), _names(record, "inner")
+        return cls(known[0], *names, private, told[0] if told else None)
 
 
 def keyed(canary: Canary) -> Canary:

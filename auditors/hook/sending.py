@@ -1,19 +1,22 @@
 """Decides whether clients reply with models or differences, and how the server uses them.
 
 A canary has to look like an update. In a project that sends gradients, a seat that replied with a
-whole model would distort the training, and the audit would take it for a leak.
+whole model would distort the training, and the audit would take it for a leak. A seat decides for
+itself as long as the server does not know, so that no round passes without canaries; the honest
+replies of that round, and what the server makes of them, confirm or correct it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.hook.remarks import MISTAKEN
 from leakmeter.auditors.hook.seat import Sends
 
 Choice: TypeAlias = Literal["auto"] | Sends
@@ -27,18 +30,18 @@ _EXACT: Final = (
 _ROUNDED: Final = 1e-4  # how far off rounding may make a cosine of 1
 _NEAR: Final = 0.25  # how far a share may be from 1 or 0 to count as it
 _BLURRED: Final = 0.05  # standard error of a share that noise has made useless
+_SHORT: Final = 0.75  # length of an update, relative to the model, up to which a seat can tell
 
 
 class Sending(Resumable):
     """What clients reply with: set by the user, or decided from honest replies.
 
     Args:
-        choice: "auto" decides; until then all clients stay honest.
+        choice: "auto" decides; until then seats decide for themselves.
 
     Attributes:
         sends: What clients reply with; None until it is decided.
         sign: 1 if the server adds what clients send, -1 if it subtracts it, as with gradients.
-        first_round: First round that may have canaries; of a resumed run as well.
     """
 
     sends: Kept[Sends | None]
@@ -49,7 +52,6 @@ class Sending(Resumable):
         if choice not in CHOICES:
             raise ValueError(f"sends must be one of {', '.join(CHOICES)}, got {choice!r}")
         self.sends = None if choice == "auto" else choice
-        self.first_round = 1 if self.sends else 2
         self.sign = 1
         self._has_sign = False
 
@@ -66,6 +68,17 @@ class Sending(Resumable):
         """
         if self.sends is None:
             self.sends = decided(sent, replies, mean, released)
+
+    def hear(self, told: Collection[Sends]) -> list[str]:
+        """Take over what seats took their replies for, if it is still open; return what is wrong.
+
+        Args:
+            told: What each seat said that had to decide for itself.
+        """
+        kinds = set(told)
+        if self.sends is None and len(kinds) == 1:
+            self.sends = kinds.pop()
+        return [MISTAKEN] if kinds - {self.sends} else []
 
     @property
     def needs_sign(self) -> bool:
@@ -96,11 +109,12 @@ def decided(
 
     The server moves along r - s if replies r are models, and along r or -r if they are differences.
     If it moves along neither, because of noise or of an aggregate that is not a mean, the share
-    r·s/‖s‖² of the sent model decides: about 1 for a model, about 0 for a difference. A model of
-    zeros decides nothing, because both are the same.
+    r·s/‖s‖² of the sent model decides: about 1 for a model, about 0 for a difference. For a model
+    of zeros both are the same, but a server that moves against r gets gradients.
     """
     if not 0 < float(sent @ sent) < math.inf:
-        return None
+        is_reversed = mean is not None and not sent.any() and _cosine(released, mean) < -_ALONG
+        return "differences" if is_reversed else None
     if mean is not None:
         step = released - sent
         along = {"models": _cosine(step, mean - sent), "differences": abs(_cosine(step, mean))}
@@ -111,6 +125,22 @@ def decided(
                 return None
             return "models" if along["models"] == first else "differences"
     return _by_share(sent, replies)
+
+
+def told_by_lengths(change: float, reply: float, sent: float) -> Sends | None:
+    """Return what a reply r to a model s is, from the lengths of r - s, r and s alone.
+
+    A model is near s, a difference is near 0, and the share r·s/‖s‖² is near 1 or 0. None if it is
+    near neither: an update longer than the model, or a gradient in which most of the model is. None
+    also for a client that has not trained, for a model of zeros, where it does not matter, and for
+    what is not finite.
+    """
+    if not (0 < sent < math.inf and math.isfinite(change + reply)):
+        return None
+    share = (1 + (reply / sent) ** 2 - (change / sent) ** 2) / 2
+    if 0 < change <= _SHORT * sent and abs(share - 1) <= _NEAR:
+        return "models"
+    return "differences" if reply <= _SHORT * sent and abs(share) <= _NEAR else None
 
 
 def _by_share(sent: Vector, replies: Iterable[Vector]) -> Sends | None:

@@ -106,13 +106,45 @@ def test_other_aggregates_of_differences_are_audited(name: str) -> None:
     assert was_seen(run, audited)
 
 
-@pytest.mark.parametrize("name", SENDERS)
-def test_seats_stay_honest_in_the_round_that_decides(name: str) -> None:
-    clients, strategy = SENDERS[name]
-    cell = Cell(strategy, clients)
-    run, _ = run_audited(cell)
+def first_swap(cell: Cell) -> tuple[int, str]:
+    """Return the first round with a canary in a reply, and what is said of canaries."""
+    run, audited = run_audited(cell)
     assert_unharmed(cell, run)
-    assert min(server_round for server_round, _ in run.trace.swapped) == 2
+    assert audited.failures == []
+    return min(server_round for server_round, _ in run.trace.swapped), explained(audited)
+
+
+@pytest.mark.parametrize(
+    ("clients", "strategy"), [(Clients, FEDAVG), SENDERS["differences"]], ids=["models", "changes"]
+)
+def test_seats_tell_models_from_differences_and_play_in_round_1(
+    clients: type[Clients], strategy: Make
+) -> None:
+    assert first_swap(Cell(strategy, clients)) == (1, "")
+
+
+def test_seats_that_cannot_tell_stay_honest_and_say_so() -> None:
+    # These gradients are longer than the model, and all of the model is in them.
+    clients, strategy = SENDERS["gradients"]
+    first, words = first_swap(Cell(strategy, clients))
+    assert first == 2  # the honest replies of round 1 have decided
+    assert "a seat could not tell whether its client app replies with a model" in words
+
+
+class Decaying(Gradients):
+    """Sends gradients of little more than the squared length of the model."""
+
+    def send(self, before: Any, after: Any) -> Any:
+        return before + 0.02 * super().send(before, after)
+
+
+def test_seats_that_take_gradients_for_models_are_corrected_and_said_to_have() -> None:
+    cell = Cell(of(Descends), Decaying, rounds=4)
+    run, audited = run_audited(cell)
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited)
+    assert "the wrong one of models and differences" in explained(audited)
+    assert (audited.audit._sending.sends, audited._sending.sign) == ("differences", -1)
 
 
 @pytest.mark.slow

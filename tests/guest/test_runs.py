@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors import Auditor, passive
+from leakmeter.auditors import Auditor, OneShotCanaries, passive
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.report import export, html
@@ -37,6 +37,44 @@ from tests.guest.strategies import ALL, PLAIN, Descends, of
 from tests.helpers.strategies import OwnLoop
 
 FEDAVG = PLAIN["FedAvg"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_short_runs_with_default_settings_yield_a_number(rounds: int) -> None:
+    # With a fair coin each, and a round lost, three rounds showed nothing with this seed.
+    cell = Cell(FEDAVG, Stateful, rounds=rounds)
+    for seats in (1, "auto"):
+        run, audited = run_audited(cell, [OneShotCanaries(seats=seats)])  # type: ignore[arg-type]
+        assert_unharmed(cell, run)
+        assert audited.failures == []
+        assert was_seen(run, audited)
+        assert [played for played, _ in audited.audit._panel.canaries] == [rounds]
+        bounds = [f for f in audited.findings() if f.kind == "lower_bound"]
+        shown = max(f.value for f in bounds if not f.is_conditional)
+        assert shown > 1 or rounds == 1  # the model has 132 parameters only
+
+
+def test_a_run_in_which_no_canary_was_played_says_so_and_why() -> None:
+    auditor = OneShotCanaries(seats=1, canaries=2, include="coin")  # both coins say out
+    _, audited = run_audited(Cell(FEDAVG, rounds=3), [auditor])
+    reason = "no canary will be played: the coins of all 2 planned canaries say out"
+    assert reason in explained(audited)
+    [warning] = audited.warnings
+    assert (warning.kind, warning.count, warning.total) == ("few-canaries", 0, 2)
+
+
+def test_seats_that_never_deliver_are_said_to() -> None:
+    lost = frozenset((r, n) for r in (1, 2) for n in range(1, NODES + 1))
+    _, audited = run_audited(Cell(FEDAVG, rounds=2, lost=lost), [canaries()])
+    assert "no canary was played: no seat delivered one that reached a model" in explained(audited)
+
+
+def test_two_clients_get_no_seats_and_the_reason() -> None:
+    least = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+    two = of(FedAvg, **dict.fromkeys(least, 2))
+    run, audited = run_audited(Cell(two, nodes=2), [OneShotCanaries()])
+    assert not run.trace.swapped
+    assert "seats='auto' needs three clients in a round" in explained(audited)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])

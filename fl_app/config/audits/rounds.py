@@ -75,6 +75,7 @@ class OneShotSettings(AuditorSettings):
             seats=config.canary_seats,
             canaries=config.canaries or None,
             repetitions=config.canary_repetitions,
+            include="coin",
             delta=config.delta,
             confidence=run.anytime_confidence,
             seed=config.seed,

@@ -259,7 +259,7 @@ def test_seats_wander_among_the_chosen() -> None:
 
 
 def coins(seed: int, canaries: int = 400) -> list[bool]:
-    auditor = OneShotCanaries(seats=canaries, seed=seed)
+    auditor = OneShotCanaries(seats=canaries, seed=seed, include="coin")
     auditor.begin(100, 1)
     orders = auditor.instruct(1, range(canaries)).values()
     return [order.included for order in sorted(orders, key=lambda o: o.id)]
@@ -368,9 +368,11 @@ def test_a_run_without_a_single_release_says_nothing_of_epsilon() -> None:
 
 def test_a_run_whose_coins_all_say_out_says_nothing_of_epsilon() -> None:
     seed = next(s for s in range(100) if not any(coins(s, canaries=3)))
-    auditor = OneShotCanaries(seats=3, seed=seed)
+    auditor = OneShotCanaries(seats=3, seed=seed, include="coin")
     findings = play(auditor, dim=200)
-    assert auditor.canaries_played == (0, 0)
+    assert auditor.canaries_played == (0, 3)
+    assert auditor.unplayed is not None
+    assert "the coins of all 3 planned canaries say out" in auditor.unplayed
     assert findings
     for finding in findings:
         assert (finding.kind, finding.quantity) == ("diagnostic", "canaries")
@@ -385,7 +387,8 @@ def test_no_std_is_fitted_to_fewer_than_30_canaries(canaries: int, names: set[st
 
 def test_one_canary_is_enough_for_a_known_std() -> None:
     seed = next(s for s in range(100) if sum(coins(s, canaries=3)) == 1)
-    assert set(of_the_run(play(OneShotCanaries(seats=3, seed=seed), dim=200))) == {KNOWN}
+    auditor = OneShotCanaries(seats=3, seed=seed, include="coin")
+    assert set(of_the_run(play(auditor, dim=200))) == {KNOWN}
 
 
 def test_a_model_that_comes_back_to_its_start_is_no_division_by_zero() -> None:
@@ -467,11 +470,13 @@ def test_canaries_of_another_auditor_are_not_counted() -> None:
     ("settings", "message"),
     [
         ({"seats": 0}, "seats must be at least 1, got 0"),
-        ({"canaries": 1}, "canaries must be at least 2, or None for all seats, got 1"),
+        ({"seats": "many"}, "seats must be a number or 'auto', got 'many'"),
+        ({"canaries": 0}, "canaries must be at least 1, or None for all seats, got 0"),
+        ({"canaries": 1, "include": "coin"}, "canaries must be at least 2, or None for all seats"),
         ({"repetitions": 0}, "repetitions must be at least 1, got 0"),
         ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0.0"),
         ({"delta": 1.0}, "delta must be in"),
-        ({"include": "some"}, "include must be 'coin' or 'all', got 'some'"),
+        ({"include": "some"}, "include must be 'auto', 'coin' or 'all', got 'some'"),
         ({"excluded": "random"}, "excluded must be 'zero' or 'honest', got 'random'"),
     ],
 )

@@ -132,7 +132,7 @@ def test_p_values_of_canaries_that_are_out_are_uniform() -> None:
     ("settings", "words"),
     [
         ({"confidence": 1.5}, "confidence must be in"),
-        ({"confidence": Anytime(0.95), "include": "all"}, "include must be 'coin' with"),
+        ({"confidence": Anytime(0.95), "include": "all"}, "include must be 'coin' or 'auto' with"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:

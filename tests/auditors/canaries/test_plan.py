@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import UnableError
-from leakmeter.auditors.canaries.plan import affordable, schedule
+from leakmeter.auditors.canaries.plan import affordable, schedule, seats_of
 
 
 @given(st.data())
@@ -36,8 +36,17 @@ def test_another_seed_plans_other_rounds() -> None:
 
 def test_too_few_rounds_for_two_canaries_leave_the_auditor_out() -> None:
     with pytest.raises(UnableError, match=r"at least 4 seats x rounds and 2 rounds, got 1 seats"):
-        affordable(None, repetitions=2, seats=1, rounds=2, is_late=True)
-    assert affordable(None, repetitions=2, seats=2, rounds=2, is_late=True) == 2
+        affordable(None, repetitions=2, seats=1, rounds=2, least=2)
+    assert affordable(None, repetitions=2, seats=1, rounds=2, least=1) == 1
+    assert affordable(None, repetitions=2, seats=2, rounds=2, least=2) == 2
     with pytest.raises(ValueError, match="got 2 x 2") as typed:
-        affordable(2, repetitions=2, seats=1, rounds=2, is_late=True)
+        affordable(2, repetitions=2, seats=1, rounds=2, least=2)
     assert not isinstance(typed.value, UnableError)
+
+
+def test_most_of_a_cohort_stays_honest_whatever_its_size() -> None:
+    seats = [seats_of(clients) for clients in range(1000)]
+    assert seats[:3] == [0, 0, 0]
+    assert all(2 * one < clients for clients, one in enumerate(seats) if clients)
+    assert all(seats[3:])
+    assert all(abs(one - clients / 5) < 1 for clients, one in enumerate(seats) if clients >= 5)

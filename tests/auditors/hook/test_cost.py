@@ -43,11 +43,11 @@ def foreign(federation: Any) -> Any:
     return Foreign
 
 
-def run(of: Any, auditors: list[Auditor], rounds: int) -> Audited:
+def run(of: Any, auditors: list[Auditor], rounds: int, **options: Any) -> Audited:
     """Return an audited run of all clients."""
     clients = len(list(of.grid.get_node_ids()))
     inner = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)
-    audited = Audited(inner, auditors)
+    audited = Audited(inner, auditors, **options)
     audited.start(of.grid, of.arrays(), num_rounds=rounds)
     assert audited.failures == []
     return audited
@@ -96,7 +96,7 @@ def test_a_run_that_trains_less_than_its_audit_says_so_before_it_trains(
         note(self, auditor, words)
 
     monkeypatch.setattr(Panel, "_note", noted)
-    audited = run(of, passive(seats=2, trials=20), 2)
+    audited = run(of, passive(seats=2, trials=20), 2, sends="models")
     assert trained == [0]
     asked = len(of.seen) - 2 * 8
     [cost] = [one for one in audited.limitations if one.text.startswith("the audit trains")]

@@ -143,6 +143,74 @@ def test_a_difference_is_replaced_by_the_canary_alone() -> None:
     np.testing.assert_allclose(sent_back, expected, atol=1e-6)
 
 
+def opened(value: float, sent: float = 1.0, **more: Any) -> tuple[Answer, np.ndarray]:
+    """Return what a seat says and sends that is not told what its app replies with."""
+
+    def reply_with(question: Message, ctx: Context) -> Message:
+        return wire.replace_arrays(train(question, ctx), model(value))
+
+    order = Order(keyed(CANARY), left_out=(1,), sends=None).to_record()
+    question = message(sent=model(sent), **{wire.CANARY: order}, **more)
+    reply = canary_mod(question, context(), reply_with)
+    answer = take_answer(reply)
+    assert answer is not None
+    return answer, Layout.of(model(1.0)).flatten(wire.arrays(reply.content))
+
+
+@pytest.mark.parametrize(
+    ("value", "sends", "base"), [(1.2, "models", 1.0), (0.1, "differences", 0.0)]
+)
+def test_a_seat_that_is_not_told_finds_out_what_its_app_replies_with(
+    value: float, sends: Any, base: float
+) -> None:
+    answer, sent_back = opened(value)
+    assert (answer.outcome, answer.sends) == ("played", sends)
+    length = abs(value - base) * np.sqrt(DIM)
+    expected = base + length * canary_vector(11, 4, DIM)
+    np.testing.assert_allclose(sent_back, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.5, 1.0, 3.0, -4.0])
+def test_a_seat_that_cannot_tell_stays_honest_and_says_so(value: float) -> None:
+    answer, sent_back = opened(value)
+    assert (answer.outcome, answer.sends) == ("undecided", None)
+    np.testing.assert_array_equal(sent_back, np.full(DIM, value))
+
+
+def test_from_a_model_of_zeros_it_does_not_matter_what_is_sent() -> None:
+    answer, sent_back = opened(2.0, sent=0.0)
+    assert (answer.outcome, answer.sends) == ("played", None)
+    expected = 2.0 * np.sqrt(DIM) * canary_vector(11, 4, DIM)
+    np.testing.assert_allclose(sent_back, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("key", [wire.MASK, wire.NOISE, wire.FILLED])
+def test_under_our_masks_and_noise_the_answer_is_the_same_whatever_was_trained(key: str) -> None:
+    told = {opened(value, **{key: ConfigRecord()})[0] for value in (1.2, 0.1, 0.5, 3.0, np.nan)}
+    assert told == {Answer("played")}
+
+
+def test_under_a_foreign_mod_that_hides_replies_the_answer_is_the_same_too() -> None:
+    class LocalDpMod:
+        """Has the name of Flower's, which takes replies for models."""
+
+        def __call__(self, question: Message, ctx: Context, call_next: Any) -> Message:
+            reply: Message = call_next(question, ctx)
+            return reply
+
+    order = Order(keyed(CANARY), left_out=(1,), sends=None).to_record()
+    told = set()
+    for value in (1.2, 0.1, 0.5):
+        app = ClientApp(mods=[LocalDpMod(), canary_mod])
+
+        @app.train()
+        def trained(question: Message, ctx: Context, value: float = value) -> Message:
+            return wire.replace_arrays(train(question, ctx), model(value))
+
+        told.add(take_answer(app(message(**{wire.CANARY: order}), context())))
+    assert told == {Answer("played", ("LocalDpMod",))}
+
+
 def test_a_reply_with_other_names_keeps_them() -> None:
     def renamed(question: Message, ctx: Context) -> Message:
         reply = train(question, ctx)

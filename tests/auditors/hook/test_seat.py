@@ -19,9 +19,11 @@ from leakmeter.auditors.canary import add_canary, canary_key, canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import canary_mod, tap_mod, with_answer
 from leakmeter.auditors.hook.seat import (
+    FIELDS,
     Answer,
     Order,
     Outcome,
+    Sends,
     canaries,
     keyed,
     take_answer,
@@ -77,6 +79,7 @@ def test_a_seed_travels_with_all_its_128_bits() -> None:
         ({"id": -1}, "canary order: id must be at least 0, got -1"),
         ({"included": 2}, "included must be 0 or 1, got 2"),
         ({"difference": 2}, "difference must be 0 or 1, got 2"),
+        ({"open": 2}, "open must be 0 or 1, got 2"),
         ({"left-out": [-1]}, "left-out must be a list of places, got 1 entries"),
         ({"left-out": 3}, "left-out must be a list of places, got int"),
         ({"id": 0.5}, "id must be a whole number"),
@@ -95,11 +98,7 @@ _NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats()
 _ENTRIES = _NUMBERS | st.lists(st.integers(-(2**63), 2**63 - 1)) | st.lists(st.floats())
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["id", "seed", "included", "norm", "left-out", "difference"]), _ENTRIES
-    )
-)
+@given(st.dictionaries(st.sampled_from(sorted(FIELDS)), _ENTRIES))
 def test_any_order_is_read_or_refused_with_a_reason(order: dict[str, Any]) -> None:
     content = RecordDict({wire.CANARY: MetricRecord(order)})
     with contextlib.suppress(wire.WireError):  # and no other error
@@ -109,8 +108,11 @@ def test_any_order_is_read_or_refused_with_a_reason(order: dict[str, Any]) -> No
         assert all(place >= 0 for place in read.left_out)
 
 
+OPEN = Order(Canary(1, 2), sends=None)
+
+
 def test_an_order_keeps_what_the_reply_is_made_of() -> None:
-    for order in (Order(), Order(left_out=(1, 4)), Order(Canary(1, 2), (0,), "differences")):
+    for order in (Order(), Order(left_out=(1, 4)), Order(Canary(1, 2), (0,), "differences"), OPEN):
         content = RecordDict({wire.CANARY: order.to_record()})
         assert Order.of(travelled(content)) == order
     assert Order.of(RecordDict({"arrays": ArrayRecord()})) is None
@@ -149,6 +151,7 @@ _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
         outer=st.lists(_NAMES, max_size=5).map(tuple),
         inner=st.lists(_NAMES, max_size=5).map(tuple),
         trains_privately=st.booleans(),
+        sends=st.none() | st.sampled_from(get_args(Sends)),
     )
 )
 def test_an_answer_survives_the_wire(answer: Answer) -> None:
@@ -167,7 +170,9 @@ _VALUES = (
 
 
 @given(
-    st.dictionaries(st.sampled_from(["outcome", "outer", "inner", "trains-privately"]), _VALUES),
+    st.dictionaries(
+        st.sampled_from(["outcome", "outer", "inner", "trains-privately", "sends"]), _VALUES
+    ),
     st.none() | st.sampled_from(get_args(Outcome)),
 )
 def test_an_answer_that_lies_is_read_without_harm(record: dict[str, Any], outcome: Any) -> None:
@@ -180,6 +185,7 @@ def test_an_answer_that_lies_is_read_without_harm(record: dict[str, Any], outcom
     for name in (*answer.outer, *answer.inner):  # they go into logs and pages
         assert name.isidentifier()
     assert len(answer.outer) <= 20
+    assert answer.sends in (None, *get_args(Sends))
 
 
 def reply(**records: Any) -> Message:

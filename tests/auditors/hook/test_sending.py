@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.hook.sending import Sending, decided
+from leakmeter.auditors.hook.remarks import MISTAKEN
+from leakmeter.auditors.hook.sending import Sending, decided, told_by_lengths
 from leakmeter.auditors.rng import stream
 
 DIM = 300
@@ -100,6 +101,46 @@ def test_the_sign_is_seen_once_and_survives_an_interruption() -> None:
     again.restore(sending.state())
     again.note_step(sent, sent + mean, mean)
     assert (again.sends, again.sign) == ("differences", -1)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 0.1, 0.6, 3.0, 30.0])
+def test_a_seat_takes_nothing_for_the_other(scale: float) -> None:
+    for seed in range(50):
+        rng = stream(seed, "seat")
+        sent, update = rng.standard_normal((2, DIM))
+        update *= scale
+        kinds = {"models": sent + update, "differences": update}
+        for kind, reply in kinds.items():
+            lengths = [float(np.linalg.norm(v)) for v in (reply - sent, reply, sent)]
+            found = told_by_lengths(*lengths)
+            assert found == kind if scale <= 0.6 else found is None, (seed, kind)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1, 0), (np.inf, 1, 1), (1, np.nan, 1), (0, 1, 1)])
+def test_a_seat_cannot_tell_from_zeros_or_from_what_is_not_finite(lengths: Any) -> None:
+    assert told_by_lengths(*lengths) is None
+
+
+def test_seats_are_believed_until_honest_replies_say_otherwise() -> None:
+    sending = Sending("auto")
+    assert sending.hear([]) == []
+    assert sending.hear(["models", "differences"]) == [MISTAKEN]
+    assert sending.sends is None
+    assert sending.hear(["differences", "differences"]) == []
+    assert sending.sends == "differences"
+    sent, updates = vectors(6)
+    decided_before = Sending("auto")
+    mean = updates.mean(axis=0)
+    decided_before.note(sent, list(updates), mean, sent + mean)
+    assert decided_before.hear(["models"]) == [MISTAKEN]
+    assert decided_before.sends == "differences"
+
+
+def test_a_server_that_moves_against_replies_to_a_model_of_zeros_gets_gradients() -> None:
+    _, updates = vectors(7)
+    mean, start = updates.mean(axis=0), np.zeros(DIM)
+    assert decide(start, updates, -0.1 * mean) == "differences"
+    assert decide(start, updates, mean) is None
 
 
 def test_what_the_user_says_stays() -> None:

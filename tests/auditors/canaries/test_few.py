@@ -1,0 +1,193 @@
+"""Few canaries: all take part, a bound without coins judges them, seats come from the cohort."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView, check_auditor
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Project, RoundFacts
+from leakmeter.auditors.bounds.one_run import FEW, share_bound
+from leakmeter.auditors.canaries.plan import seats_of
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import few_or_many, most_allowed
+
+DIM = 200
+DELTA = 1e-5
+PROJECT = Project(dim=10_000, num_rounds=3)
+
+
+def play(
+    auditor: OneShotCanaries,
+    cohorts: list[int],
+    *,
+    sigma: float = 0.3,
+    seed: int = 0,
+    leak: Any = lambda _: True,
+) -> list[Finding]:
+    """Return the findings on Gaussian sums, of cohorts of these sizes."""
+    auditor.begin(DIM, len(cohorts))
+    rng = stream(seed, "mechanism")
+    model, findings = rng.standard_normal(DIM), []
+    for server_round, clients in enumerate(cohorts, 1):
+        orders = auditor.instruct(server_round, range(clients))
+        released = model + sigma * rng.standard_normal(DIM)
+        for order in orders.values():
+            if order.included and leak(rng):
+                released = released + canary_vector(order.seed, order.id, DIM)
+        view = RoundView(server_round, model, {}, released, RoundFacts(), instructed=orders)
+        findings += auditor.observe(view)
+        model = released
+    return [*findings, *auditor.report()]
+
+
+def headlines(findings: list[Finding]) -> list[Finding]:
+    """Return the bounds of the run that need no condition."""
+    bounds = (f for f in findings if f.kind == "lower_bound" and f.server_round is None)
+    return [f for f in bounds if not f.is_conditional]
+
+
+@pytest.mark.parametrize("rounds", [1, 3, FEW - 1])
+@pytest.mark.parametrize("seed", range(5))
+def test_fewer_than_ten_canaries_all_take_part(rounds: int, seed: int) -> None:
+    auditor = OneShotCanaries(seats=1, seed=seed)
+    assert headlines(play(auditor, [5] * rounds, seed=seed))
+    assert auditor.canaries_played == (rounds, rounds)
+
+
+def test_from_ten_canaries_on_coins_decide_as_before() -> None:
+    found = play(OneShotCanaries(seats=1), [5] * FEW)
+    assert found == play(OneShotCanaries(seats=1, include="coin"), [5] * FEW)
+    assert all(Assumption.FAIR_COINS in f.assumptions for f in headlines(found))
+    assert found != play(OneShotCanaries(seats=1, include="all"), [5] * FEW)
+
+
+@pytest.mark.parametrize(
+    ("excluded", "adjacency"), [("zero", "zero-out"), ("honest", "honest-seat")]
+)
+def test_the_headline_of_few_canaries_needs_no_coins_and_says_so(
+    excluded: Any, adjacency: str
+) -> None:
+    found = headlines(play(OneShotCanaries(seats=1, excluded=excluded), [5] * 3, sigma=0.05))
+    assert [f.threat_model.sees for f in found] == ["final model", "all models"]
+    for bound in found:
+        assert bound.value > 5
+        assert bound.adjacency == adjacency
+        assert bound.sample_sizes == {"in": 3}
+        assert set(bound.assumptions) == {
+            Assumption.ALL_CANARIES_PLAY,
+            Assumption.UNIFORM_CANARIES,
+            Assumption.KNOWN_NULL,
+        }
+
+
+@pytest.mark.parametrize(("canaries", "tests"), [(1, 1), (3, 2), (9, 4), (10, 5), (20, 5)])
+def test_shares_of_few_canaries_that_are_the_same_are_paid_for_once(
+    canaries: int, tests: int
+) -> None:
+    bound = share_bound([50.0] * canaries, delta=0.0, confidence=0.95)
+    share = -(-canaries // 2) / canaries
+    assert bound.value == pytest.approx(50 + math.log(0.05 / tests * share), rel=1e-12)
+
+
+def violations(canaries: int, runs: int, truth: float, **mechanism: Any) -> int:
+    """Return in how many runs any headline is above the true ε."""
+    count = 0
+    for seed in range(runs):
+        auditor = OneShotCanaries(seats=1, delta=DELTA, seed=seed)
+        auditor.confidence = 0.975  # both bounds of a run share its confidence
+        found = headlines(play(auditor, [3] * canaries, seed=seed, **mechanism))
+        assert len(found) == 2
+        count += max(f.value for f in found) > truth
+    return count
+
+
+@pytest.mark.parametrize("runs", few_or_many(30, 1000))
+@pytest.mark.parametrize("canaries", [1, 3, 9])
+def test_few_canaries_that_nobody_sent_show_nothing(canaries: int, runs: int) -> None:
+    assert violations(canaries, runs, 0.0, leak=lambda _: False) <= most_allowed(runs)
+
+
+@pytest.mark.parametrize("runs", few_or_many(30, 1000))
+@pytest.mark.parametrize("sigma", [1.0, 0.2])
+@pytest.mark.parametrize("canaries", [1, 3, 9])
+def test_few_canaries_stay_below_the_epsilon_of_a_gaussian_sum(
+    canaries: int, sigma: float, runs: int
+) -> None:
+    truth = epsilon_gaussian(DELTA, 1 / sigma)
+    assert violations(canaries, runs, truth, sigma=sigma) <= most_allowed(runs)
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_cohort_without_an_honest_majority_gets_no_seats_and_the_reason(clients: int) -> None:
+    auditor = OneShotCanaries(seats="auto")
+    [finding] = play(auditor, [clients] * 3)[-1:]
+    assert (finding.kind, finding.quantity) == ("diagnostic", "canaries")
+    assert auditor.canaries_played == (0, 0)
+    reason = "seats='auto' needs three clients in a round, so that most of them stay honest"
+    assert reason in str(auditor.unplayed)
+    [words] = auditor.limits(Project(DIM, 3, clients=clients))
+    assert reason in words
+    assert auditor.limits(Project(DIM, 3, clients=3)) == []
+
+
+@pytest.mark.parametrize("clients", [3, 10, 57])
+def test_seats_come_from_the_first_cohort(clients: int) -> None:
+    auditor = OneShotCanaries()
+    findings = play(auditor, [clients] * 3)
+    seats = seats_of(clients)
+    assert findings == play(OneShotCanaries(seats=seats), [clients] * 3)
+    assert auditor.canaries_played is not None
+
+
+def test_the_plan_waits_for_a_cohort_that_is_large_enough_and_never_takes_half() -> None:
+    auditor = OneShotCanaries()
+    auditor.begin(DIM, 4)
+    seats = [len(auditor.instruct(r, range(n))) for r, n in enumerate([2, 20, 6, 2], 1)]
+    assert seats == [0, 4, 1, 0]
+
+
+def test_bets_find_their_rounds_when_the_plan_has_waited() -> None:
+    settings: dict[str, Any] = {"confidence": Anytime(0.95), "delta": 1e-6}
+    waited = play(OneShotCanaries(**settings), [2] + [50] * 4, sigma=0.05)
+    assert max(f.value for f in headlines(waited) if f.threat_model.sees == "all models") > 5
+
+
+def test_it_keeps_the_contract_of_auditors_with_seats_from_the_cohort() -> None:
+    check_auditor(lambda: OneShotCanaries())
+
+
+def test_an_interrupted_run_keeps_the_seats_of_its_first_cohort() -> None:
+    before, after = OneShotCanaries(), OneShotCanaries()
+    for auditor in (before, after):
+        auditor.begin(DIM, 4)
+    before.instruct(1, range(20))
+    after.restore(before.state())
+    for server_round in (2, 3, 4):
+        chosen = range(7 * server_round)
+        assert after.instruct(server_round, chosen) == before.instruct(server_round, chosen)
+
+
+def test_all_coins_out_is_said_before_anybody_trains() -> None:
+    auditor = OneShotCanaries(seats=1, include="coin", seed=all_out(3))
+    auditor.begin(PROJECT.dim, PROJECT.num_rounds)
+    assert auditor.limits(PROJECT)[0] == (
+        "no canary will be played: the coins of all 3 planned canaries say out; use more seats or "
+        "rounds, or include='all'"
+    )
+
+
+def all_out(canaries: int) -> int:
+    """Return the first seed whose coins leave all canaries out."""
+    for seed in range(1000):
+        auditor = OneShotCanaries(seats=1, include="coin", seed=seed)
+        auditor.begin(DIM, canaries)
+        orders = [auditor.instruct(r, range(5)) for r in range(1, canaries + 1)]
+        if not any(order.included for some in orders for order in some.values()):
+            return seed
+    raise AssertionError
