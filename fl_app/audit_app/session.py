@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors import Audited, Auditor, Callback, OneShotCanaries, canary_mod, passive
+from leakmeter.auditors import Audited, Auditor, Callback, canary_mod, passive
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.grid import AuditedGrid, GridWrapper
@@ -48,7 +48,7 @@ class AppAudit:
         out: Absolute folder for the results.
         clients: How many there are.
         auditors: Names, of `AUDITORS`.
-        seats: Clients per round that play a canary; 0 leaves it to the number of clients.
+        seats: Clients per round that play a canary; 0 takes one in five of the first cohort.
     """
 
     project: AppProject
@@ -64,10 +64,8 @@ class AppAudit:
 
     def made(self) -> list[Auditor]:
         """Return the auditors, those that play and those that resample."""
-        # One in five: always an honest majority, and the model still learns.
-        seats = self.seats or max(self.clients // 5, 1)
-        found = {one.name: one for one in passive(seats=seats, simulated=True)}
-        found["one-shot"] = OneShotCanaries(seats=seats)
+        # One in five of the first cohort: most clients stay honest.
+        found = {one.name: one for one in passive(seats=self.seats or "auto", simulated=True)}
         return [found[name] for name in self.auditors]
 
     def noted(self) -> dict[str, Any]:

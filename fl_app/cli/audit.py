@@ -71,7 +71,7 @@ class _Options:
     )
     seats: str = setting(
         "auto",
-        "clients per round that play a canary; auto = one in five",
+        "clients per round that play a canary; auto = one in five of those that train",
         group="audit",
         metavar="auto|N",
     )
