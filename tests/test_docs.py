@@ -109,6 +109,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         raise Parsed
 
     monkeypatch.setattr(run, "run", check)
+    monkeypatch.setattr("leakmeter.fl_app.audit_app.session.AppAudit", stop)
     monkeypatch.setattr(small_commands, "_replay", check)
     monkeypatch.setattr(command, "_run", stop)
     monkeypatch.setattr(command, "_engine", lambda *_: nullcontext())
