@@ -65,3 +65,9 @@ def test_an_app_that_fails_is_no_comparison(
     app = app_in(tmp_path, server=f"{FEDAVG}    raise ValueError('no disk')\n")
     assert main(["check", str(app)]) == 1
     assert "raise ValueError('no disk')" in capsys.readouterr().err
+
+
+def test_replays_leave_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--clients", "5", "--auditors", "one-shot,likelihood-ratio"]
+    assert main(["check", str(app_in(tmp_path)), *words]) == 0
+    assert "equal: 13 trainings of honest clients" in capsys.readouterr().out
