@@ -46,6 +46,7 @@ from leakmeter.auditors.hook.wrapper import EndedError
 _log = logging.getLogger("flwr")
 
 _CLIENT_APP_RAISED: Final = 2  # Flower's error code for a client that failed
+_RUN_AS_APP: Final = "Run the strategy in a ServerApp, not by start_server or start_simulation"
 
 Instructions: TypeAlias = list[tuple[ClientProxy, FitIns]]
 Results: TypeAlias = list[tuple[ClientProxy, FitRes]]
@@ -150,16 +151,19 @@ class LegacyAudited(Strategy):
             self._sent = _Sent.of(server_round, made, manager)
         except Exception as error:  # such as a server outside of any run of Flower's
             self._sent = _Sent()
-            self._note(f"round {server_round} could not be audited: {wire.one_line(str(error))}")
+            self._note(wire.one_line(str(error)))
             return made
         # Auditors ask for no more of a grid than who there is, and to send a message.
         clients = cast(Grid, self._sent)
         self.audit.opened(server_round, model, self._sent.messages, clients)
         return self._sent.instructions()
 
-    def _note(self, text: str) -> None:
-        _log.warning("%s", text)
-        self.audit.add_limitations(Limitation("audit", text))
+    def _note(self, reason: str) -> None:
+        """Say, once, that the instructions of a round could not be translated."""
+        text = f"rounds could not be audited: {reason} {_RUN_AS_APP}"
+        if (found := Limitation("audit", text)) not in self.audit.limitations:
+            _log.warning("%s", text)
+            self.audit.add_limitations(found)
 
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Failures
@@ -203,7 +207,7 @@ class LegacyAudited(Strategy):
 
     def _evaluated(self, made: tuple[float | None, Mapping[str, Scalar]] | None) -> None:
         if made is not None:
-            measured = scalars({"loss": made[0], **made[1]})
+            measured = scalars({"loss": made[0], **(made[1] or {})})
             self.audit.evaluated(MetricRecord(dict(measured)))
 
     def _finish_after(self, server_round: int) -> None:

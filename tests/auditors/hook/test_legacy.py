@@ -16,12 +16,16 @@ from flwr.app import ConfigRecord, Context
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.common import (
+    Code,
     FitIns,
+    FitRes,
     Parameters,
+    Status,
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
 from flwr.server import Server, ServerApp, ServerAppComponents, ServerConfig, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -393,3 +397,30 @@ def test_clients_in_one_process_take_turns() -> None:
     inner = strategy_of()
     run(inner, mods=(alone,), num_rounds=2)
     assert inner.failed == [0, 0]
+
+
+class InMemory(ClientProxy):
+    """A client without any run of Flower's."""
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        return FitRes(Status(Code.OK, ""), ins.parameters, 10, {"train-loss": 0.0, "word": "a"})
+
+    def evaluate(self, *_: Any) -> Any: ...
+
+    def get_properties(self, *_: Any) -> Any: ...
+
+    def get_parameters(self, *_: Any) -> Any: ...
+
+    def reconnect(self, *_: Any) -> Any: ...
+
+
+def test_a_server_outside_of_an_app_trains_and_says_whether_it_is_audited() -> None:
+    manager = SimpleClientManager()
+    for number in range(CLIENTS):
+        manager.register(InMemory(str(number)))
+    strategy = audited(strategy_of(fraction_evaluate=0.0), num_rounds=2)
+    history, _ = Server(client_manager=manager, strategy=strategy).fit(2, None)
+    assert len(history.metrics_distributed_fit["train-loss"]) == 2
+    said = [one.text for one in strategy.audit.limitations]
+    # Releases before 1.38 let anybody make a message; then the missing mod is what is said.
+    assert len([words for words in said if "ServerApp" in words or "canary_mod" in words]) == 1
