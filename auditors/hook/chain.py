@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import Message
-from flwr.server.strategy import Strategy as LegacyStrategy
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.auditor import Project, RoundFacts
@@ -39,7 +38,8 @@ class Foreign:
     def held(self) -> Any:
         """The strategy that it wraps, if any; of the legacy API if it is."""
         held = getattr(self.strategy, "strategy", None)
-        return held if isinstance(held, Strategy | LegacyStrategy) else None
+        # The legacy API is not imported here: a release may come without it.
+        return held if isinstance(held, Strategy) or hasattr(held, "aggregate_fit") else None
 
     @property
     def weight_key(self) -> str | None:

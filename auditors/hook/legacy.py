@@ -30,13 +30,7 @@ from leakmeter.auditors.callback import Callback
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.grid import TIMEOUT
-from leakmeter.auditors.hook.legacy_wire import (
-    packed,
-    parameters_of,
-    record_of,
-    unpacked,
-    without_ours,
-)
+from leakmeter.auditors.hook.legacy_wire import packed, record_of, unpacked, without_ours
 from leakmeter.auditors.hook.mods import canary_mod
 from leakmeter.auditors.hook.round_log import scalars
 from leakmeter.auditors.hook.run_audit import RunAudit
@@ -169,6 +163,8 @@ class LegacyAudited(Strategy):
         self, server_round: int, results: Results, failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Let the inner strategy aggregate, then look."""
+        if self._is_over:
+            return self.strategy.aggregate_fit(server_round, results, failures)
         self.audit.replied(server_round, self._sent.replies(results))
         plain = [(proxy, _plain(res)) for proxy, res in results]
         failed = [f if isinstance(f, BaseException) else (f[0], _plain(f[1])) for f in failures]
@@ -233,13 +229,19 @@ def _plain(res: FitRes) -> FitRes:
 
 @dataclass(frozen=True)
 class _Sent:
-    """The instructions of a round, and the same as messages; delivers messages of auditors."""
+    """The instructions of a round, and the same as messages; delivers messages of auditors.
+
+    Attributes:
+        server_round: Its number.
+        made: What the strategy instructs.
+        messages: The same in our records.
+        nodes: All clients that are known, whether they take part or not.
+    """
 
     server_round: int = 0
     made: Sequence[tuple[ClientProxy, FitIns]] = ()
     messages: Sequence[Message] = ()
-    nodes: Mapping[str, int] | None = None
-    """The number of each client that is known, by its `cid`."""
+    nodes: Sequence[int] = ()
 
     @classmethod
     def of(cls, server_round: int, made: Instructions, manager: ClientManager) -> _Sent:
@@ -254,7 +256,7 @@ class _Sent:
             )
             for proxy, ins in made
         ]
-        return cls(server_round, made, messages, nodes)
+        return cls(server_round, made, messages, tuple(nodes.values()))
 
     def instructions(self) -> Instructions:
         """Return the instructions with the orders; those without one are the same objects."""
@@ -268,7 +270,7 @@ class _Sent:
 
     def get_node_ids(self) -> list[int]:
         """Return all clients."""
-        return list((self.nodes or {}).values())
+        return list(self.nodes)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -279,7 +281,9 @@ class _Sent:
     def _delivered(self, message: Message, timeout: float | None) -> Message:
         to, pairs = message.metadata.dst_node_id, zip(self.made, self.messages, strict=True)
         proxy, ins = next(made for made, sent in pairs if sent.metadata.dst_node_id == to)
-        again = replace(ins, parameters=parameters_of(wire.arrays(message.content)))
+        arrays = wire.arrays(message.content).values()
+        tensors = Parameters([array.data for array in arrays], ins.parameters.tensor_type)
+        again = replace(ins, parameters=tensors)
         try:
             res = proxy.fit(_with_orders(again, message), timeout, self.server_round)
         except Exception as error:  # as in Flower, whatever a client raises is a failure
@@ -304,7 +308,7 @@ def _with_orders(ins: FitIns, message: Message) -> FitIns:
 
 def _reply(message: Message, res: FitRes) -> Message:
     """Return the reply that a result stands for."""
-    weight = MetricRecord({wire.WEIGHT: int(res.num_examples)})
+    weight = MetricRecord({wire.WEIGHT: wire.as_float(res.num_examples)})
     content = RecordDict({"arrays": record_of(res.parameters), "metrics": weight})
     content.update(unpacked(res.metrics, ConfigRecord))
     return Message(content, reply_to=message)

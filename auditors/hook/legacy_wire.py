@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common import Parameters
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import shaped
+
+if TYPE_CHECKING:  # every client loads this module; a release may come without the legacy API
+    from flwr.common import Parameters
 
 # Flower's own names of what a legacy message has.
 _SENT: Final = "fitins.parameters"
@@ -34,12 +36,6 @@ def record_of(parameters: Parameters) -> ArrayRecord:
     """Return legacy parameters as a record, named by their places."""
     tensors = enumerate(parameters.tensors)
     return ArrayRecord({str(i): _described(data, parameters.tensor_type) for i, data in tensors})
-
-
-def parameters_of(record: ArrayRecord) -> Parameters:
-    """Return a record as legacy parameters."""
-    arrays = list(record.values())
-    return Parameters([a.data for a in arrays], arrays[0].stype if arrays else "")
 
 
 def _described(data: bytes, stype: str) -> Array:

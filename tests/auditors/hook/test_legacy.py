@@ -373,6 +373,15 @@ def test_an_audit_whose_server_is_gone_reports_what_it_has(tmp_path: Path) -> No
     assert (tmp_path / "run" / "report.json").exists()
 
 
+def test_rounds_beyond_the_planned_ones_are_trained_and_not_audited(tmp_path: Path) -> None:
+    inner = strategy_of()
+    strategy = audited(inner, num_rounds=2, out=tmp_path / "run")
+    run(strategy, num_rounds=4)
+    assert len(inner.come) == 4
+    assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / "run-2").exists()
+
+
 def test_what_a_client_sends_in_place_of_an_answer_is_left_out() -> None:
     sent = {"leakmeter.canary": "[1", "leakmeter.a": 3.5, "leakmeter.b": '{"a": {}}', "loss": 1.0}
     assert unpacked(sent, ConfigRecord) == {}
