@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.gaussian.pair import epsilon_gaussian as epsilon_gaussian
     from leakmeter.auditors.hook.audited import Audited as Audited
     from leakmeter.auditors.hook.grid import AuditedGrid as AuditedGrid
+    from leakmeter.auditors.hook.legacy import LegacyAudited as LegacyAudited
     from leakmeter.auditors.hook.mods import canary_mod as canary_mod
     from leakmeter.auditors.hook.mods import tap_mod as tap_mod
     from leakmeter.auditors.hook.wire import replay_number as replay_number

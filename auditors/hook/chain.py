@@ -17,8 +17,8 @@ from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import Wrapper
 
-# Flower's own wrappers all have this in their names; their noise is drawn inside them.
-_FLOWERS_NOISE = "DifferentialPrivacy"
+# Flower's own wrappers all have one of these in their names; their noise is drawn inside them.
+_FLOWERS_NOISE = ("DifferentialPrivacy", "DPFedAvg")
 # The base of Flower's FedAdam, FedYogi and FedAdagrad.
 _ADAPTIVE = "FedOpt"
 # They keep or combine single updates by how near they are to the others.
@@ -35,10 +35,11 @@ class Foreign:
     strategy: Strategy
 
     @property
-    def held(self) -> Strategy | None:
-        """The strategy that it wraps, if any."""
+    def held(self) -> Any:
+        """The strategy that it wraps, if any; of the legacy API if it is."""
         held = getattr(self.strategy, "strategy", None)
-        return held if isinstance(held, Strategy) else None
+        # The legacy API is not imported here: a release may come without it.
+        return held if isinstance(held, Strategy) or hasattr(held, "aggregate_fit") else None
 
     @property
     def weight_key(self) -> str | None:
@@ -129,11 +130,12 @@ def known_facts(strategy: Strategy | None) -> RoundFacts:
 def survey(strategy: Strategy | None, dim: int, num_rounds: int) -> Project:
     """Return what the chain of strategies shows before anybody is chosen."""
     held = list(chain(strategy))
+    names = [type(one).__name__ for one in held]
     return Project(
         dim=dim,
         num_rounds=num_rounds,
         is_masked=any(wrapper.hides_updates for wrapper in wrappers(strategy)),
-        noised_by=tuple(n for one in held if _FLOWERS_NOISE in (n := type(one).__name__)),
+        noised_by=tuple(n for n in names if any(word in n for word in _FLOWERS_NOISE)),
         bent_by=_of_kind(held, {_ADAPTIVE}),
         selected_by=_of_kind(held, _SELECTIVE),
         clipped_by=tuple(type(one).__name__ for one in wrappers(strategy) if one.clips_mean),

@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.canary import add_canary
-from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook import legacy_wire, wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.remarks import HIDING
 from leakmeter.auditors.hook.seat import Answer, Order, Outcome, Sends
@@ -69,13 +69,35 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     After a replay, what the app keeps in `context.state` is restored, and so are the global
     generators of `random`, numpy and torch. What our mods keep is not: a step of a secure sum is
     taken once, whatever the message is marked as.
+
+    It also serves apps with the legacy API, `ClientApp(client_fn=client_fn, mods=[canary_mod])`.
+    """
+    if not legacy_wire.is_ordered(message.content):
+        return _obeyed(message, context, call_next, call_next)
+
+    def train(_: Message, context: Context) -> Message:
+        plain = legacy_wire.without_orders(message)
+        return legacy_wire.translated_reply(call_next(plain, context))
+
+    reply = _obeyed(legacy_wire.translated(message), context, train, call_next)
+    return legacy_wire.as_legacy_reply(reply)
+
+
+def _obeyed(message: Message, context: Context, call: Call, link: Call) -> Message:
+    """Carry out the order of a message.
+
+    Args:
+        message: In our records.
+        context: Of the client.
+        call: Lets the app train.
+        link: What Flower has given the mod, which shows the other mods.
     """
     order, replay = Order.of(message.content), wire.replay_number(message.content)
     if order is None and replay is None:
-        return call_next(message, context)
-    mods = mods_around(call_next)
+        return call(message, context)
+    mods = mods_around(link)
     with _replayed(replay, context):
-        reply = call_next(_without_order(message), context)
+        reply = call(_without_order(message), context)
     if reply.has_error():
         return reply
     answer = _answer(mods, "greeted")

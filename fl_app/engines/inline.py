@@ -10,9 +10,11 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Array, Context, Error, Message, RecordDict
@@ -58,14 +60,15 @@ class InlineGrid(Grid):
         self._ids = itertools.count(1)
         self._asked, self._waits = time.monotonic(), 0
         self._waiting: dict[str, Message] = {}
+        self._turn = threading.Lock()
 
     def set_run(self, run: Any) -> None:
         """Ignore: there is one run only."""
 
     @property
     def run(self) -> Any:
-        """There is no record of the run outside this process."""
-        raise AttributeError("the inline engine has no run record")
+        """The number of the run, which Flower's legacy loop asks for; nothing more is known."""
+        return SimpleNamespace(run_id=_RUN_ID)
 
     def create_message(
         self,
@@ -109,8 +112,13 @@ class InlineGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Deliver the messages and return the replies."""
-        return self.pull_messages(self.push_messages(messages))
+        """Deliver the messages and return the replies.
+
+        The legacy loop sends from one thread per client. They take turns: apps use generators and
+        other things of the process that they would have for themselves under Flower.
+        """
+        with self._turn:
+            return self.pull_messages(self.push_messages(messages))
 
     def _client(self, node: int) -> int:
         # A foreign app may run without numbers; only ours trains clients together, and has them.
