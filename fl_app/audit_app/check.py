@@ -13,21 +13,30 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.legacy_wire import unpacked
 from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.audit_app.load import AppError, Mod, check_api, loaded
-from leakmeter.fl_app.audit_app.session import MODS, AppAudit, audited_grid, collected, is_training
+from leakmeter.fl_app.audit_app.load import AppError, Mod, loaded
+from leakmeter.fl_app.audit_app.session import (
+    MODS,
+    AppAudit,
+    Legacy,
+    audited_grid,
+    collected,
+    is_training,
+)
 from leakmeter.fl_app.engines.inline import run_inline
 
 EQUAL, DIFFERENT, UNABLE = 0, 3, 4  # exit codes
@@ -121,12 +130,13 @@ def _run(
     """Run the app from fixed seeds; with `mods` under the audit, else with these `canaries`."""
     _seed_everything()
     failed: list[AppError] = []
-    with loaded(audit.project, mods) as app:
-        check_api(audit.project, app)
+    legacy = Legacy(audit)
+    with loaded(audit.project, mods, legacy if mods else None) as app:
         client = _Watched(app.client, canaries or {})
+        watch = legacy.watching if app.noted.is_legacy else partial(audited_grid, plan=audit)
 
         def server(grid: Grid, context: Context) -> None:
-            watched = audited_grid(grid, audit) if mods else nullcontext(grid)
+            watched = watch(grid) if mods else nullcontext(grid)
             with collected(audit.project, failed), watched as own:
                 app.server(own, context)
 
@@ -164,7 +174,7 @@ class _Watched:
         if reply.has_error():
             self.replies.parts[training] = {"error": str(reply.error.reason)}
             return
-        answer = Answer.of(reply.content)
+        answer = Answer.of(RecordDict({**reply.content, **_answers(reply.content)}))
         is_seat = training in self._given
         if answer is not None and answer.outcome == "played":
             is_seat = True
@@ -172,7 +182,14 @@ class _Watched:
             self.replies.canaries[training] = sent
         self.replies.parts[training] = dict(_parts(reply.content, with_arrays=not is_seat))
         if training in self._given:
-            wire.replace_arrays(reply, self._given[training])
+            # A copy, since the legacy API empties what it has read.
+            wire.replace_arrays(reply, ArrayRecord(dict(self._given[training])))
+
+
+def _answers(content: RecordDict) -> dict[str, Any]:
+    """Return what our mods have answered in a reply of the legacy API, among its metrics."""
+    configs = content.config_records.values()
+    return {k: v for config in configs for k, v in unpacked(config, ConfigRecord).items()}
 
 
 def _parts(content: RecordDict, *, with_arrays: bool) -> Iterator[tuple[str, str]]:
@@ -181,6 +198,8 @@ def _parts(content: RecordDict, *, with_arrays: bool) -> Iterator[tuple[str, str
         if wire.is_ours(key) or (isinstance(record, ArrayRecord) and not with_arrays):
             continue
         for name, value in record.items():
+            if wire.is_ours(name):  # in a reply of the legacy API
+                continue
             yield f"{key}.{name}", _digest(value)
 
 

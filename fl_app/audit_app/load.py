@@ -13,7 +13,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.legacy import Audit as LegacyAudit
+from leakmeter.auditors.hook.legacy import legacy_apps_audited
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.errors import ConfigError
 
@@ -68,31 +70,26 @@ class LoadedApp:
 
 
 @contextmanager
-def loaded(project: AppProject, mods: Sequence[Mod]) -> Iterator[LoadedApp]:
+def loaded(
+    project: AppProject, mods: Sequence[Mod], legacy: LegacyAudit | None = None
+) -> Iterator[LoadedApp]:
     """Import both apps, with `mods` innermost in training; undo everything in the end.
 
     The working directory is a temporary one in between, so that files which the app writes do not
     end up among its own.
+
+    Args:
+        project: The app.
+        mods: Added to each train function.
+        legacy: Audits the strategy of an app of the legacy API; None leaves it as it is.
     """
     noted = Noted([])
+    around = nullcontext() if legacy is None else legacy_apps_audited(legacy)
     with _in_scratch(), importing(project.path, _packages(project)):
-        with appending(mods, noted):
+        with appending(mods, noted), around:
             client = _component(project, project.client, "clientapp", ClientApp)
             server = _component(project, project.server, "serverapp", ServerApp)
         yield LoadedApp(server, client, noted)
-
-
-def check_api(project: AppProject, app: LoadedApp) -> None:
-    """Refuse what cannot be audited yet.
-
-    The legacy API's messages contain no ArrayRecord; an audit of them starts here.
-    """
-    if app.noted.is_legacy:
-        raise ConfigError(
-            f"{project.path} must use Flower's message API (@app.train() and flwr.serverapp), got "
-            "a ClientApp(client_fn=…) of the legacy API, which is not audited yet. See Flower's "
-            "guide to upgrade to the message API."
-        )
 
 
 @contextmanager

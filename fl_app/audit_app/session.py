@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors import Audited, Auditor, Callback, canary_mod, passive
+from leakmeter.auditors import Audited, Auditor, Callback, LegacyAudited, canary_mod, passive
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.grid import AuditedGrid, GridWrapper
@@ -26,7 +26,7 @@ from leakmeter.auditors.run_log import REPORT, RoundLine
 from leakmeter.auditors.verdict.gate import EXIT_CODES
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.audit_app.load import AppError, Mod, check_api, loaded, reason_of
+from leakmeter.fl_app.audit_app.load import AppError, Mod, loaded, reason_of
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -68,10 +68,11 @@ class AppAudit:
         found = {one.name: one for one in passive(seats=self.seats or "auto", simulated=True)}
         return [found[name] for name in self.auditors]
 
-    def noted(self) -> dict[str, Any]:
-        """Return what the report says about how the run was made."""
+    def about(self, callbacks: Sequence[Callback]) -> dict[str, Any]:
+        """Return where the results go, and what the report says about how the run was made."""
         settings = {f"run-config.{name}": value for name, value in self.project.config.items()}
-        return {"app": self.project.name, "clients": self.clients, **settings}
+        noted = {"app": self.project.name, "clients": self.clients, **settings}
+        return {"out": self.out, "config": noted, "callbacks": list(callbacks)}
 
 
 class WatchingGrid(GridWrapper):
@@ -96,7 +97,7 @@ class WatchingGrid(GridWrapper):
 
     def start(self, strategy: Strategy, told: Mapping[str, Any]) -> Any:
         """Run a strategy's `start` with these arguments, and with its audit."""
-        audited = Audited(strategy, self._plan.made(), **self._about())
+        audited = Audited(strategy, self._plan.made(), **self._plan.about(self._callbacks))
         self._audit, self._num_rounds = audited.audit, told.get("num_rounds", self._num_rounds)
         audited.logs_verdict = False
         if "num_rounds" not in told:
@@ -151,14 +152,12 @@ class WatchingGrid(GridWrapper):
         """Return the grid that audits, from the first round on."""
         if self._own is None and self.is_fresh and any(map(is_training, messages)):
             made = self._plan.made()
-            self._own = AuditedGrid(self.grid, made, num_rounds=self._num_rounds, **self._about())
+            self._own = AuditedGrid(
+                self.grid, made, num_rounds=self._num_rounds, **self._plan.about(self._callbacks)
+            )
             self._audit = self._own.audit
             self._audit.logs_verdict = False
         return self._own or self.grid
-
-    def _about(self) -> dict[str, Any]:
-        callbacks = list(self._callbacks)
-        return {"out": self._plan.out, "config": self._plan.noted(), "callbacks": callbacks}
 
 
 def is_training(message: Message) -> bool:
@@ -219,6 +218,36 @@ def _noticed(loop: Callable[..., Any], watching: WatchingGrid) -> Callable[..., 
         return result
 
     return start
+
+
+class Legacy:
+    """Audits the strategy of an app of the legacy API; called when its server starts.
+
+    Args:
+        plan: What to audit, and how.
+        callbacks: Told of the rounds.
+    """
+
+    def __init__(self, plan: AppAudit, callbacks: Sequence[Callback] = ()) -> None:
+        self._plan, self._callbacks = plan, callbacks
+        self._made: list[LegacyAudited] = []
+
+    def __call__(self, strategy: Any, num_rounds: int) -> LegacyAudited:
+        """Return the strategy with its audit."""
+        about = self._plan.about(self._callbacks)
+        made = LegacyAudited(strategy, self._plan.made(), num_rounds=num_rounds, **about)
+        made.audit.logs_verdict = False
+        self._made.append(made)
+        return made
+
+    @contextmanager
+    def watching(self, grid: Grid) -> Iterator[Grid]:
+        """Yield the grid as it is, and write the report in the end."""
+        try:
+            yield grid
+        finally:
+            for made in self._made:
+                made.finish()
 
 
 class _Rounds(Callback):
@@ -282,15 +311,15 @@ def run_audit(audit: AppAudit, progress: Progress) -> list[AppError]:
     audited until then is on disk.
     """
     failed: list[AppError] = []
-    with loaded(audit.project, MODS) as app:
-        check_api(audit.project, app)
+    callbacks = [_Rounds(progress)]
+    legacy = Legacy(audit, callbacks)
+    with loaded(audit.project, MODS, legacy) as app:
         client = ToldClient(audit.project, app.client)
+        is_legacy = app.noted.is_legacy
 
         def server(grid: Grid, context: Context) -> None:
-            with (
-                collected(audit.project, failed),
-                audited_grid(grid, audit, [_Rounds(progress)]) as own,
-            ):
+            watched = legacy.watching(grid) if is_legacy else audited_grid(grid, audit, callbacks)
+            with collected(audit.project, failed), watched as own:
                 app.server(own, context)
 
         run_inline(server, client, audit.clients, audit.project.config)

@@ -22,15 +22,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.audit_app.load import AppError, Noted, appending, check_api, loaded
+from leakmeter.auditors.hook.legacy import legacy_apps_audited
+from leakmeter.fl_app.audit_app.load import AppError, Noted, appending, loaded
 from leakmeter.fl_app.audit_app.project import AppProject
-from leakmeter.fl_app.audit_app.session import MODS, AppAudit, audited_grid
+from leakmeter.fl_app.audit_app.session import MODS, AppAudit, Legacy, audited_grid
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.progress import Progress
 
@@ -50,8 +51,8 @@ app = {kind}_app({given!r})
 
 def run_through_flower(audit: AppAudit, progress: Progress) -> list[AppError]:
     """Run a copy of the app with its audit through `flwr run`; return how it failed, if it did."""
-    with loaded(audit.project, MODS) as app:  # what cannot be imported is an error already now
-        check_api(audit.project, app)
+    with loaded(audit.project, MODS):
+        pass  # what cannot be imported is an error already now
     progress.say("engine    flwr run, on a copy of the app; its first round takes a while")
     with tempfile.TemporaryDirectory(prefix="leakmeter-") as scratch:
         copy = copied(audit, Path(scratch) / "app")
@@ -89,21 +90,29 @@ def _pointed(text: str) -> str:
 
 def client_app(place: str) -> ClientApp:
     """Return the app's own ClientApp, with our mods innermost; called in Flower's processes."""
-    with appending(MODS, Noted([])):
+    with appending(MODS, Noted([])), legacy_apps_audited(_not_here):
         found: ClientApp = _imported(place)
     return found
+
+
+def _not_here(*_: Any) -> NoReturn:
+    raise RuntimeError("a client's process runs no server")
 
 
 def server_app(packed: str) -> ServerApp:
     """Return a ServerApp that runs the app's own one with the audit."""
     audit = _unpacked(packed)
-    own: ServerApp = _imported(audit.project.server)
+    legacy, noted = Legacy(audit), Noted([])
+    with appending((), noted), legacy_apps_audited(legacy):
+        own: ServerApp = _imported(audit.project.server)
+        _imported(audit.project.client)  # which shows whether it is of the legacy API
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         _wait_for_clients(grid, audit.clients)
-        with audited_grid(grid, audit) as audited:
+        watched = legacy.watching(grid) if noted.is_legacy else audited_grid(grid, audit)
+        with watched as audited:
             own(audited, context)
 
     return app

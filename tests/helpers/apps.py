@@ -109,6 +109,40 @@ def main(grid, context):
     Saving(fraction_evaluate=0.0).start(grid, ArrayRecord([np.zeros(300)]), rounds, "strategy")
 """
 
+LEGACY_CLIENT = """
+import numpy as np
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+
+
+class Client(NumPyClient):
+    def fit(self, parameters, config):
+        rng = np.random.default_rng(int(1e6 * abs(parameters[0][0])) % 97)
+        return [parameters[0] + rng.normal(size=300)], 1, {}
+
+    def evaluate(self, parameters, config):
+        return 0.5, 1, {}
+
+
+app = ClientApp(client_fn=lambda context: Client().to_client())
+"""
+LEGACY_SERVER = """
+import numpy as np
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg
+
+
+def server_fn(context):
+    start = ndarrays_to_parameters([np.zeros(300)])
+    strategy = FedAvg(initial_parameters=start, min_available_clients=6)
+    rounds = context.run_config["num-server-rounds"]
+    return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=rounds))
+
+
+app = ServerApp(server_fn=server_fn)
+"""
+
 
 def app_in(folder: Path, client: str = CLIENT, server: str = FEDAVG, toml: str = PYPROJECT) -> Path:
     """Write an app into a folder and return it."""

@@ -16,7 +16,16 @@ from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines import inline
-from tests.helpers.apps import CLIENT, FEDAVG, OWN_LOOP, OWN_START, PYPROJECT, app_in
+from tests.helpers.apps import (
+    CLIENT,
+    FEDAVG,
+    LEGACY_CLIENT,
+    LEGACY_SERVER,
+    OWN_LOOP,
+    OWN_START,
+    PYPROJECT,
+    app_in,
+)
 
 MODS = """
 def outer(message, context, call_next):
@@ -249,14 +258,14 @@ def test_an_app_that_waits_for_more_clients_does_not_wait_forever(
     assert "Try --clients 20." in said
 
 
-def test_the_legacy_api_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    client = """
-    from flwr.clientapp import ClientApp
-
-    app = ClientApp(client_fn=lambda context: None)
-    """
-    assert main(["audit", str(app_in(tmp_path, client))]) == 2
-    assert "ClientApp(client_fn=…) of the legacy API" in capsys.readouterr().err
+def test_an_app_of_the_legacy_api_gets_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app, out = app_in(tmp_path / "app", LEGACY_CLIENT, LEGACY_SERVER), tmp_path / "out"
+    assert main(["audit", str(app), "--out", str(out), "--clients", "6"]) == 0
+    assert largest(out) > 1
+    assert [one["num_clients"] for one in report(out)["rounds"]] == [6, 6, 6]
+    assert "app: unchanged" in capsys.readouterr().out
 
 
 def test_thorough_adds_replays(tmp_path: Path) -> None:
