@@ -37,6 +37,10 @@ from leakmeter.fl_app.run.progress import Progress
 
 MODS: Final[tuple[Mod, ...]] = (canary_mod,)
 _USUAL_ROUNDS: Final = 3  # Flower's default of `num_rounds`
+_NOTHING: Final = (
+    "Nothing was audited: the server sent no train message with an ArrayRecord. Trees, statistics "
+    "and the SecAgg+ workflow of the legacy API travel otherwise."
+)
 
 
 @dataclass(frozen=True)
@@ -349,8 +353,8 @@ def end_audit(audit: AppAudit, progress: Progress, before: str) -> int:
 
     progress.stop()
     if not (audit.out / REPORT).exists():
-        progress.say(f"{_same_files(audit, before)}")
-        progress.say("Nothing was audited: no train message with an ArrayRecord left the server.")
+        progress.say(_same_files(audit, before))
+        progress.say(_NOTHING)
         return EXIT_CODES["unable"]
     run = read_run(audit.out)
     has_page = end(run, progress)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.clientapp import ClientApp
 
+from leakmeter.auditors import canary_mod
 from leakmeter.fl_app.audit_app import through_flower
 from leakmeter.fl_app.audit_app.load import importing
 from leakmeter.fl_app.audit_app.project import AppProject
@@ -57,15 +61,24 @@ def test_flowers_processes_get_the_whole_audit(tmp_path: Path) -> None:
     assert through_flower._unpacked(through_flower._packed(audit)) == audit
 
 
-def test_the_modules_of_the_copy_can_be_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [("client", "server"), ("server", "client")])
+def test_clients_have_our_mod_whichever_module_comes_first(
+    order: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = app_in(tmp_path / "app")
     copy = through_flower.copied(planned(app, tmp_path / "out"), tmp_path / "copy")
-    with importing(copy, {"tiny", through_flower.PACKAGE}):
-        from importlib import import_module
+    listed: list[Any] = []
 
-        for kind, name in (("client", "ClientApp"), ("server", "ServerApp")):
-            app_ = import_module(f"{through_flower.PACKAGE}.{kind}_app").app
-            assert type(app_).__name__ == name
+    def train(self: ClientApp, action: str, mods: list[Any]) -> Any:
+        listed.append(mods)
+        return lambda function: function
+
+    monkeypatch.setattr(ClientApp, "train", train)
+    with importing(copy, {"tiny", through_flower.PACKAGE}):
+        for kind in order:  # Flower's simulation imports both in one process
+            found = import_module(f"{through_flower.PACKAGE}.{kind}_app").app
+            assert type(found).__name__ == f"{kind.capitalize()}App"
+    assert listed == [[canary_mod]]
 
 
 @pytest.mark.launch
