@@ -19,7 +19,9 @@ from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.callback import Callback
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook.run_audit import RunAudit
+from leakmeter.auditors.hook.seat import take_answer
 from leakmeter.auditors.hook.sending import Choice
+from leakmeter.auditors.hook.wrapper import EndedError
 from leakmeter.auditors.verdict.verdict import Verdict
 
 TIMEOUT = 3600.0  # seconds, as Flower's strategies wait
@@ -165,6 +167,8 @@ class AuditedGrid(GridWrapper):
         ours = [r for r in replies if r.metadata.reply_to_message_id in self._asked]
         if ours:
             self.audit.replied(self._rounds, ours)
+        for reply in replies:  # also of a round that another push has ended
+            take_answer(reply)
         return replies
 
     def _is_opened(self, messages: Sequence[Message]) -> bool:
@@ -208,5 +212,6 @@ class AuditedGrid(GridWrapper):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool:
         self.finish()  # also after an exception: what was measured is not lost
+        return isinstance(error, EndedError)  # as asked, by `StopAbove`
