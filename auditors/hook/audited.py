@@ -318,9 +318,8 @@ class _Call:
 
     @property
     def told(self) -> dict[str, Any]:
-        """All arguments by name; those whose name nobody knows by their place."""
-        unnamed = [f"argument {place + 1}" for place in range(len(self._names), len(self.args))]
-        return {**dict(zip([*self._names, *unnamed], self.args, strict=False)), **self.more}
+        """All arguments whose names are known."""
+        return {**dict(zip(self._names, self.args, strict=False)), **self.more}
 
     def takes(self, name: str) -> bool:
         """Whether the loop has an argument of this name, as far as it is known."""
@@ -332,9 +331,8 @@ class _Call:
 
     def put(self, name: str, value: Any) -> None:
         """Give the loop another value, where it had one in its place."""
-        names = list(self.told)[: len(self.args)]
-        if name in names:
-            self.args[names.index(name)] = value
+        if name in self._names[: len(self.args)]:
+            self.args[self._names.index(name)] = value
         else:
             self.more[name] = value
 

@@ -155,11 +155,8 @@ def _by_vmap(
 
 
 def _usable(norms: Floats) -> NDArray[np.bool_] | None:
-    """Return which gradients are finite; None if all are.
-
-    The others count as zero. If one record could end the training, it would decide about the
-    gradients of all: a guarantee for records allows it no more than its own clipped one.
-    """
+    """Return which gradients are finite, as the others count as zero; None if all are."""
+    # If one record could end the training, it would decide about the gradients of all.
     finite = np.isfinite(norms)
     if finite.all():
         return None

@@ -73,7 +73,8 @@ class MaskMod:
 
     Place it first in the list of mods: whoever is before it sees every message and may change it.
     If training fails, or gives what cannot be summed, the client uploads zeros of weight 0, masked
-    like any other upload, and says what was wrong only in its own log. Under an order to noise,
+    like any other upload, and says what was wrong only in its own log. One that signs takes a
+    weight beyond the sum's limits for the nearest one. Under an order to noise,
     `NoiseMod`, directly behind this mod, sends its share of the noise in place of the update.
 
     With `identity` and `trusted` the server may do anything: the client takes keys only from
@@ -223,11 +224,9 @@ class MaskMod:
 
     def _check_kind(self, kind: str) -> None:
         """Refuse a message whose answer no mask would hide."""
-        if kind == "query":  # the app has written a function for it
-            return
         if kind == "get_parameters" and self.required:
             raise RefusedError("this client hands out no model: it would be in plain text")
-        if self.signing is not None:
+        if self.signing is not None and kind != "query":  # an app has its own functions for these
             what = "evaluates nothing" if kind == "evaluate" else f"answers no {kind!r}"
             raise RefusedError(f"this client {what}: its metrics would be in plain text")
 
@@ -283,8 +282,7 @@ class MaskMod:
         ring = summed.quantiser.ring
         after, masked = opened.upload(vector, ring, digest)
         self._take(before.session, "train")
-        if not isinstance(context.state, RecordDict):  # what else an app has put there
-            context.state = kept
+        context.state = context.state if isinstance(context.state, RecordDict) else kept
         # Last, since an exception after it would leave a client that thinks it has uploaded.
         context.state[wire.MASK] = put_participant(after)
         upload = RecordDict({**put_upload(masked, ring), **notes})
@@ -310,8 +308,8 @@ class MaskMod:
             if not (isinstance(nearest, OrderedMod) and nearest.carries_out >= set(asked)):
                 raise RefusedError(_NO_NOISE)
         sent = wire.arrays(content)
-        noised_by = next(iter(asked), None)
-        return _Summed(quantiser, get_layout(shared, sent), sent, self.weight_key, noised_by)
+        about = (self.weight_key, next(iter(asked), None), self.signing is not None)
+        return _Summed(quantiser, get_layout(shared, sent), sent, *about)
 
     def _told(self, message: Message, before: Participant, context: Context) -> bytes:
         """Return the digest of all that this client was told, which enters its mask keys."""
@@ -392,6 +390,7 @@ class _Summed:
         sent: The model.
         weight_key: The metric that weights the client.
         noised_by: Record of the order to noise, if there is one; the reply has one like it.
+        takes_nearest: Whether a weight beyond the limits counts as the nearest one.
     """
 
     quantiser: Quantiser
@@ -399,6 +398,7 @@ class _Summed:
     sent: ArrayRecord
     weight_key: str
     noised_by: str | None
+    takes_nearest: bool
 
     def encoded(self, content: RecordDict, rng: np.random.Generator) -> RingVector:
         """Return update, weight and named metrics as ring integers.
@@ -423,10 +423,15 @@ class _Summed:
             known = {name: value for name, value in metrics.items() if math.isfinite(value)}
             metrics = {**lows, **known}
         update = self._difference(wire.arrays(content))
-        if self.noised_by is not None:
-            # Noise on a huge model may leave float64. An error would say that it has, and when.
+        if self.noised_by is not None:  # noise on a huge model may leave float64
             np.nan_to_num(update, copy=False)
-        return self.quantiser.encode(update, metrics[self.weight_key], metrics, rng)
+        weight = metrics[self.weight_key]
+        if self.takes_nearest and (nearest := self.quantiser.nearest_weight(weight)) != weight:
+            _log.warning(
+                "weight %g is beyond what the sum has room for: taken as %g", weight, nearest
+            )
+            weight = nearest
+        return self.quantiser.encode(update, weight, metrics, rng)
 
     def _difference(self, trained: ArrayRecord) -> Vector:
         """Return what training has changed; in one pass, which two flat copies would not be."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.auditors import canary_mod
+from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
-from leakmeter.clients import MaskMod
+from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.papers.active_server import oracle
-from leakmeter.papers.active_server.server import TARGET
+from leakmeter.papers.active_server.attacks import changed
+from leakmeter.papers.active_server.federation import Federation
+from leakmeter.papers.active_server.oracle import SHAPE
+from leakmeter.papers.active_server.server import TARGET, Attack, Ending, Opened, Server
 from leakmeter.papers.base import within_a_run
 
 Behaviour = Callable[[Message, Context], Message]
@@ -178,6 +182,71 @@ def test_what_the_app_does_cannot_be_read_from_the_answers(
     expected, found = (answers(one, asked, mods, monkeypatch) for one in (good, behaviour))
     assert dict(found)["train"][0][0] == "arrays"
     assert found == expected
+
+
+# A server that could choose who sends nothing would read the update of who is left.
+
+
+def _kept(server: Server, message: Message) -> Message:
+    """Order all others to keep their update, in a form that their tap_mod refuses."""
+    if wire.SUM_ORDER in message.content and message.metadata.dst_node_id != TARGET:
+        message = changed(message, {wire.TAP: MetricRecord({"round": 0.5})})
+    return server.deliver(message)
+
+
+def _limited(largest: float, server: Server, message: Message) -> Message:
+    """Let a sum have room for the weight of the target and of no other."""
+    if wire.SUM_ORDER in message.content:
+        order: dict[str, Any] = dict(message.content.config_records[wire.SUM_ORDER])
+        changes = {wire.SUM_ORDER: ConfigRecord({**order, "max-weight": largest})}
+        message = changed(message, changes)
+    return server.deliver(message)
+
+
+class _Weighted(Federation):
+    """Its target has another weight than all others."""
+
+    def __init__(self, own: int, other: int) -> None:
+        super().__init__(SHAPE, "active")
+        self._weights = {TARGET: own}, other
+        self.deal(0)
+        tapped: list[Any] = [self.app._mods[0], NoiseMod(required=False), tap_mod, canary_mod]
+        self.app = ClientApp(mods=tapped)
+        self.app.train()(self._train)
+
+    def _train(self, message: Message, context: Context) -> Message:
+        reply, (known, other) = super()._train(message, context), self._weights
+        weight = known.get(context.node_id, other)
+        reply.content["metrics"] = MetricRecord({wire.WEIGHT: weight})
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("bend", "own", "other", "largest"),
+    [
+        (_kept, 4, 4, 4.0),
+        (functools.partial(_limited, 1.0), 1, 9, 1.0),
+        (functools.partial(_limited, 2.0**33), 9, 1, 2.0**33),  # others are below its unit
+    ],
+)
+def test_a_server_cannot_choose_who_sends_nothing(
+    bend: Callable[[Server, Message], Message], own: int, other: int, largest: float
+) -> None:
+    def end(ending: Ending) -> Opened | None:
+        quantiser = replace(ending._current.quantiser, max_weight=largest)
+        ending._current = replace(ending._current, quantiser=quantiser)
+        return ending.open_all()
+
+    def play() -> list[float]:
+        clients = _Weighted(own, other)
+        opened, _ = Server(clients, Attack("choice", "chooses", bend, end)).play()
+        if opened is None:
+            return []
+        length = float(np.linalg.norm(opened.vector)) or 1.0
+        update = clients.truth[TARGET]
+        return [float(opened.vector @ update / length / np.linalg.norm(update))]
+
+    assert not [cosine for cosine in within_a_run(play) if abs(cosine) > 0.99]
 
 
 class _Keeps(NumPyClient):
