@@ -171,45 +171,45 @@ class Audited(Wrapper):
         """
         foreign = next(held for held in chain(self.strategy) if not isinstance(held, Wrapper))
         loop = foreign.start if has_own_loop(foreign) else MethodType(Strategy.start, self)
-        parameters = inspect.signature(loop).parameters
-        told = {**dict(zip(parameters, args, strict=False)), **more}
-        num_rounds = self._length(told, parameters)
-        if told.get("evaluate_fn") is not None:
-            told["evaluate_fn"] = self._watch_evaluation(told["evaluate_fn"])
+        call = _Call(loop, args, more)
+        num_rounds = self._length(call)
+        if (evaluate_fn := call.told.get("evaluate_fn")) is not None:
+            call.put("evaluate_fn", self._watch_evaluation(evaluate_fn))
         if has_own_loop(self.strategy) and self.strategy is foreign:
-            result = self._run_own_loop(told, num_rounds)
+            result = self._run_own_loop(call, num_rounds)
         else:
-            self._begin(told, num_rounds)
-            told["num_rounds"] = max(num_rounds - self.audit.offset, 0)
-            result = super().start(**told)
+            self._begin(call, num_rounds)
+            if call.takes("num_rounds"):
+                call.put("num_rounds", max(num_rounds - self.audit.offset, 0))
+            result = super().start(*call.args, **call.more)
         self.ended = self.audit.limit.reason
         self.audit.finish(num_rounds)
         return result
 
-    def _length(self, told: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> int:
+    def _length(self, call: _Call) -> int:
         """Return how many rounds the run will have, as the arguments of its `start` say."""
         if self.num_rounds is not None:
             return self.num_rounds
-        if "num_rounds" in told:
-            return int(told["num_rounds"])
-        if "num_rounds" not in known:
+        if (told := call.told.get("num_rounds")) is not None:
+            return int(told)
+        if not call.takes("num_rounds"):
             self.add_limitations(Limitation("audit", remarks.UNPLANNED))
             return _USUAL_ROUNDS
-        default = known["num_rounds"].default
-        return _USUAL_ROUNDS if default is inspect.Parameter.empty else int(default)
+        usual = call.parameters["num_rounds"].default if "num_rounds" in call.parameters else None
+        return int(usual) if isinstance(usual, int) else _USUAL_ROUNDS
 
-    def _begin(self, told: Mapping[str, Any], num_rounds: int) -> None:
+    def _begin(self, call: _Call, num_rounds: int) -> None:
         """Begin the audit with the model that is among the arguments, if one is."""
-        arrays = next((v for v in told.values() if isinstance(v, ArrayRecord)), None)
-        if arrays is not None:
-            self.audit.begin(arrays, num_rounds, told.get("timeout", TIMEOUT))
+        if (place := call.place(ArrayRecord)) is not None:
+            timeout = call.told.get("timeout", TIMEOUT)
+            self.audit.begin(call.told[place], num_rounds, timeout)
 
     def finish(self) -> None:
         """End a run whose loop has called the methods of this strategy without `start`."""
         if self.num_rounds is not None and self.audit.has_begun:
             self.audit.finish(self.num_rounds)
 
-    def _run_own_loop(self, told: dict[str, Any], num_rounds: int) -> Result:
+    def _run_own_loop(self, call: _Call, num_rounds: int) -> Result:
         """Run the inner strategy's own `start` with a grid that looks on."""
         name = type(self.strategy).__name__
         if self.audit.offset:
@@ -217,13 +217,13 @@ class Audited(Wrapper):
                 f"rounds_done must be 0 with {name}, whose start is its own: it counts rounds from "
                 f"1, got {self.audit.offset}"
             )
-        place = next((key for key, value in told.items() if isinstance(value, Grid)), None)
-        if place is None:
-            raise TypeError(f"{name}.start must be given a Grid, got {list(told)}")
-        self._begin(told, num_rounds)
-        watched = AuditedGrid.around(told[place], self.audit, num_rounds)
+        if (place := call.place(Grid)) is None:
+            raise TypeError(f"{name}.start must be given a Grid, got {list(call.told)}")
+        self._begin(call, num_rounds)
+        watched = AuditedGrid.around(call.told[place], self.audit, num_rounds)
+        call.put(place, watched)
         try:
-            result = self.strategy.start(**{**told, place: watched})
+            result = self.strategy.start(*call.args, **call.more)
         except EndedError as early:
             result = early.result
         after = getattr(result, "arrays", None)  # a loop of its own may return anything
@@ -301,6 +301,40 @@ class Audited(Wrapper):
             return metrics
 
         return evaluate
+
+
+class _Call:
+    """Arguments of a loop's `start`, which gets them in the way in which they were given."""
+
+    def __init__(self, loop: Callable[..., Any], args: Sequence[Any], more: dict[str, Any]) -> None:
+        self.parameters = inspect.signature(loop).parameters
+        self.args, self.more = list(args), more
+        rest = inspect.Parameter.VAR_POSITIONAL  # kinds are in the order of a signature
+        self._names = [name for name, p in self.parameters.items() if p.kind < rest]
+        if any(p.kind == rest for p in self.parameters.values()):
+            # As a rule handed on to Flower's `start`, so the rest is in its order.
+            usual = list(inspect.signature(Strategy.start).parameters)[1:]
+            self._names += usual[len(self._names) :]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """All arguments whose names are known."""
+        return {**dict(zip(self._names, self.args, strict=False)), **self.more}
+
+    def takes(self, name: str) -> bool:
+        """Whether the loop has an argument of this name, as far as it is known."""
+        return name in self.parameters or name in self.told
+
+    def place(self, kind: type) -> str | None:
+        """Return the name of the first argument of a type; None if there is none."""
+        return next((name for name, one in self.told.items() if isinstance(one, kind)), None)
+
+    def put(self, name: str, value: Any) -> None:
+        """Give the loop another value, where it had one in its place."""
+        if name in self._names[: len(self.args)]:
+            self.args[self._names.index(name)] = value
+        else:
+            self.more[name] = value
 
 
 def _check_kinds(strategy: object, auditors: object) -> None:

@@ -18,8 +18,11 @@ from flwr.serverapp import Grid
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.callback import Callback
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.hook.run_audit import RunAudit
+from leakmeter.auditors.hook import remarks
+from leakmeter.auditors.hook.run_audit import RunAudit, are_equal
+from leakmeter.auditors.hook.seat import take_answer
 from leakmeter.auditors.hook.sending import Choice
+from leakmeter.auditors.hook.wrapper import EndedError
 from leakmeter.auditors.verdict.verdict import Verdict
 
 TIMEOUT = 3600.0  # seconds, as Flower's strategies wait
@@ -109,6 +112,7 @@ class AuditedGrid(GridWrapper):
         super().__init__(grid)
         self.audit, self._num_rounds = audit, num_rounds
         self._rounds = 0
+        self._last: tuple[ArrayRecord, set[int]] | None = None  # what was sent in it, and to whom
         self._asked: set[str] = set()  # ids of pushed messages of the round
 
     @property
@@ -165,6 +169,8 @@ class AuditedGrid(GridWrapper):
         ours = [r for r in replies if r.metadata.reply_to_message_id in self._asked]
         if ours:
             self.audit.replied(self._rounds, ours)
+        for reply in replies:  # also of a round that another push has ended
+            take_answer(reply)
         return replies
 
     def _is_opened(self, messages: Sequence[Message]) -> bool:
@@ -179,6 +185,10 @@ class AuditedGrid(GridWrapper):
             return False
         if not self.audit.has_begun:
             self.audit.begin(kept, self._num_rounds, TIMEOUT)
+        nodes = {m.metadata.dst_node_id for m in messages}
+        if self._last is not None and are_equal(kept, self._last[0]) and not nodes & self._last[1]:
+            self.audit.note(remarks.IN_PARTS)
+        self._last = (kept, nodes)
         self.audit.before_round(kept)
         self._rounds += 1
         self.audit.opened(self._rounds, kept, messages, self.grid)
@@ -208,5 +218,6 @@ class AuditedGrid(GridWrapper):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool:
         self.finish()  # also after an exception: what was measured is not lost
+        return isinstance(error, EndedError)  # as asked, by `StopAbove`

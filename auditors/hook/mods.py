@@ -113,8 +113,9 @@ def with_answer(
 ) -> RecordDict:
     """Return `content` with what `canary_mod` has answered, for a mod that builds its own replies.
 
-    Where the list of mods shows it, the answer is made from the order alone. So it is there, and
-    the same, whatever the training gave: the answer travels in plain text.
+    The answer is made from the order alone. So it is there, and the same, whatever the training
+    gave: the answer travels in plain text. A `canary_mod` that the list does not show, inside
+    another mod, gets none; it is asked itself only where no list can be read.
 
     Args:
         message: What the mod was sent.
@@ -123,9 +124,9 @@ def with_answer(
         content: What the mod replies with.
     """
     order, found = Order.of(message.content), mods.around(canary_mod)
-    if found is None:
+    if mods.itself is None:
         answer = Answer.of(reply)
-    elif order is None and wire.replay_number(message.content) is None:
+    elif found is None or (order is None and wire.replay_number(message.content) is None):
         answer = None
     else:
         is_seat = order is not None and order.canary is not None
@@ -135,7 +136,7 @@ def with_answer(
     return RecordDict({**content, wire.CANARY: answer.to_record()})
 
 
-def failure_note(error: Exception, *, allow_tap: bool) -> dict[str, ConfigRecord]:
+def failure_note(error: BaseException, *, allow_tap: bool) -> dict[str, ConfigRecord]:
     """Log why a reply contains no update; return what to tell whoever runs a simulation.
 
     A deployed client tells nobody: which data make its training fail is a secret like any other.

@@ -29,6 +29,10 @@ UNRELEASED: Final = (
     "the model after the last round is not known, so that round is not audited: hand it over, "
     "AuditedGrid.finish(model)"
 )
+IN_PARTS: Final = (
+    "the loop sends one model in several goes. Each go is taken for a round of its own, so the "
+    "numbers are about parts of rounds: send to all clients of a round at once"
+)
 SEVERAL_RECORDS: Final = (
     "clients are sent several ArrayRecords, or none, so it is not known what their updates are "
     "added to: no round is audited"

@@ -191,6 +191,10 @@ class RunAudit(Resumable):
         """Note what is known beforehand to be outside this audit, for the report."""
         self._known += limitations
 
+    def note(self, words: str) -> None:
+        """Note what the audit cannot see here, once, for the log and the report."""
+        self._panel.note(words)
+
     def shifted(self, server_round: int) -> int:
         """Return the number of a round in the whole run; unchanged unless a run is resumed."""
         return server_round + self.offset if self.offset else server_round
@@ -395,7 +399,7 @@ class RunAudit(Resumable):
         if self._replied is None:
             return
         before = None if self._open is None else self._open.arrays
-        is_same = before is not None and _are_equal(arrays, before)
+        is_same = before is not None and are_equal(arrays, before)
         self.closed(self._replied.number, None if is_same else arrays, None)
 
     def abandon(self) -> None:
@@ -517,13 +521,14 @@ def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord
         if not seen:
             base = records[0]
         # Flower's strategies send one record to all.
-        if id(records[0]) not in seen and not _are_equal(records[0], base):
+        if id(records[0]) not in seen and not are_equal(records[0], base):
             raise UnableError(remarks.OWN_MODELS)
         seen.add(id(records[0]))
     return base
 
 
-def _are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
+def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Whether two records have the same arrays in the same order."""
     return list(one) == list(other) and all(
         (a.dtype, tuple(a.shape), a.data) == (b.dtype, tuple(b.shape), b.data)
         for a, b in zip(one.values(), other.values(), strict=True)

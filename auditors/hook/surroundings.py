@@ -37,7 +37,7 @@ class ModList:
 
     def around(self, mod: Any) -> ModList | None:
         """Return the list as a mod behind this one finds it; None if it is not there."""
-        place = next((i for i, one in enumerate(self.behind) if one is mod), None)
+        place = next((i for i, one in enumerate(self.behind) if unwrapped(one) is mod), None)
         if place is None:
             return None
         before = (*self.before, self.itself, *self.behind[:place])
@@ -55,9 +55,14 @@ def mods_around(call_next: Callable[..., Any]) -> ModList:
     return ModList(tuple(reversed(passed[1:])), itself, tuple(_behind(call_next)))
 
 
+def unwrapped(mod: Any) -> Any:
+    """Return what a `functools.partial` calls; everything else is itself."""
+    return getattr(mod, "func", mod)
+
+
 def names_of(mods: tuple[Any, ...]) -> tuple[str, ...]:
     """Return what a user calls mods: the name of a function, or of an object's class."""
-    functions = (getattr(mod, "func", mod) for mod in mods)  # of a functools.partial
+    functions = map(unwrapped, mods)
     return tuple(str(getattr(f, "__name__", type(f).__name__)) for f in functions)
 
 

@@ -172,7 +172,7 @@ def trained_content(reply: Message) -> RecordDict:
     return reply.content
 
 
-def blank_record(error: Exception) -> ConfigRecord:
+def blank_record(error: BaseException) -> ConfigRecord:
     """Return why a reply contains no update, for whoever runs a simulation."""
     reason = one_line(f"{type(error).__name__}: {error}")
     return ConfigRecord({"reason": reason, "diverged": isinstance(error, NotFiniteError)})

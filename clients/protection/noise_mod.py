@@ -17,7 +17,9 @@ is rounded up with probability its fraction, and everything is drawn again until
 a bound that most draws meet. What depends on the draw is only the bias; the bound always holds.
 
 Whatever training gives, the reply has the same form. A client whose training fails sends its share
-of the noise alone, which costs no privacy and leaves the accounting as it is.
+of the noise alone. For whole clients that costs no privacy and leaves the accounting as it is. For
+records it does as long as no single record decides whether training fails; our own update rule
+takes a gradient that is not finite for zero.
 """
 
 from __future__ import annotations
@@ -126,10 +128,13 @@ class NoiseMod(OrderedMod):
         try:
             trained = wire.trained_content(call_next(message, context))
             arrays, metrics = half.noised(trained)
-        except Exception as error:  # the app's code and data may fail in any way
+        except (KeyboardInterrupt, SystemExit):  # of whoever ends the process
+            raise
+        except BaseException as error:  # the app's code, its libraries and data, in any way
             context.state = kept
             notes = failure_note(error, allow_tap=self.allow_tap)
-            arrays, metrics = half.noise_alone()
+            with np.errstate(all="ignore"):  # the app may have set them to raise
+                arrays, metrics = half.noise_alone()
         metrics[wire.get_text(half.order, "weight-key")] = 1  # the accounting assumes equal weights
         key = wire.arrays_key(message.content)
         content = RecordDict({key: arrays, "metrics": metrics, half.key: half.done, **notes})
@@ -184,7 +189,10 @@ class NoiseMod(OrderedMod):
         sent = wire.own_arrays(message.content)
         layout = Layout.of(sent, wire.left_out(message.content))
         start, source = _finite(layout, sent), self._source(order, context)
-        return _RecordHalf(order, layout, sent, start, source)
+        half = _RecordHalf(order, layout, sent, start, source)
+        if not half.std < math.inf:
+            raise ValueError(f"the noise of an update must be finite, got {half.std:g}")
+        return half
 
     def _allowed(self, order: ConfigRecord) -> tuple[float, float]:
         """Return the clip norm and noise that the order asks for, if the owner allows them."""
@@ -336,6 +344,12 @@ class _RecordHalf(_Half):
     key: ClassVar[str] = wire.FILLED
 
     @property
+    def std(self) -> float:
+        """Noise on the update of a client without any gradient, per coordinate."""
+        sigma2, lr, steps = (wire.get_float(self.order, n) for n in ("sigma2", "lr", "steps"))
+        return lr * math.sqrt(steps) * math.sqrt(sigma2)
+
+    @property
     def done(self) -> ConfigRecord:
         return ConfigRecord({name: self.order[name] for name in PROMISES})
 
@@ -353,8 +367,7 @@ class _RecordHalf(_Half):
 
     def noise_alone(self) -> tuple[ArrayRecord, MetricRecord]:
         """Return what a client without any gradient sends: noise of the floor's variance."""
-        sigma2, lr, steps = (wire.get_float(self.order, n) for n in ("sigma2", "lr", "steps"))
-        noise = gaussian(self.layout.dim, lr * math.sqrt(steps * sigma2), self.source)
+        noise = gaussian(self.layout.dim, self.std, self.source)
         most = min(float(np.finfo(dtype).max) for dtype in self.layout.dtypes)
         inside = np.clip(self.start + noise, -most, most)  # what overflows would not be summed
         return self.layout.restore(inside, self.sent), MetricRecord()

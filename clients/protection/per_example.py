@@ -7,10 +7,11 @@ gradients stay factored (`clients.protection.gradient_matrix`). Other models go 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
@@ -36,6 +37,8 @@ def per_example_gradients(
     model: nn.Module, x: Tensor, y: Tensor, clip_norm: float, *, chunk: int = CHUNK
 ) -> Gradients:
     """Return the gradient of every example, each scaled to a joint norm of at most `clip_norm`.
+
+    A gradient that is not finite counts as zero, unless none is finite.
 
     Args:
         model: Any module that does not mix the examples of a batch.
@@ -98,14 +101,21 @@ def _by_factors(
     losses = cross_entropy(x, y, reduction="none")  # (count,)
     # Examples do not mix, so row i of the gradient of the summed loss is that of example i alone.
     slopes = torch.autograd.grad(losses.sum(), [after for _, _, after in seen])
-    parts: list[Part] = [
-        convolution_part(layer, a, slope)
-        if isinstance(layer, nn.Conv2d)
-        else Layer(_double(a), _double(slope), layer.bias is not None)
-        for (layer, a, _), slope in zip(seen, slopes, strict=True)
-    ]
-    # The joint norm over all layers, (count,): clipping layer by layer would need another C.
-    norms = np.sqrt(np.sum([part.squares() for part in parts], axis=0))
+
+    def measured(factors: Iterable[tuple[nn.Module, Tensor, Tensor]]) -> tuple[list[Part], Floats]:
+        parts: list[Part] = [
+            convolution_part(layer, a, slope)
+            if isinstance(layer, nn.Conv2d)
+            else Layer(_double(a), _double(slope), layer.bias is not None)
+            for layer, a, slope in factors
+        ]
+        # The joint norm over all layers, (count,): clipping layer by layer would need another C.
+        return parts, np.sqrt(np.sum([part.squares() for part in parts], axis=0))
+
+    factors = [(layer, a, slope) for (layer, a, _), slope in zip(seen, slopes, strict=True)]
+    parts, norms = measured(factors)
+    if (kept := _usable(norms)) is not None:
+        parts, norms = measured((one, _rows(a, kept), _rows(s, kept)) for one, a, s in factors)
     scale = _shrink(norms, clip_norm)
     made = tuple(part.scaled(scale) for part in parts)
     return FactoredGradients(made, float(losses.detach().mean()))
@@ -126,27 +136,45 @@ def _by_vmap(
     single = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
     dim = sum(p.numel() for p in parameters.values())
     dtype = next(iter(parameters.values())).dtype
+    room = 1 - 2 * torch.finfo(dtype).eps
     matrix = torch.empty(len(y), dim, dtype=dtype)
-    losses = []
+    losses, lengths = [], []
     for start in range(0, len(y), chunk):
         some = slice(start, start + chunk)
         gradients, values = single(parameters, x[some], y[some])
         # (chunk, dim), in the order of the parameters, which is that of the flat update
         rows = torch.cat([gradients[name].reshape(len(values), -1) for name in parameters], dim=1)
         norms = _double(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64))
+        lengths.append(norms)
         # Rounding may lengthen the scaled row by half a unit in the last place.
-        room = 1 - 2 * torch.finfo(dtype).eps
         scale = torch.from_numpy(_shrink(norms, clip_norm * room)).to(dtype)
-        matrix[some] = rows.cpu() * scale[:, None]
+        matrix[some] = _rows(rows.cpu(), np.isfinite(norms)) * scale[:, None]
         losses.append(_double(values))
+    _usable(np.concatenate(lengths))
     return DenseGradients(matrix.numpy(), float(np.concatenate(losses).mean()))
+
+
+def _usable(norms: Floats) -> NDArray[np.bool_] | None:
+    """Return which gradients are finite, as the others count as zero; None if all are."""
+    # If one record could end the training, it would decide about the gradients of all.
+    finite = np.isfinite(norms)
+    if finite.all():
+        return None
+    if not finite.any():
+        raise ValueError("gradients must be finite, got NaN or infinity in all of them")
+    return finite
+
+
+def _rows(values: Tensor, kept: NDArray[np.bool_]) -> Tensor:
+    """Return the values of some examples, and zeros for the others."""
+    place = torch.from_numpy(kept).to(values.device).view(-1, *[1] * (values.ndim - 1))
+    return torch.where(place, values, torch.zeros_like(values))
 
 
 def _shrink(norms: Floats, clip_norm: float) -> Floats:
     """Return the factors that bring norms within `clip_norm`; a gradient of zero stays."""
-    if not np.isfinite(norms).all():
-        raise ValueError("gradients must be finite, got NaN or infinity")
-    return np.minimum(1.0, clip_norm / np.maximum(norms, np.finfo(np.float64).tiny))
+    finite = np.where(np.isfinite(norms), norms, 0.0)
+    return np.minimum(1.0, clip_norm / np.maximum(finite, np.finfo(np.float64).tiny))
 
 
 def _double(tensor: Tensor) -> Floats:

@@ -8,10 +8,11 @@ arXiv 2111.07380.)
 
 The encoding is unambiguous: every value has a tag for its type and its length in front. Names are
 sorted, since Flower may change their order on the way; the order of a model's arrays means
-something and is kept. Left out is what each client is told separately: its boxes, its canary, its
-tap. Such a record has known fields and no others. Anything else under its name is bound in: a model
+something and is kept. Left out is what each client is told separately: its boxes and its canary.
+Such a record has known fields and no others. Anything else under its name is bound in: a model
 there would reach the app, and each client could get another one. Who has a canary seat is a record
-of its own, the same for all.
+of its own, the same for all. So is an order to keep an update: where `tap_mod` refuses it, training
+fails, and a server that could choose who fails would choose all but one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from leakmeter.clients.secure_sum.keys import PROTOCOL, Session
 _OWN: Mapping[str, tuple[type, frozenset[str]]] = {
     wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "peers", "boxes"})),
     wire.CANARY: (MetricRecord, FIELDS),
-    wire.TAP: (MetricRecord, frozenset({"round"})),
 }
 
 

@@ -33,7 +33,7 @@ from leakmeter.auditors.hook.mods import (
     with_answer,
 )
 from leakmeter.auditors.hook.seat import Order
-from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of
+from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of, unwrapped
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint
@@ -73,7 +73,8 @@ class MaskMod:
 
     Place it first in the list of mods: whoever is before it sees every message and may change it.
     If training fails, or gives what cannot be summed, the client uploads zeros of weight 0, masked
-    like any other upload, and says what was wrong only in its own log. Under an order to noise,
+    like any other upload, and says what was wrong only in its own log. One that signs takes a
+    weight beyond the sum's limits for the nearest one. Under an order to noise,
     `NoiseMod`, directly behind this mod, sends its share of the noise in place of the update.
 
     With `identity` and `trusted` the server may do anything: the client takes keys only from
@@ -165,9 +166,8 @@ class MaskMod:
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
         """Answer a stage of the protocol, or train and mask."""
         kind = message.metadata.message_type.split(".")[0]
-        if kind == "evaluate" and self.signing is not None:
-            raise RefusedError("this client evaluates nothing: its metrics would be in plain text")
         if kind != "train":
+            self._check_kind(kind)
             return call_next(message, context)
         order = wire.config(message.content, wire.MASK)
         if order is None:
@@ -222,6 +222,14 @@ class MaskMod:
         keys = participant.public if signing is None else participant.signed(signing.identity)
         return ConfigRecord({"keys": keys.to_bytes(), "settings": fingerprint(context.run_config)})
 
+    def _check_kind(self, kind: str) -> None:
+        """Refuse a message whose answer no mask would hide."""
+        if kind == "get_parameters" and self.required:
+            raise RefusedError("this client hands out no model: it would be in plain text")
+        if self.signing is not None and kind != "query":  # an app has its own functions for these
+            what = "evaluates nothing" if kind == "evaluate" else f"answers no {kind!r}"
+            raise RefusedError(f"this client {what}: its metrics would be in plain text")
+
     def _check_place(self, mods: ModList) -> None:
         """Refuse to work behind mods that the owner has not named."""
         if mods.itself is None and self.signing is not None:
@@ -229,7 +237,7 @@ class MaskMod:
                 "the app's list of mods cannot be read under this release of Flower, and a client "
                 "that signs must know what is before mask_mod"
             )
-        if any(mod is tool for mod in mods.before for tool in (canary_mod, tap_mod)):
+        if any(unwrapped(mod) is tool for mod in mods.before for tool in (canary_mod, tap_mod)):
             raise RefusedError("canary_mod and tap_mod must be behind mask_mod in the client app")
         if others := [name for name in names_of(mods.before) if name not in self.outside]:
             raise RefusedError(
@@ -262,7 +270,9 @@ class MaskMod:
                 notes = {wire.BLANK: note}  # of a mod that has sent its noise alone
         except RefusedError:  # by a mod behind this one, before training too
             raise
-        except Exception as error:  # the app's code and data may fail in any way
+        except (KeyboardInterrupt, SystemExit):  # of whoever ends the process
+            raise
+        except BaseException as error:  # the app's code, its libraries and data, in any way
             if summed.noised_by is not None:
                 # Whatever the data: no mod has noised. One that does answers in any case.
                 raise RefusedError(_NO_NOISE) from None
@@ -272,6 +282,7 @@ class MaskMod:
         ring = summed.quantiser.ring
         after, masked = opened.upload(vector, ring, digest)
         self._take(before.session, "train")
+        context.state = context.state if isinstance(context.state, RecordDict) else kept
         # Last, since an exception after it would leave a client that thinks it has uploaded.
         context.state[wire.MASK] = put_participant(after)
         upload = RecordDict({**put_upload(masked, ring), **notes})
@@ -297,8 +308,8 @@ class MaskMod:
             if not (isinstance(nearest, OrderedMod) and nearest.carries_out >= set(asked)):
                 raise RefusedError(_NO_NOISE)
         sent = wire.own_arrays(content)
-        noised_by = next(iter(asked), None)
-        return _Summed(quantiser, get_layout(shared, sent), sent, self.weight_key, noised_by)
+        about = (self.weight_key, next(iter(asked), None), self.signing is not None)
+        return _Summed(quantiser, get_layout(shared, sent), sent, *about)
 
     def _told(self, message: Message, before: Participant, context: Context) -> bytes:
         """Return the digest of all that this client was told, which enters its mask keys."""
@@ -379,6 +390,7 @@ class _Summed:
         sent: The model.
         weight_key: The metric that weights the client.
         noised_by: Record of the order to noise, if there is one; the reply has one like it.
+        takes_nearest: Whether a weight beyond the limits counts as the nearest one.
     """
 
     quantiser: Quantiser
@@ -386,6 +398,7 @@ class _Summed:
     sent: ArrayRecord
     weight_key: str
     noised_by: str | None
+    takes_nearest: bool
 
     def encoded(self, content: RecordDict, rng: np.random.Generator) -> RingVector:
         """Return update, weight and named metrics as ring integers.
@@ -410,7 +423,15 @@ class _Summed:
             known = {name: value for name, value in metrics.items() if math.isfinite(value)}
             metrics = {**lows, **known}
         update = self._difference(wire.arrays(content))
-        return self.quantiser.encode(update, metrics[self.weight_key], metrics, rng)
+        if self.noised_by is not None:  # noise on a huge model may leave float64
+            np.nan_to_num(update, copy=False)
+        weight = metrics[self.weight_key]
+        if self.takes_nearest and (nearest := self.quantiser.nearest_weight(weight)) != weight:
+            _log.warning(
+                "weight %g is beyond what the sum has room for: taken as %g", weight, nearest
+            )
+            weight = nearest
+        return self.quantiser.encode(update, weight, metrics, rng)
 
     def _difference(self, trained: ArrayRecord) -> Vector:
         """Return what training has changed; in one pass, which two flat copies would not be."""
@@ -437,7 +458,7 @@ class _Summed:
 def _metrics(content: RecordDict) -> dict[str, float]:
     """Return all scalar metrics of a reply."""
     return {
-        name: float(value)
+        name: wire.as_float(value)
         for record in content.values()
         if isinstance(record, MetricRecord)
         for name, value in record.items()

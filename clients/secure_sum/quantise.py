@@ -44,10 +44,6 @@ _CHUNK = 1 << 14
 _LEAST, _MOST = 1e-90, 1e90
 
 
-class HeavyError(ValueError):
-    """A weight is above the largest that the sum has room for."""
-
-
 class CoarseError(ValueError):
     """Integer noise is too small against the rounding step for its distribution."""
 
@@ -222,6 +218,14 @@ class Quantiser:
         if self.has_integers:
             return self.step
         return self.step * num_clients * self._max_units * self.weight_unit / total_weight
+
+    def nearest_weight(self, weight: float) -> float:
+        """Return a weight that a sum has room for; one that is none at all stays as it is.
+
+        If clients beyond the limits sent nothing, a server would set them so that one is left.
+        """
+        nearest = min(max(weight, self.weight_unit), self.max_weight)
+        return nearest if 0 < weight < math.inf else weight
 
     def num_slots(self, dim: int) -> int:
         """Return the length of an encoding of `dim` coordinates."""
@@ -400,8 +404,7 @@ class Quantiser:
     def _weight_units(self, weight: float) -> int:
         least, most = self.weight_unit, self.max_weight
         if not least <= weight <= most:
-            kind = HeavyError if most < weight < math.inf else ValueError
-            raise kind(f"weight must be in [{least:g}, {most:g}], got {weight}")
+            raise ValueError(f"weight must be in [{least:g}, {most:g}], got {weight}")
         return round(weight / self.weight_unit)
 
     def _metric_units(

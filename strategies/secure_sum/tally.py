@@ -62,6 +62,9 @@ class Tally:
         """
         others = plan.with_update(survivors, idle)
         bearable = plan.bearable(others)
+        if plan.server == "active" and idle > blank:
+            # Clients that list canary_mod accept all but two of a sum as seats.
+            others = min(others, bearable + 2)
         if self.rounds:
             survivors, bearable = min(survivors, self.survivors), min(bearable, self.colluders)
             others = min(others, self.uninstructed)

@@ -41,7 +41,7 @@ Question = Callable[[np.random.Generator, Federation, RecordDict], Mapping[str, 
 class Talkative(Federation):
     """Clients whose training depends on their data in every way that a server could ask for.
 
-    They state their number of images and their loss, and fail where they lack a class.
+    They state their number of images and their loss, and fail where they lack a class or have many.
     """
 
     def hold(self, trial: int, world: int) -> None:
@@ -58,6 +58,8 @@ class Talkative(Federation):
         wanted = config.get("class")
         if wanted is not None and wanted not in batch.labels:
             raise KeyError(f"no image of class {wanted!r} among {len(batch.labels)}")
+        if "most" in config and len(batch.labels) > wire.get_int(config, "most"):
+            raise MemoryError(f"{len(batch.labels)} images are too many")
         (sent,) = wire.arrays(message.content).to_numpy_ndarrays()
         with np.errstate(all="ignore"):
             trained = self.network.step(sent, batch, wire.get_float(config, "lr"))
@@ -69,11 +71,12 @@ class Talkative(Federation):
 
 
 def _limits(rng: np.random.Generator, _: Federation, content: RecordDict) -> Mapping[str, Any]:
-    """Ask how many images a client has, and how far its update reaches."""
-    order = content.config_records[wire.SUM_ORDER]
-    largest = {"max-weight": float(rng.integers(1, _MAX_IMAGES + 1))}
-    reach = {"clip-range": float(10.0 ** rng.uniform(-9, 9))}
-    return {wire.SUM_ORDER: ConfigRecord({**order, **(largest if rng.random() < 0.7 else reach)})}
+    """Ask the sum and the app how many images a client has, and how far its update reaches."""
+    order, config = (content.config_records[key] for key in (wire.SUM_ORDER, wire.CONFIG))
+    most = int(rng.integers(3, _MAX_IMAGES - 2))
+    largest, reach = {"max-weight": most + 0.0}, {"clip-range": float(10.0 ** rng.uniform(-9, 9))}
+    summed = ConfigRecord({**order, **(largest if rng.random() < 0.7 else reach)})
+    return {wire.SUM_ORDER: summed, wire.CONFIG: ConfigRecord({**config, "most": most})}
 
 
 def _weights(rng: np.random.Generator, _: Federation, content: RecordDict) -> Mapping[str, Any]:
@@ -108,9 +111,9 @@ def _bright(of: Federation, pixel: int) -> Weights:
     return crafted
 
 
-def _settings(rng: np.random.Generator, of: Federation, _: RecordDict) -> Mapping[str, Any]:
+def _settings(rng: np.random.Generator, _: Federation, content: RecordDict) -> Mapping[str, Any]:
     """Ask for a class, or for a step that may diverge."""
-    config: dict[str, Any] = {"server-round": 1, "lr": of.shape.lr}
+    config: Values = dict(content.config_records[wire.CONFIG])
     if rng.random() < 0.5:
         config["class"] = int(rng.integers(CLASSES))
     else:

@@ -12,9 +12,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
 
-from leakmeter.auditors import Audited, AuditedGrid, OneShotCanaries
+from leakmeter.auditors import Anytime, Audited, AuditedGrid, OneShotCanaries
+from leakmeter.auditors.callback import StopAbove
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook import remarks
+from leakmeter.auditors.hook import remarks, wire
+from leakmeter.auditors.hook.wrapper import Wrapper
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -175,6 +177,68 @@ def test_every_loop_gets_the_same_findings_to_the_last_bit(
     assert [one.text for one in run.limitations] == [one.text for one in expected.limitations]
 
 
+class HandsOn(Sorted):
+    """Has a loop that hands all arguments on to Flower's."""
+
+    def start(self, *args: Any, **more: Any) -> Result:
+        return super().start(*args, **more)
+
+
+class ByPlace(Sorted):
+    """Takes the grid and the model by their place alone."""
+
+    def start(  # type: ignore[override]
+        self, grid: Any, initial_arrays: ArrayRecord, /, num_rounds: int = 3
+    ) -> Result:
+        return super().start(grid, initial_arrays, num_rounds)
+
+
+@pytest.mark.parametrize("strategy", [HandsOn, ByPlace])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_loop_gets_its_arguments_as_they_were_given(
+    federation: Any, strategy: type[FedAvg], is_wrapped: bool
+) -> None:
+    fed, inner = federation(), strategy(**ALL)
+    run = audited(Wrapper(inner) if is_wrapped else inner)
+    run.start(fed.grid, fed.arrays(), ROUNDS)
+    assert run.failures == []
+    assert numbers(run.findings()) == numbers(by_start(federation()).findings())
+
+
+def test_a_wrapped_loop_gets_no_argument_that_it_does_not_have(federation: Any) -> None:
+    fed = federation()
+    run = audited(Wrapper(OwnArguments(**ALL)), num_rounds=ROUNDS)
+    run.start(fed.arrays(), fed.grid, epochs=ROUNDS)
+    assert numbers(run.findings()) == numbers(by_start(federation()).findings())
+
+
+def test_a_loop_that_pushes_twice_before_it_pulls_sees_none_of_our_records(
+    federation: Any,
+) -> None:
+    fed = federation()
+    with AuditedGrid(fed.grid, [canaries()], num_rounds=1, sends="models") as grid:
+        messages = messages_of(grid, 1, fed.arrays())
+        ids = [name for message in messages for name in grid.push_messages([message])]
+        replies = list(grid.pull_messages(ids))
+    assert len(replies) == len(messages)
+    assert not [key for reply in replies for key in reply.content if wire.is_ours(key)]
+
+
+def test_a_limit_ends_the_block_of_a_loop_without_an_error(federation: Any) -> None:
+    fed, played = federation(), 0
+    model = fed.arrays()
+    auditor = OneShotCanaries(seats=2, seed=4, confidence=Anytime(0.95))
+    audit = AuditedGrid(
+        fed.grid, [auditor], num_rounds=40, sends="models", callbacks=[StopAbove(0.01)]
+    )
+    with audit as grid:
+        for number in range(1, 41):
+            model = mean_of(grid.send_and_receive(messages_of(grid, number, model)))
+            played = number
+    assert 0 < played < 40
+    assert [one for one in audit.warnings if one.kind == "stopped-above"]
+
+
 def test_without_the_last_model_the_last_round_is_said_to_be_left_out(federation: Any) -> None:
     fed = federation()
     model = fed.arrays()
@@ -213,6 +277,18 @@ def test_a_start_without_a_length_is_said_to_be_unplanned(federation: Any) -> No
     run = audited(OwnArguments(**ALL))
     run.start(fed.arrays(), fed.grid, epochs=2)
     assert remarks.UNPLANNED in [one.text for one in run.limitations]
+
+
+def test_a_round_that_is_sent_in_parts_is_said_to_be(federation: Any) -> None:
+    fed = federation()
+    model = fed.arrays()
+    with AuditedGrid(fed.grid, [canaries()], num_rounds=4, sends="models") as grid:
+        for number in (1, 2):
+            messages = messages_of(grid, number, model)
+            come = [*grid.send_and_receive(messages[:3]), *grid.send_and_receive(messages[3:])]
+            model = mean_of(come)
+        grid.finish(model)
+    assert remarks.IN_PARTS in [one.text for one in grid.limitations]
 
 
 # The base of an update.

@@ -192,3 +192,14 @@ def test_bad_input_is_named() -> None:
         per_example_gradients(model, x * float("nan"), y, 1.0)
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
         per_example_gradients(model, x, y, 1.0, chunk=0)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "convolution", "in place"])
+def test_a_record_whose_gradient_is_not_finite_changes_nothing_for_the_others(kind: str) -> None:
+    model, (x, y) = made(kind), examples()
+    spoilt = x.clone()
+    spoilt[0] = float("inf")
+    clean, found = (per_example_gradients(model, one, y, 1.0, chunk=2) for one in (x, spoilt))
+    whole, matrix = (g.columns(0, g.dim) for g in (clean, found))
+    assert not matrix[0].any()
+    assert matrix[1:] == pytest.approx(whole[1:])

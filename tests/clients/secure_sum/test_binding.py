@@ -99,18 +99,27 @@ def test_run_round_threshold_settings_and_roster_are_bound_in() -> None:
     assert len({t.digest(told) for t in terms}) == len(terms)
 
 
-OWN = {
+OWN: dict[str, Any] = {
     wire.MASK: ConfigRecord(
         {"stage": "train", "round": 3, "number": 9, "peers": [1, 2], "boxes": b"yz"}
     ),
     wire.CANARY: Order(Canary(9, seed=2**100, norm=0.5), (1,), "differences").to_record(),
-    wire.TAP: wire.keep_record(3),
 }
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_what_each_client_is_told_by_itself_is_left_out(name: str) -> None:
     assert digest(content(**{name: OWN[name]})) == digest()
+
+
+def test_an_order_to_keep_an_update_is_bound_in() -> None:
+    """Where it fails, nothing is sent: a server could choose all clients but one."""
+    told: list[dict[str, Any]] = [
+        {},
+        {wire.TAP: wire.keep_record(3)},
+        {wire.TAP: wire.keep_record(4)},
+    ]
+    assert len({digest(content(**one)) for one in told}) == len(told)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -121,8 +130,8 @@ def test_whatever_else_has_the_name_of_a_clients_own_record_is_bound_in(name: st
         arrays(b=np.ones(3)),
         ConfigRecord({"lr": 0.0}),
         MetricRecord({"lr": 0.0}),
-        type(OWN[name])({**OWN[name], "lr": 0.0}),  # type: ignore[arg-type]
-        type(OWN[name])({**OWN[name], "lr": 1.0}),  # type: ignore[arg-type]
+        type(OWN[name])({**OWN[name], "lr": 0.0}),
+        type(OWN[name])({**OWN[name], "lr": 1.0}),
     ]
     made = {digest(), *(digest(content(**{name: record})) for record in strange)}
     assert len(made) == len(strange) + 1

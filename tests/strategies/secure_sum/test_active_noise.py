@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 
+from leakmeter.auditors import Audited, canary_mod
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
@@ -80,6 +81,18 @@ def test_without_signatures_nothing_is_said_of_an_active_server() -> None:
 def test_noise_of_each_clients_own_is_the_same_for_any_sum() -> None:
     found = run(Local(1.0)).findings()
     assert {f.threat_model.conduct for f in found} == {"curious"}
+
+
+def test_where_canaries_play_an_active_server_leaves_two_honest_shares_for_records() -> None:
+    strategy = filling.make()
+    outer = filling.masked(strategy, threshold=THRESHOLD, risks=RISKS)
+    audited = Audited(outer, [filling.Seats(seats=1)])
+    filling.run(audited, clients=filling.grid(mods=signing(NoiseMod(unit="record"), canary_mod)))
+    found = by_server(strategy.findings(), "replace")
+    assert found["active"].facts["fewest honest"] == 2
+    assert found["curious"].facts["fewest honest"] == CLIENTS - 1 - COLLUDERS
+    [hidden] = [f for f in outer.findings() if f.auditor == "secure-sum"]
+    assert hidden.value == 2
 
 
 def test_noise_for_records_is_priced_alike() -> None:
