@@ -52,7 +52,7 @@ _EPILOG = """\
 commands:
   run         train and audit; the default, so you can leave the word out
   audit       audit a Flower app as it is, without a changed line
-  check       run a Flower app with and without the audit and compare the replies
+  check       run a Flower app with and without the audit, and compare
   report      write a page about one run, or compare several
   gate        check a run against limits, with an exit code for pipelines
   reproduce   repeat a published table or figure
