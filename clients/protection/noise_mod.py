@@ -39,8 +39,7 @@ from leakmeter.auditors._types import NotFiniteError, Vector, require
 from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.mods import Call, OrderedMod, failure_note, with_answer
-from leakmeter.auditors.hook.surroundings import mods_around
+from leakmeter.auditors.hook.mods import Call, OrderedMod, failure_note, mods_around, with_answer
 from leakmeter.auditors.noise.distribution import Distribution
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.noise.integer import IntegerDistribution, RoundedNorms, Sampler

@@ -26,14 +26,17 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout, values
 from leakmeter.auditors.hook.mods import (
     Call,
+    ModList,
     OrderedMod,
     canary_mod,
     failure_note,
+    mods_around,
+    names_of,
     tap_mod,
+    unwrapped,
     with_answer,
 )
 from leakmeter.auditors.hook.seat import Order
-from leakmeter.auditors.hook.surroundings import ModList, mods_around, names_of, unwrapped
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import add_canary, canary_key, canary_vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.mods import canary_mod, tap_mod, with_answer
+from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
 from leakmeter.auditors.hook.seat import (
     FIELDS,
     Answer,
@@ -28,7 +28,6 @@ from leakmeter.auditors.hook.seat import (
     keyed,
     take_answer,
 )
-from leakmeter.auditors.hook.surroundings import ModList
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
