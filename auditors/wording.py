@@ -152,8 +152,8 @@ def quantity(name: str) -> str:
 
 
 # How the reader of an advice sets something: by lines of Python around a strategy, by options of
-# our command line, or by `--run-config` of `flwr run`.
-Spelling: TypeAlias = Literal["python", "flags", "run-config"]
+# our command line, by `--run-config` of `flwr run`, or by options of `leakmeter audit`.
+Spelling: TypeAlias = Literal["python", "flags", "run-config", "audit"]
 # Settings of our own app as lines of Python; what is not listed is the business of the project.
 _PYTHON: Final = {
     "canary-seats": "OneShotCanaries(seats=…)",
@@ -163,6 +163,8 @@ _PYTHON: Final = {
     "rounds": "num_rounds",
     "stop-above": "StopAbove",
 }
+# The same as options of `leakmeter audit`, whose app stays as it is.
+_AUDIT: Final = {"canary-seats": "--seats", "rounds": "--run-config"}
 # Settings are in braces; each becomes an aside such as " (--lr)", or nothing.
 _WARNINGS: Final[Mapping[WarningKind, str]] = {
     "clipped-coordinates": (
@@ -214,10 +216,11 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
 def setting(name: str, spelling: Spelling) -> str:
     """Return what the reader calls a setting of our own app; "" if it is no word of theirs.
 
-    >>> [setting("canary-seats", spelling) for spelling in ("python", "flags", "run-config")]
-    ['OneShotCanaries(seats=…)', '--canary-seats', 'canary-seats']
+    >>> [setting("canary-seats", one) for one in ("python", "flags", "run-config", "audit")]
+    ['OneShotCanaries(seats=…)', '--canary-seats', 'canary-seats', '--seats']
     """
-    return {"flags": f"--{name}", "run-config": name}.get(spelling, _PYTHON.get(name, ""))
+    ours = {"flags": f"--{name}", "run-config": name, "audit": _AUDIT.get(name, "")}
+    return ours.get(spelling, _PYTHON.get(name, ""))
 
 
 def aside(name: str, spelling: Spelling, now: str = "") -> str:

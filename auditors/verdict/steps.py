@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from leakmeter.auditors.finding import RunWarning, WarningKind
 from leakmeter.auditors.verdict.verdict import Row, Severity, Verdict
-from leakmeter.auditors.wording import CERTAIN, aside
+from leakmeter.auditors.wording import CERTAIN, Spelling, aside
 
 LEAKS: tuple[Severity, ...] = ("refuted", "rebuilt", "certain", "shown", "suspected")
 MAX_STEPS = 3
@@ -43,17 +43,20 @@ class Step:
     out: str = ""
 
 
-def steps(verdict: Verdict, cohorts: Sequence[int] = ()) -> list[Step]:
+def steps(
+    verdict: Verdict, cohorts: Sequence[int] = (), spelling: Spelling = "python"
+) -> list[Step]:
     """Return at most three steps, the most useful first.
 
     Args:
         verdict: On the run.
         cohorts: How many clients answered in each round, if that is known.
+        spelling: How the reader sets something.
     """
-    return list(dict.fromkeys(_steps(verdict, cohorts)))[:MAX_STEPS]
+    return list(dict.fromkeys(_steps(verdict, cohorts, spelling)))[:MAX_STEPS]
 
 
-def _steps(verdict: Verdict, cohorts: Sequence[int]) -> Iterator[Step]:
+def _steps(verdict: Verdict, cohorts: Sequence[int], spelling: Spelling) -> Iterator[Step]:
     kinds = {warning.kind: warning for warning in verdict.warnings}
     yield from failed_clients(kinds)
     if kinds.keys() & STEPPED:
@@ -62,14 +65,14 @@ def _steps(verdict: Verdict, cohorts: Sequence[int]) -> Iterator[Step]:
         return  # what else it shows is not that of a sound run
     few = kinds.get("few-canaries")
     if few is not None:
-        yield _more_canaries(few, cohorts)
+        yield _more_canaries(few, cohorts, spelling)
     leaks = [row for row in verdict.rows if row.severity in LEAKS]
     for row in leaks:
         yield _against(row)
     yield from fewer_releases(verdict.rows)
     if not leaks and few is None:
         ways = ("rounds", "canary-seats", "lrt-trials")
-        more = [f"{what}{aside(name, 'python')}" for what, name in zip(_SEEN, ways, strict=True)]
+        more = [f"{what}{aside(name, spelling)}" for what, name in zip(_SEEN, ways, strict=True)]
         yield Step(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
     if all(math.isinf(row.high) for row in verdict.rows):
         yield Step("Bound every such attacker: add noise and account for it (Noised).")
@@ -80,8 +83,8 @@ def failed_clients(kinds: Collection[WarningKind]) -> Iterator[Step]:
     yield from (Step(text) for kind, text in _FAILED.items() if kind in kinds)
 
 
-def _more_canaries(few: RunWarning, cohorts: Sequence[int]) -> Step:
-    """Return the advice with a line of Python, if the number of seats can be told."""
+def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) -> Step:
+    """Return the advice with what to write, if the number of seats can be told."""
     if not cohorts:
         return Step("Play more canaries, in more seats or rounds.")
     now = math.ceil(few.total / len(cohorts))
@@ -89,7 +92,8 @@ def _more_canaries(few: RunWarning, cohorts: Sequence[int]) -> Step:
     seats = min(now * max(2, math.ceil(_MANY_CANARIES / few.total)), most)
     rounds = math.ceil(_MANY_CANARIES / seats)
     longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
-    return Step(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
+    said = {"audit": f"--seats {seats}"}.get(spelling, f"OneShotCanaries(seats={seats})")
+    return Step(f"Play more canaries{longer}:", said)
 
 
 def _against(row: Row) -> Step:

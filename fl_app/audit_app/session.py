@@ -32,7 +32,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.fl_app.report.gate import gated
-from leakmeter.fl_app.report.read import read_run
+from leakmeter.fl_app.report.read import AUDIT_COMMAND, LAUNCH, read_run
 from leakmeter.fl_app.run.progress import Progress
 
 MODS: Final[tuple[Mod, ...]] = (canary_mod,)
@@ -75,7 +75,8 @@ class AppAudit:
     def about(self, callbacks: Sequence[Callback]) -> dict[str, Any]:
         """Return where the results go, and what the report says about how the run was made."""
         settings = {f"run-config.{name}": value for name, value in self.project.config.items()}
-        noted = {"app": self.project.name, "clients": self.clients, **settings}
+        about = {"app": self.project.name, "clients": self.clients}
+        noted = {LAUNCH: AUDIT_COMMAND, **about, **settings}
         return {"out": self.out, "config": noted, "callbacks": list(callbacks)}
 
 

@@ -32,6 +32,7 @@ _LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
 # own command line.
 REPLAY_OF, LAUNCH = "replay-of", "launch"
 FLOWER, DEPLOYMENT = "flwr run", "deployment"  # both take settings by --run-config
+AUDIT_COMMAND = "leakmeter audit"
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
 
@@ -132,7 +133,7 @@ class Run(Report):
     @property
     def settings(self) -> Mapping[str, Any]:
         """The settings of our own command line; none for a project whose words may mean else."""
-        return {} if self.spelling == "python" else self.config
+        return {} if self.spelling in ("python", "audit") else self.config
 
     @property
     def accuracy(self) -> float | None:
@@ -143,6 +144,8 @@ class Run(Report):
 
 def spelling_of(noted: Mapping[str, Any]) -> Spelling:
     """Return how whoever made a run sets something, by the settings that the run has noted."""
+    if noted.get(LAUNCH) == AUDIT_COMMAND:
+        return "audit"
     if not set(noted) >= _OURS:
         return "python"  # a project of its own, whose words may mean something else
     return "run-config" if LAUNCH in noted else "flags"

@@ -165,7 +165,7 @@ def _now(run: Run, name: str) -> str:
     """Return what the maker of a run calls a setting, in brackets, with its value if noted."""
     value = run.settings.get(name)
     if value is None:
-        return aside(name, "python") if run.spelling == "python" else ""
+        return aside(name, run.spelling) if run.spelling in ("python", "audit") else ""
     return aside(name, run.spelling, f"{value:g}" if isinstance(value, float) else str(value))
 
 

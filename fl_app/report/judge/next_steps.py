@@ -37,7 +37,7 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
         run = replace(run, folder=Path(run.folder.name))
     verdict = verdict_of(run)
     if not run.settings:
-        return general.steps(verdict, [one.num_clients for one in run.rounds])
+        return general.steps(verdict, [one.num_clients for one in run.rounds], run.spelling)
     # Two reasons may lead to one command: the first of them is enough.
     by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, verdict)))}
     found = list(reversed(by_deed.values()))[:MAX_STEPS]

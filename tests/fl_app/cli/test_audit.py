@@ -87,6 +87,7 @@ def test_an_untouched_app_gets_a_number_and_a_page(
     assert {path: path.read_bytes() for path in app.rglob("*") if path.is_file()} == before
     assert "canary_mod, innermost" in said
     assert "VERDICT" in said
+    assert "OneShotCanaries(" not in said  # advice that needs no changed line
     assert f"unchanged, SHA-256 {AppProject.read(app).digest()} before and after" in said
     assert not list(Path.cwd().iterdir())  # neither results nor the app's own files
 
