@@ -283,6 +283,20 @@ def test_sums_that_no_honest_cohort_has_are_named() -> None:
     assert "metric in weight units" in str(quantiser.implausible(better, 3))
 
 
+@pytest.mark.parametrize(("weight", "counts"), [(1.0, 2.0), (7.0, 7.0), (2.0**40, 2.0**31)])
+def test_a_weight_beyond_the_limits_counts_as_the_nearest_one(weight: float, counts: float) -> None:
+    quantiser = plain(max_weight=2.0**31)  # whose unit is 2
+    assert quantiser.nearest_weight(weight) == counts
+    rng = np.random.default_rng(0)
+    nearest = quantiser.nearest_weight(weight)
+    found = quantiser.decode(quantiser.encode(np.zeros(2), nearest, {}, rng))
+    assert (found.num_clients, found.blank) == (1, 0)
+    assert found.total_weight == pytest.approx(counts, abs=1.0)
+    if weight != counts:
+        with pytest.raises(ValueError, match="weight must be in"):
+            quantiser.encode(np.zeros(2), weight, {}, rng)
+
+
 def test_a_client_without_an_update_is_counted_and_changes_no_mean() -> None:
     quantiser = plain(max_weight=10.0, metrics={"loss": (0.0, 1.0)})
     rng = np.random.default_rng(0)
