@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.replay_log import replay as replay
     from leakmeter.auditors.rng import stream as stream
     from leakmeter.auditors.sampling.replay import ReplaySampler as ReplaySampler
+    from leakmeter.auditors.verdict.claim import Claim as Claim
     from leakmeter.auditors.verdict.gate import assert_private as assert_private
     from leakmeter.auditors.verdict.result import AuditResult as AuditResult
     from leakmeter.auditors.verdict.verdict import Verdict as Verdict

@@ -13,6 +13,7 @@ from leakmeter.auditors._types import Vector, Watch, require
 from leakmeter.auditors.canary import SEED_BITS
 from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
 if TYPE_CHECKING:
@@ -268,6 +269,7 @@ class Project:
         bent_by: Strategies in the chain whose optimiser scales every coordinate separately.
         selected_by: Strategies in the chain that drop or trim updates which differ from the rest.
         clipped_by: Strategies in the chain that clip the mean update.
+        claims: Privacy claims about the run, for auditors that may refute them.
     """
 
     dim: int
@@ -280,6 +282,7 @@ class Project:
     bent_by: tuple[str, ...] = ()
     selected_by: tuple[str, ...] = ()
     clipped_by: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
     @property
     def honest(self) -> int | None:
