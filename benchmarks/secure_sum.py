@@ -74,7 +74,8 @@ class Direct(InlineGrid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(next(self._ids))
             self.down += _size(message) if self._counts else 0
-            context = self._contexts[message.metadata.dst_node_id]
+            node = message.metadata.dst_node_id
+            self._contexts[node] = context = self._contexts[node]
             try:
                 reply = self._call(message, context)
             except Dropout as error:

@@ -11,9 +11,13 @@ import copy
 import math
 import threading
 import time
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +46,69 @@ Array = NDArray[np.floating]
 _MAX_UPDATES, _MAX_BYTES = 2048, 2**26
 # Updates that tell how long one of many takes, unless so many would take more than so many seconds.
 _FEW, _ENOUGH = 32, 0.5
+
+
+class Records(ABC):
+    """The records that clients train on, by number.
+
+    Attributes:
+        bytes_each: Memory that the records of one client take while it trains, beside the list.
+    """
+
+    bytes_each: int = 0
+
+    @abstractmethod
+    def among(self, parts: Sequence[Indices]) -> tuple[Tensor, Tensor, Sequence[Indices]]:
+        """Return inputs and labels that contain all parts, and where in them each part is."""
+
+
+@dataclass(frozen=True)
+class Listed(Records):
+    """Records that are in memory, all of them.
+
+    Attributes:
+        x: Inputs.
+        y: Labels.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"y must have one label per record ({len(self.x)}), got {len(self.y)}")
+
+    def among(self, parts: Sequence[Indices]) -> tuple[Tensor, Tensor, Sequence[Indices]]:
+        return self.x, self.y, parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Processes of one machine share numpy's arrays, and would each copy a tensor.
+        return _listed, (self.x.cpu().numpy(), self.y.cpu().numpy())
+
+
+def _listed(x: NDArray[Any], y: NDArray[Any]) -> Listed:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")  # and is never written
+        return Listed(torch.from_numpy(x), torch.from_numpy(y))
+
+
+@dataclass(frozen=True)
+class Generated(Records):
+    """Records that are made when clients train on them, and nowhere kept.
+
+    Attributes:
+        rows: Returns inputs and labels of records; a pure function of their numbers.
+        bytes_each: Memory that the records of one client take.
+    """
+
+    rows: Callable[[Indices], tuple[NDArray[Any], NDArray[np.int64]]]
+    bytes_each: int
+
+    def among(self, parts: Sequence[Indices]) -> tuple[Tensor, Tensor, Sequence[Indices]]:
+        x, y = self.rows(np.concatenate(parts))
+        ends = accumulate(map(len, parts))
+        places = [np.arange(end - len(own), end) for own, end in zip(parts, ends, strict=True)]
+        return torch.from_numpy(x), torch.from_numpy(y), places
 
 
 @dataclass(frozen=True)
@@ -97,7 +164,7 @@ class CohortSampler(UpdateSampler):
 
     Args:
         cohort: Trains clients; knows model and update rule.
-        data: Inputs and labels of all records.
+        data: Inputs and labels of all records, or what makes them.
         source: Which client has which records in a draw, and so which game is played.
         seed: The run's seed.
         clip_norm: Joint L2 norm that clients clip an update to before the sum; None if they do not.
@@ -113,7 +180,7 @@ class CohortSampler(UpdateSampler):
     def __init__(
         self,
         cohort: Cohort,
-        data: tuple[Tensor, Tensor],
+        data: tuple[Tensor, Tensor] | Records,
         source: Source,
         *,
         seed: int,
@@ -125,15 +192,13 @@ class CohortSampler(UpdateSampler):
         require("at least 1", is_optional=True, chunk=chunk)
         if clip_norm is not None:
             within("clip_norm", clip_norm, above=0.0)
-        x, y = data
-        if len(x) != len(y):
-            raise ValueError(f"y must have one label per record ({len(x)}), got {len(y)}")
-        self._cohort, self._x, self._y = cohort, x, y
+        self._cohort = cohort
+        self._data: Records | None = data if isinstance(data, Records) else Listed(*data)
         self._source, self._seed, self._clip_norm = source, seed, clip_norm
         self._weighted, self._holdings = weighted, holdings
         self._executor: Executor = in_process
         self._kept: tuple[str | int, ...] | None = None  # names the data, if not the call's stream
-        most = min(_MAX_BYTES // (4 * cohort.dim), _MAX_UPDATES)
+        most = min(_MAX_BYTES // max(4 * cohort.dim, self._data.bytes_each), _MAX_UPDATES)
         self._chunk = chunk or max(most, 1)
         self._scale = float(cohort.weights(source.usual()).mean()) if weighted else 1.0
 
@@ -283,17 +348,18 @@ class CohortSampler(UpdateSampler):
         return self._with(_source=self._source.without(client, self._holdings[client]))
 
     @property
-    def data(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of all records."""
-        return self._x, self._y
+    def data(self) -> Records:
+        """The records that it draws from."""
+        assert self._data is not None
+        return self._data
 
     def through(self, executor: Executor) -> CohortSampler:
         """Return the same sampler whose work the executor does; every number is the same."""
         return self._with(_executor=executor)
 
-    def on(self, x: Tensor, y: Tensor) -> CohortSampler:
+    def on(self, data: Records | None) -> CohortSampler:
         """Return the same sampler with its data elsewhere, in another process or nowhere."""
-        return self._with(_x=x, _y=y, _executor=in_process)
+        return self._with(_data=data, _executor=in_process)
 
     def _with(self, **changed: object) -> CohortSampler:
         other = copy.copy(self)
@@ -312,7 +378,8 @@ class CohortSampler(UpdateSampler):
         # Single updates never leave the cache where nothing is done to them but a projection.
         project = job.project if self._clip_norm is None else None
         along = None if project is None else torch.from_numpy(project)
-        updates = self._cohort.updates(job.model, self._x, self._y, records, rngs, along)
+        x, y, places = self.data.among(records)
+        updates = self._cohort.updates(job.model, x, y, places, rngs, along)
         _spares.generators = [*rngs, *spares]  # nobody draws from them any longer
         rows = updates.cpu().numpy()
         if self._clip_norm is not None:

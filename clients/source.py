@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, overload
 
 import numpy as np
 
@@ -64,6 +64,37 @@ _BEGINNING: Final[dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class EqualParts(Sequence[Indices]):
+    """Consecutive records, equally many for each client, listed when a client is asked for.
+
+    Attributes:
+        clients: How many clients there are.
+        size: Records of each.
+    """
+
+    clients: int
+    size: int
+
+    @overload
+    def __getitem__(self, client: int) -> Indices: ...
+    @overload
+    def __getitem__(self, client: slice) -> list[Indices]: ...
+    def __getitem__(self, client: int | slice) -> Indices | list[Indices]:
+        if isinstance(client, slice):
+            return [self[one] for one in range(self.clients)[client]]
+        first = range(self.clients)[client] * self.size  # raises as a list does
+        return np.arange(first, first + self.size)
+
+    def __len__(self) -> int:
+        return self.clients
+
+
+def typical(parts: Sequence[Indices]) -> Sequence[Indices]:
+    """Return parts whose sizes have the mean, median and extremes of all, as few as are known."""
+    return parts[:1] if isinstance(parts, EqualParts) else parts
+
+
 class Source(ABC):
     """Says which records each client trains on in a draw."""
 
@@ -77,7 +108,7 @@ class Source(ABC):
 
     @abstractmethod
     def usual(self) -> Sequence[Indices]:
-        """Return parts of the usual sizes, one a client; for the scale of weights."""
+        """Return parts of the usual sizes; for the scale of weights."""
 
     @abstractmethod
     def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
@@ -115,7 +146,7 @@ class Kept(Source):
         parts: The records of each client.
     """
 
-    parts: tuple[Indices, ...]
+    parts: Sequence[Indices]
     game: ClassVar[Game] = "rerun"
 
     @property
@@ -123,7 +154,7 @@ class Kept(Source):
         return len(self.parts)
 
     def usual(self) -> Sequence[Indices]:
-        return self.parts
+        return typical(self.parts)
 
     def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
         return [self.parts[client] for client in clients]
@@ -221,3 +252,31 @@ class Fresh(_Pool):
 
     def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
         return [self.draw(self.pool, self.shares, rng) for rng in own]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endless(Source):
+    """Each draw of a client is another client of an endless population: none is drawn twice.
+
+    Attributes:
+        num_clients: Clients of the run.
+        size: Records of each.
+        draw: Returns the records of another client; a pure function of its generator.
+        holds_out: Whether the game is the one in which others never hold the records of the client
+            under attack. They do not in either.
+    """
+
+    num_clients: int
+    size: int
+    draw: Callable[[np.random.Generator], Indices]
+    holds_out: bool = False
+
+    @property
+    def game(self) -> Game:
+        return "independent-held-out" if self.holds_out else "independent"
+
+    def usual(self) -> Sequence[Indices]:
+        return [np.arange(self.size)]
+
+    def records(self, clients: Sequence[int], deals: Shared, own: Rngs) -> list[Indices]:
+        return [self.draw(rng) for rng in own]

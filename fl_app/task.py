@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from leakmeter.auditors._types import Indices
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import shaped
 from leakmeter.auditors.rng import derive, stream
-from leakmeter.clients.layers import dense_layers
+from leakmeter.clients.layers import is_classified, layers_of
 from leakmeter.clients.node import packed
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
+from leakmeter.clients.sampler import Generated, Listed, Records
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import unknown_name
@@ -40,6 +42,8 @@ from leakmeter.strategies.grid import Delivery, current_delivery
 
 # Bytes of models that train together, and of a batch of their inputs: as many stay in the cache.
 _CACHE = 2**22
+# Bytes that a number of a generated record takes at most, with copies on its way to a client.
+_GENERATING = 16
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,22 @@ class Task:
     """Data, partition and model of a run; the same in the server and in every client."""
 
     dataset: Dataset
-    parts: tuple[Tensor, ...]
+    parts: Sequence[Indices]
     initial: nn.Module
 
-    @property
+    @cached_property
     def sizes(self) -> Sizes:
         """Smallest, median and largest number of records at a client."""
-        return sizes(tuple(part.numpy() for part in self.parts))
+        return sizes(self.parts)
+
+    @cached_property
+    def records(self) -> Records:
+        """All training records as tensors."""
+        data = self.dataset
+        if data.population is None:
+            return Listed(torch.from_numpy(data.train_x), torch.from_numpy(data.train_y))
+        numbers = math.prod(data.input_shape) * data.population.size
+        return Generated(data.rows, bytes_each=_GENERATING * numbers)
 
     @property
     def dim(self) -> int:
@@ -62,8 +75,7 @@ class Task:
 
     def examples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return one client's inputs and labels."""
-        part = self.parts[client].numpy()
-        x, y = self.dataset.train_x[part], self.dataset.train_y[part]
+        x, y = self.dataset.rows(self.parts[client])
         return torch.from_numpy(x), torch.from_numpy(y)
 
     def new_model(self) -> nn.Module:
@@ -98,7 +110,7 @@ def load_task(config: Config | TaskConfig) -> Task:
 def _load(config: TaskConfig) -> Task:
     dataset, parts = dealt(config)
     initial = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
-    return Task(dataset, tuple(torch.from_numpy(part) for part in parts), initial)
+    return Task(dataset, parts, initial)
 
 
 def build_model(name: str, input_shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
@@ -241,17 +253,16 @@ class _Local:
 
     def together(self, find: Callable[[int], Mapping[str, int]]) -> dict[str, _Done]:
         """Train clients that are found, at most so many, and return what each answers, if any."""
-        data = self.task.dataset
-        x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
-        rule, layers = self.rule, dense_layers(self.net, x, y)
+        task, rule, layers = self.task, self.rule, layers_of(self.net)
         if not isinstance(rule, LocalSteps) or layers is None:
             return {}
-        examples = max(len(own) for own in self.task.parts)
-        batch = rule.width(examples) * layers[0].fan_in
-        group = find(min(_CACHE // (4 * self.task.dim), max(_CACHE // (4 * batch), 2)))
+        batch = rule.width(task.sizes.largest) * layers[0].fan_in
+        group = find(min(_CACHE // (4 * task.dim), max(_CACHE // (4 * batch), 2)))
         if len(group) < 2:
             return {}
-        records = [self.task.parts[client].numpy() for client in group.values()]
+        x, y, records = task.records.among([task.parts[client] for client in group.values()])
+        if not is_classified(self.net, x, y, layers[-1].fan_out):
+            return {}
         rngs = [self.job.rng(self.seed, client) for client in group.values()]
         stacks, told = rule.train_together(layers, self.net, x, y, records, rngs)
         named = dict(zip(self.net.state_dict(), (stack.numpy() for stack in stacks), strict=True))

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,19 +17,22 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import require
+from leakmeter.auditors._types import Indices, require
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.node import identity_of
 from leakmeter.strategies.flower import evaluated, left_out, shapes, trained
-from leakmeter.strategies.grid import PartialGrid
+from leakmeter.strategies.grid import Numbering, PartialGrid, numbering_of
 
 _log = logging.getLogger("flwr")
 
 # Nodes register before their workers start, which may take minutes on a busy machine.
 _ANSWER = 10
+# From this many clients on a Poisson round draws its size first. Below, every client has a coin of
+# its own, as in all earlier releases.
+_MANY = 2**16
 
 
 class Participation(Protocol):
@@ -67,8 +71,7 @@ class FixedSize(_Sized):
 
     def cohort(self, seed: int, server_round: int, num_clients: int) -> list[int]:
         self.check(num_clients)
-        rng = stream(seed, "cohort", server_round)
-        return sorted(rng.choice(num_clients, self.size, replace=False).tolist())
+        return _some(num_clients, self.size, stream(seed, "cohort", server_round))
 
     def sampling(self, num_clients: int) -> dict[str, Any]:
         return {"sampling": "fixed", "cohort": self.size, "population": num_clients}
@@ -87,8 +90,10 @@ class Poisson(Participation):
         """Any number of clients will do."""
 
     def cohort(self, seed: int, server_round: int, num_clients: int) -> list[int]:
-        coins = stream(seed, "cohort", server_round).random(num_clients)
-        return list(map(int, np.flatnonzero(coins < self.rate)))
+        rng = stream(seed, "cohort", server_round)
+        if num_clients >= _MANY:  # given their number, the clients are a uniform choice
+            return _some(num_clients, int(rng.binomial(num_clients, self.rate)), rng)
+        return list(map(int, np.flatnonzero(rng.random(num_clients) < self.rate)))
 
     def sampling(self, num_clients: int) -> dict[str, Any]:
         return {"sampling": "poisson", "rate": self.rate, "population": num_clients}
@@ -122,7 +127,7 @@ class ShuffledEpochs(_Sized):
         if most is not None and server_round > most:
             raise ValueError(f"rounds must be at most {most} for this pattern, got {server_round}")
         epoch, turn = divmod(server_round - 1, num_clients // self.size)
-        order = stream(seed, "cohort", "epoch", epoch).permutation(num_clients)
+        order = _order(seed, epoch, num_clients)
         return sorted(order[turn * self.size : (turn + 1) * self.size].tolist())
 
     def sampling(self, num_clients: int) -> dict[str, Any]:
@@ -135,12 +140,24 @@ def EachOnce(size: int) -> ShuffledEpochs:  # noqa: N802 - reads like the other 
     return ShuffledEpochs(size, epochs=1)
 
 
+def _some(num_clients: int, size: int, rng: np.random.Generator) -> list[int]:
+    """Return a uniform choice without replacement, in increasing order, in time O(size)."""
+    # numpy lists all clients only if it takes a fiftieth of them.
+    return sorted(rng.choice(num_clients, size, replace=False).tolist())
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, num_clients: int) -> Indices:
+    """Return the order of all clients in an epoch, drawn once for all of its rounds."""
+    return stream(seed, "cohort", "epoch", epoch).permutation(num_clients)
+
+
 class Chosen(Wrapper):
     """Picks the cohort of each round and keeps messages and replies in the order of clients.
 
     Flower gives nodes random ids, starts before all of them have registered and samples with a
-    global generator. `Chosen` waits for all nodes, asks each once which client it is, and shows the
-    inner strategy only the nodes of the round.
+    global generator. `Chosen` waits for all nodes, asks each once which client it is, unless the
+    grid knows, and shows the inner strategy only the nodes of the round.
 
     Args:
         strategy: Uses all nodes it is shown; its own fraction must be 1.
@@ -179,15 +196,14 @@ class Chosen(Wrapper):
         self._seed = seed
         self._patience = patience
         self._needs_answers = needs_answers
-        self._node_of: dict[int, int] = {}
-        self._client_of: dict[int, int] = {}
+        self._numbering = Numbering({}, {})
         self.num_chosen = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     @property
     def client_of(self) -> Mapping[int, int]:
         """Node id to client index."""
-        return self._client_of
+        return self._numbering.client_of
 
     @property
     def pattern(self) -> Mapping[str, Any]:
@@ -202,19 +218,19 @@ class Chosen(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the inner strategy's messages for the cohort, ordered by client."""
-        if not self._node_of:
-            self._identify(grid)
+        if not self.client_of:
+            self._numbering = self._known(grid) or self._asked(grid)
         cohort = self.cohort(server_round)
         self.num_chosen, self._shapes = len(cohort), shapes(arrays)
         self.unused = frozenset()
         self._check_enough(max(len(cohort), 1))
         # A Poisson round may be empty. Flower would wait for nodes, and its momentum strategies
         # need to see the model: they configure a round of one client, which is not sent.
-        shown = PartialGrid(grid, (self._node_of[c] for c in cohort or [0]))
+        shown = PartialGrid(grid, (self._numbering.node_of[c] for c in cohort or [0]))
         messages = list(self._inner_configure_train(server_round, arrays, config, shown))
         if not cohort:
             return []
-        return sorted(messages, key=lambda m: self._client_of[m.metadata.dst_node_id])
+        return sorted(messages, key=lambda m: self.client_of[m.metadata.dst_node_id])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -237,9 +253,9 @@ class Chosen(Wrapper):
 
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
         """Return the replies in the order of clients; one that was delivered twice counts once."""
-        last = len(self._client_of)  # errors that come from the SuperLink
+        last = len(self.client_of)  # errors that come from the SuperLink
         once = wire.distinct(replies)
-        return sorted(once, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
+        return sorted(once, key=lambda m: self.client_of.get(m.metadata.src_node_id, last))
 
     def _check_enough(self, size: int) -> None:
         """Raise if Flower would wait forever for more nodes than it is shown."""
@@ -250,8 +266,13 @@ class Chosen(Wrapper):
                         f"{name} must be at most {size}, the clients of a round, got {needed}"
                     )
 
-    def _identify(self, grid: Grid) -> None:
-        """Wait for all nodes and learn which client each of them is."""
+    def _known(self, grid: Grid) -> Numbering | None:
+        """Return which client each node is, where the grid says it and has enough of them."""
+        found = numbering_of(grid)
+        return found if found and len(found.client_of) >= self._num_clients else None
+
+    def _asked(self, grid: Grid) -> Numbering:
+        """Wait for all nodes and ask which client each of them is."""
         deadline = time.monotonic() + self._patience
         while len(nodes := list(grid.get_node_ids())) < self._num_clients:
             if time.monotonic() > deadline:
@@ -284,5 +305,4 @@ class Chosen(Wrapper):
                 self._num_clients - 1,
             )
             told = {node: i for i, node in enumerate(sorted(nodes))}
-        self._client_of = told
-        self._node_of = {client: node for node, client in told.items()}
+        return Numbering.of(told)

@@ -1,6 +1,7 @@
 """Grids around Flower's: one shows only some nodes, one retries, one can be stopped.
 
-Also what a grid in this process delivers in one go, so that an app can train clients together.
+Also which client each node is, where a grid knows it by itself, and what a grid in this process
+delivers in one go, so that an app can train clients together.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -33,6 +34,61 @@ _IMPORT_FAILED = ("ModuleNotFoundError", "ImportError", "No module named")
 
 class UnusableNodeError(RuntimeError):
     """A machine cannot import the client app or find its data, so its clients would be missing."""
+
+
+class _Shifted(Mapping[int, int]):
+    """Maps each number of a range to itself plus a constant; takes no room, however many."""
+
+    def __init__(self, numbers: range, by: int) -> None:
+        self._numbers, self._by = numbers, by
+
+    def __getitem__(self, number: int) -> int:
+        if number not in self._numbers:
+            raise KeyError(number)
+        return number + self._by
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Which client each node is.
+
+    Attributes:
+        client_of: Node id to client index.
+        node_of: Client index to node id.
+    """
+
+    client_of: Mapping[int, int]
+    node_of: Mapping[int, int]
+
+    @classmethod
+    def of(cls, client_of: Mapping[int, int]) -> Numbering:
+        """Return the numbering of nodes that have said which client they are."""
+        return cls(client_of, {client: node for node, client in client_of.items()})
+
+    @classmethod
+    def in_order(cls, nodes: int) -> Numbering:
+        """Return the numbering in which nodes 1, 2, … are clients 0, 1, …"""
+        return cls(_Shifted(range(1, nodes + 1), -1), _Shifted(range(nodes), 1))
+
+
+class NumberedGrid(Grid):
+    """A grid that may know by itself which client each node is, so that nobody has to ask."""
+
+    @property
+    def numbering(self) -> Numbering | None:
+        """Which client each node is; None if the nodes must be asked."""
+        return None
+
+
+def numbering_of(grid: Grid) -> Numbering | None:
+    """Return which client each node of a grid is, if the grid knows it."""
+    return grid.numbering if isinstance(grid, NumberedGrid) else None
 
 
 @dataclass(frozen=True)
@@ -105,7 +161,7 @@ class InterruptibleGrid(GridWrapper):
                 raise SystemExit("interrupted")  # no Exception, which strategies might handle
 
 
-class PatientGrid(GridWrapper):
+class PatientGrid(GridWrapper, NumberedGrid):
     """Sends a message again if it failed for a reason outside the client app.
 
     A worker that dies loses its message. The client's state is then unchanged, so the second try
@@ -121,6 +177,11 @@ class PatientGrid(GridWrapper):
     def __init__(self, grid: Grid, *, is_simulated: bool = True) -> None:
         super().__init__(grid)
         self._is_simulated = is_simulated
+
+    @property
+    def numbering(self) -> Numbering | None:
+        """Which client each node is, if the grid inside knows it."""
+        return numbering_of(self.grid)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -45,9 +45,7 @@ def run_here(folder: Path, run_id: int = 1, **changes: Any) -> Any:
 
     config = settings(folder)["config"] | changes
     with loaded(folder) as apps:
-        grid = InlineGrid(apps["clientapp"], config["min-nodes"])
-        for context in grid._contexts.values():
-            context.run_config.update(config)
+        grid = InlineGrid(apps["clientapp"], config["min-nodes"], config)
         about = {"node_id": 0, "node_config": {}, "state": RecordDict(), "run_config": config}
         apps["serverapp"](grid, Context(run_id=run_id, **about))
     return grid

@@ -161,8 +161,13 @@ class Cohort:
             stand_in = int(rng.choice(others))
             return cls(tuple(c for c in others if c != stand_in), stand_in, rate)
         # In transcripts without the target a client that was absent takes its seat.
-        absent = sorted(set(range(hidden.clients)) - set(honest)) if hidden else []
-        return cls(others, int(rng.choice(absent)), rate) if absent else cls(others)
+        absent = hidden.clients - len(honest) if hidden else 0
+        if not absent:
+            return cls(others)
+        stand_in = int(rng.choice(absent))  # its place among the absent, who need no list
+        for present in sorted(honest):
+            stand_in += present <= stand_in
+        return cls(others, stand_in, rate)
 
     def has_target(self, stream: Stream, draws: int) -> NDArray[np.bool_]:
         """Return in which transcripts the target takes part, (draws,)."""

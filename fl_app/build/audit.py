@@ -10,8 +10,6 @@ from functools import cache, cached_property, partial
 from typing import Any, Literal, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, RoundView
@@ -24,7 +22,7 @@ from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.sampler import CohortSampler
-from leakmeter.clients.source import Dealt, Fresh, Kept, Source
+from leakmeter.clients.source import Dealt, Endless, Fresh, Kept, Source
 from leakmeter.clients.update import LocalSteps, UpdateRule
 from leakmeter.fl_app.build.records import SimulatedRecords
 from leakmeter.fl_app.build.strategy import participation
@@ -123,7 +121,7 @@ class AuditRun:
 
     @cached_property
     def _ray(self) -> RayExecutor:
-        return RayExecutor(_data(self.task))  # the data are the same in all rounds and travel once
+        return RayExecutor(self.task.records)  # the data are the same in all rounds and travel once
 
     def other_initial(self, index: int) -> Vector:
         """Return an initial model as the run draws its own, from another seed, as a vector."""
@@ -135,8 +133,9 @@ class AuditRun:
     def entropy_of(self, client: int) -> UpdateEntropy | None:
         """Return the entropy of a client's update; None where more is random than whole records.
 
-        The audit draws records and batches. Clients that add noise draw that too, and with the
-        partition dirichlet-labels the number of records is itself random. With the partition
+        The audit draws records and batches. Clients that add noise draw that too, those that are
+        generated draw every number of a record, and with the partition dirichlet-labels the number
+        of records is itself random. With the partition
         dirichlet a client has a fixed number of records: no distribution of them has more entropy
         than a uniform choice, so the same limit holds.
         """
@@ -148,7 +147,7 @@ class AuditRun:
         own = len(parts[client])
         if config.game == "rerun":  # the records are known
             return update_entropy(own, own, rule.batch_sizes(own), epochs=rule.passes)
-        if config.partition not in ("iid", "dirichlet"):
+        if config.partition not in ("iid", "dirichlet") or config.generates_clients:
             return None
         records = sum(len(part) for part in parts)
         if config.game != "partition":  # every client draws an equal share
@@ -208,29 +207,31 @@ def sampler_for(
     """
     return CohortSampler(
         Cohort(task.new_model(), rule, threads=threads),
-        _data(task),
+        task.records,
         _source(task, config, game),
         seed=config.seed,
-        holdings=[part.numpy() for part in task.parts],
+        holdings=task.parts,
         **options,
     )
 
 
-def _data(task: Task) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels of all training records."""
-    return torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
-
-
 def _source(task: Task, config: TaskConfig, game: Game) -> Source:
     if game == "rerun":
-        return Kept(tuple(part.numpy() for part in task.parts))
+        return Kept(task.parts)
     if config.partition == "natural":
         schemes = "iid, dirichlet or dirichlet-labels"
         allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
         raise out_of_range("--partition", allowed, config.partition)
+    holds_out = game == "independent-held-out"
+    if (population := task.dataset.population) is not None:
+        return Endless(
+            num_clients=config.clients,
+            size=population.size,
+            draw=population.another,
+            holds_out=holds_out,
+        )
     scheme = Scheme(task.dataset.train_y, config.partition, config.dirichlet)
     pool = np.arange(len(task.dataset.train_y))
     if game == "partition":
         return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
-    holds_out = game == "independent-held-out"
     return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw, holds_out=holds_out)

@@ -27,6 +27,7 @@ from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFilling
+from leakmeter.clients.source import typical
 from leakmeter.clients.update import LocalSteps, fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
@@ -66,7 +67,8 @@ class SimulatedRecords:
         rule = update_rule(self.config)
         if isinstance(rule, GaussianSampling):
             return float(rule.steps)
-        each = [rule.passes * len(rule.batch_sizes(len(part))) for part in self.task.parts]
+        parts = typical(self.task.parts)
+        each = [rule.passes * len(rule.batch_sizes(len(part))) for part in parts]
         return float(np.mean(each))
 
     def trained(self, view: RoundView) -> Indices:
@@ -79,7 +81,7 @@ class SimulatedRecords:
 
     def _of_client(self, server_round: int, client: int) -> Indices:
         """Return what a client trains on: one batch with FedSGD, else all of its records."""
-        part = self.task.parts[client].numpy()
+        part = self.task.parts[client]
         rule = update_rule(self.config)
         if not isinstance(rule, LocalSteps):
             return part
@@ -283,10 +285,11 @@ def _filled_to(rule: GaussianSampling) -> float:
 
 def _examples(task: Task, seed: int, client: int) -> tuple[Tensor, Tensor]:
     """Return the client's own records, then candidates of others."""
-    own = task.parts[client].numpy()
-    pool = np.setdiff1d(np.arange(len(task.dataset.train_y)), own)
-    rng = stream(seed, "record-candidates", client)
+    own, rng = task.parts[client], stream(seed, "record-candidates", client)
+    if (population := task.dataset.population) is not None:
+        pool = np.concatenate([population.another(rng) for _ in range(_CANDIDATES)])
+    else:
+        pool = np.setdiff1d(np.arange(task.dataset.num_train), own)
     chosen = rng.choice(pool, min(_CANDIDATES, len(pool)), replace=False)
-    rows = np.concatenate([own, chosen])
-    x, y = task.dataset.train_x[rows], task.dataset.train_y[rows]
+    x, y = task.dataset.rows(np.concatenate([own, chosen]))
     return torch.from_numpy(x), torch.from_numpy(y)

@@ -34,6 +34,8 @@ CALIBRATED = "calibrated.toml"
 
 _SIZES = ("clients", "sample", "canary-seats", "rounds")
 SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
+# Records of a client with the default settings, which 6,000 for 60 clients give.
+_PER_CLIENT = 100
 _ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
 
@@ -338,6 +340,9 @@ def _check_audits(config: Settings) -> None:
     if config.partition == "natural" and config.game != "rerun" and any(o.resamples for o in named):
         allowed = "auto or rerun with --partition natural, where each person's records are fixed"
         raise config.refused("lrt_game", allowed, "Try --lrt-game rerun")
+    if config.generates_clients and config.game == "partition" and any(o.resamples for o in named):
+        allowed = "another with --synthetic-per-client, whose records are never partitioned"
+        raise config.refused("lrt_game", allowed, "Try --lrt-game independent")
     if config.stop_above and config.bounds != "anytime":
         allowed = "0 without --bounds anytime: only its bounds hold at every round"
         raise config.refused("stop_above", allowed, "Add --bounds anytime")
@@ -379,6 +384,9 @@ def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
     sample, seats = now["sample"], now["canary-seats"] if "one-shot" in names else 0
     if "mine" in names and "mine-draws" not in values and 1 < sample < 20 / usual["mine-draws"]:
         changed["mine-draws"] = -(-20 // sample)  # for 20 pairs of an update and a sum
+    is_short = now["dataset"] == "synthetic" and now["clients"] > usual["synthetic-examples"]
+    if is_short and "synthetic-examples" not in values:
+        changed["synthetic-per-client"] = _PER_CLIENT
     if now["participation"] == "once" and "rounds" not in values and sample + seats > 0:
         changed["rounds"] = min(max(now["clients"] // (sample + seats), 1), now["rounds"])
     return {k: v for k, v in changed.items() if k not in values and v != usual[k]}

@@ -63,7 +63,18 @@ class TaskSettings:
         1.0, "concentration of the dirichlet partitions; smaller = more skewed labels", above=0
     )
     synthetic_examples: int = _task(
-        6000, "training records of --dataset synthetic", low=1, most=10**7
+        6000,
+        "training records of --dataset synthetic that the clients share; a quarter as many for "
+        "testing",
+        low=1,
+        most=10**7,
+    )
+    synthetic_per_client: int = _task(
+        0,
+        "records of each client of --dataset synthetic, generated from seed and client when it "
+        "trains, so that a million clients take no room; 0 = partition --synthetic-examples",
+        low=0,
+        most=10**6,
     )
     synthetic_features: int = _task(20, "features of --dataset synthetic", low=1, most=10**6)
     synthetic_classes: int = _task(10, "classes of --dataset synthetic", low=2, most=10**5)
@@ -321,6 +332,11 @@ class Settings(  # fields come in reverse order
     def task(self) -> TaskConfig:
         """The settings that determine data, partition and model."""
         return TaskConfig(**{spec.name: getattr(self, spec.name) for spec in fields(TaskConfig)})
+
+    @property
+    def generates_clients(self) -> bool:
+        """Whether clients generate their records, which nobody lists."""
+        return self.dataset == "synthetic" and self.synthetic_per_client > 0
 
     @property
     def auditor_names(self) -> tuple[str, ...]:

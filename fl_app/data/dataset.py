@@ -23,6 +23,7 @@ from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.config.tables import DATASETS
 from leakmeter.fl_app.data.partition import Scheme
+from leakmeter.fl_app.data.population import Population
 
 FOLDER_VARIABLE = "LEAKMETER_DATA"
 
@@ -38,13 +39,14 @@ class Dataset:
 
     Attributes:
         name: The name it was loaded by.
-        train_x: Training records, (n, *input_shape).
+        train_x: Training records, (n, *input_shape); none if a population generates them.
         train_y: Their classes, (n,), from 0 to num_classes - 1.
         test_x: Test records, (m, *input_shape).
         test_y: Their classes, (m,).
         num_classes: Number of classes.
         users: The person behind each training record, (n,), if the data set has it.
         users_lack: Why `users` is None and what to do about it, if anything.
+        population: Generates the training records of each client; None if they are listed.
     """
 
     name: str
@@ -55,12 +57,11 @@ class Dataset:
     num_classes: int
     users: NDArray[np.int64] | None = None
     users_lack: str = "it does not say who each record is from"
+    population: Population | None = None
 
     def __post_init__(self) -> None:
-        for part, x, y in (
-            ("training", self.train_x, self.train_y),
-            ("test", self.test_x, self.test_y),
-        ):
+        listed = [("training", self.train_x, self.train_y)] if self.population is None else []
+        for part, x, y in (*listed, ("test", self.test_x, self.test_y)):
             if not 0 < len(x) == len(y):
                 raise ConfigError(
                     f"{self.name}: the {part} set must have as many labels as records, and at "
@@ -82,7 +83,15 @@ class Dataset:
     @property
     def num_train(self) -> int:
         """Number of training records."""
+        if self.population is not None:
+            return self.population.clients * self.population.size
         return len(self.train_x)
+
+    def rows(self, records: Indices) -> tuple[Floats, Labels]:
+        """Return training records by their numbers, with their classes."""
+        if self.population is not None:
+            return self.population.rows(records)
+        return self.train_x[records], self.train_y[records]
 
     def known_users(self) -> NDArray[np.int64]:
         """Return the person behind each training record; raise if the data set lacks them."""
@@ -208,13 +217,15 @@ def dataset_of(task: TaskConfig) -> Dataset:
 
 
 @lru_cache(maxsize=4)
-def dealt(task: TaskConfig) -> tuple[Dataset, tuple[Indices, ...]]:
+def dealt(task: TaskConfig) -> tuple[Dataset, Sequence[Indices]]:
     """Return the data set and each client's records in it, loaded once per process.
 
     Raises:
         ConfigError: Files are missing or wrong, or there are too few records for the clients.
     """
     dataset = dataset_of(task)
+    if dataset.population is not None:
+        return dataset, dataset.population.parts
     scheme = Scheme(dataset.train_y, task.partition, task.dirichlet)
     users = dataset.known_users() if task.partition == "natural" else None
     return dataset, scheme.partition(task.clients, task.seed, users)

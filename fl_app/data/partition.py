@@ -18,7 +18,7 @@ client the records of one person; persons for whom there is no client are left o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.rng import stream
+from leakmeter.clients.source import typical
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.tables import PARTITIONS
 
@@ -131,7 +132,7 @@ class Scheme:
 
         if self.name == "dirichlet":
             left = np.bincount(inside, minlength=int(self.labels.max()) + 1)
-            counts = _hand(round(len(pool) / clients), left, self._weights(), rng)
+            counts = label_counts(round(len(pool) / clients), left, self._weights(), rng)
             given = np.flatnonzero(counts).tolist()
             return np.concatenate([some(label, counts[label]) for label in given])
         if clients == 1:  # Beta(ω, 0) is the point 1
@@ -167,7 +168,7 @@ class Scheme:
         starts = np.cumsum(left) - left
         parts: list[Indices] = [stacks[:0]] * len(held)
         for client in rng.permutation(len(held)):
-            counts = _hand(held[client], left, weights, rng)
+            counts = label_counts(held[client], left, weights, rng)
             taken = [stacks[starts[k] : starts[k] + counts[k]] for k in np.flatnonzero(counts)]
             parts[client] = np.concatenate(taken)
             starts, left = starts + counts, left - counts
@@ -235,7 +236,7 @@ def _by_user(
     return tuple(parts[user] for user in np.sort(drawn))
 
 
-def _hand(
+def label_counts(
     size: int, left: Indices, weights: NDArray[np.float64], rng: np.random.Generator
 ) -> Indices:
     """Return how many records of each label a client takes, (labels,), `size` in all.
@@ -281,7 +282,7 @@ class Sizes:
         return f"{self.smallest} to {self.largest} records each, median {self.median:g}"
 
 
-def sizes(parts: tuple[Indices, ...]) -> Sizes:
+def sizes(parts: Sequence[Indices]) -> Sizes:
     """Return the smallest, median and largest client of a partition."""
-    counts = [len(part) for part in parts]
+    counts = [len(part) for part in typical(parts)]
     return Sizes(min(counts), float(np.median(counts)), max(counts))

@@ -2,7 +2,8 @@
 
 1. ADULT: Becker and Kohavi (1996), UCI Machine Learning Repository. We keep the complete rows, as
    the 104-feature encoding in the literature does.
-2. Synthetic: balanced classes, each a unit Gaussian around its own random centre.
+2. Synthetic: balanced classes, each a unit Gaussian around its own random centre; one list of
+   records for all clients, or records that each client generates.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.dataset import Dataset, Floats, Labels, Request, content, locate
+from leakmeter.fl_app.data.partition import MAX_CONCENTRATION
+from leakmeter.fl_app.data.population import Population
 
 _NUMERIC = (0, 2, 4, 10, 11, 12)  # age, fnlwgt, education-num, gain, loss, hours
 _CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)
@@ -61,7 +65,10 @@ def _rows(path: Path, num_rows: int, num_positive: int) -> tuple[NDArray[np.str_
 
 
 def load_synthetic(request: Request) -> Dataset:
-    """Return as many training records as asked for, and a quarter as many for testing."""
+    """Return as many training records as asked for, and a quarter as many for testing.
+
+    With `synthetic_per_client` each client generates its own training records.
+    """
     task = request.task
     classes, features, examples = (
         task.synthetic_classes,
@@ -84,6 +91,21 @@ def load_synthetic(request: Request) -> Dataset:
         y = rng.permutation(np.arange(count, dtype=np.int64) % classes)
         return (centres[y] + rng.normal(size=(count, features))).astype(np.float32), y
 
-    train = draw("train", examples)
     test = draw("test", max(classes, examples // 4))
-    return Dataset("synthetic", *train, *test, num_classes=classes)
+    if not task.synthetic_per_client:
+        return Dataset("synthetic", *draw("train", examples), *test, num_classes=classes)
+    none = np.zeros((0, features), np.float32), np.zeros(0, np.int64)
+    population = _population(task, centres.astype(np.float32))
+    return Dataset("synthetic", *none, *test, num_classes=classes, population=population)
+
+
+def _population(task: TaskConfig, centres: Floats) -> Population:
+    """Return clients that generate their own records, with labels as the partition says."""
+    if task.partition not in ("iid", "dirichlet"):
+        allowed = "iid or dirichlet with --synthetic-per-client: each client draws its own labels"
+        raise out_of_range("--partition", allowed, task.partition, fix="Try --partition dirichlet")
+    concentration = None if task.partition == "iid" else task.dirichlet
+    if concentration is not None and not 0 < concentration <= MAX_CONCENTRATION:
+        raise out_of_range("--dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
+    size = task.synthetic_per_client
+    return Population(task.seed, task.clients, size, centres, concentration)

@@ -6,7 +6,6 @@ import importlib.util
 import logging
 import os
 import shutil
-import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
-from torch import Tensor
 
-from leakmeter.clients.sampler import Array, CohortSampler, Job, Piece
+from leakmeter.clients.sampler import Array, CohortSampler, Job, Piece, Records
 from leakmeter.fl_app.config.errors import RayError
 
 _ROOMS = ("auditors", "clients", "strategies", "fl_app")
@@ -164,17 +161,17 @@ class RayExecutor:
     Ray, which is started.
 
     Args:
-        data: Inputs and labels of all records.
+        data: The records.
 
     Example:
         moments = sampler.through(RayExecutor(sampler.data)).moments(model, clients, 25_000, ("a",))
     """
 
-    def __init__(self, data: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, data: Records) -> None:
         join("local")
         import ray
 
-        self._data = tuple(ray.put(part.cpu().numpy()) for part in data)
+        self._data = ray.put(data)
         self._workers = [self._hired(place) for place in places()]
 
     def __call__(
@@ -183,7 +180,7 @@ class RayExecutor:
         """Yield the rows of each piece in order, with a bounded number under way."""
         import ray
 
-        shared = ray.put((sampler.on(*(part[:0] for part in sampler.data)), job))
+        shared = ray.put((sampler.on(None), job))
         under_way: deque[_Sent] = deque()
         try:
             for i, piece in enumerate(pieces):
@@ -202,7 +199,7 @@ class RayExecutor:
 
         # No processor is claimed: Flower's workers may hold them all while they wait for a round.
         worker = ray.remote(num_cpus=0)(_Worker)
-        return worker.options(scheduling_strategy=place).remote(*self._data)
+        return worker.options(scheduling_strategy=place).remote(self._data)
 
     def _sent(self, desk: int, *given: object) -> _Sent:
         worker = self._workers[desk]
@@ -237,15 +234,13 @@ class RayExecutor:
 class _Worker:
     """Lives in Ray for as long as the executor: a new process would import torch every time."""
 
-    def __init__(self, x: NDArray[Any], y: NDArray[Any]) -> None:
+    def __init__(self, data: Records) -> None:
         # One thread: the last bits of a sum depend on it.
         torch.set_num_threads(1)
         threadpool_limits(limits=1)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*not writable.*")  # and is never written
-            self._data = torch.from_numpy(x), torch.from_numpy(y)
+        self._data = data
 
     def rows(self, shared: tuple[CohortSampler, Job], piece: Piece) -> Array:
         """Work on one piece."""
         sampler, job = shared
-        return sampler.on(*self._data).rows(job, piece)
+        return sampler.on(self._data).rows(job, piece)

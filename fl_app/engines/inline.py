@@ -23,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.clients.secure_sum.keys import both_sides_here
 from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.strategies.grid import CLIENT_APP_RAISED, delivering
+from leakmeter.strategies.grid import CLIENT_APP_RAISED, NumberedGrid, Numbering, delivering
 
 _log = logging.getLogger("flwr")
 
@@ -34,8 +34,10 @@ _TRIED = "1.26.1 and 1.41.0"
 App = ClientApp | Callable[[Message, Context], Message]
 
 
-class InlineGrid(Grid):
+class InlineGrid(NumberedGrid):
     """A grid whose nodes 1 to N are client apps called in turn, each with its own state.
+
+    A node takes room only while it keeps a state: its context is made when it gets a message.
 
     Args:
         app: The client app.
@@ -47,16 +49,8 @@ class InlineGrid(Grid):
         self, app: App, num_nodes: int, run_config: Mapping[str, Any] | None = None
     ) -> None:
         self._app = app
-        self._contexts = {
-            node: Context(
-                run_id=_RUN_ID,
-                node_id=node,
-                node_config={"partition-id": node - 1, "num-partitions": num_nodes},
-                state=RecordDict(),
-                run_config=dict(run_config or {}),
-            )
-            for node in range(1, num_nodes + 1)
-        }
+        self._contexts = _Contexts(num_nodes, run_config or {})
+        self._nodes = num_nodes
         self._ids = itertools.count(1)
         self._asked, self._waits, self._thread = time.monotonic(), 0, threading.get_ident()
         self._waiting: dict[str, Message] = {}
@@ -84,16 +78,21 @@ class InlineGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes; refuse an app that would wait for more of them forever."""
         if threading.get_ident() != self._thread:  # Flower's legacy loop asks all the time
-            return list(self._contexts)
+            return list(range(1, self._nodes + 1))
         now = time.monotonic()
         # Apps that wait sleep in between; those that do something else send messages now and then.
         self._waits += now - self._asked > _PAUSE
         self._asked = now
         if self._waits > _MOST_WAITS:
-            few = len(self._contexts)
+            few = self._nodes
             allowed = "as many as the app waits for (min_available_nodes of its strategy)"
             raise out_of_range("--clients", allowed, few, fix=f"Try --clients {2 * few}")
-        return list(self._contexts)
+        return list(range(1, self._nodes + 1))
+
+    @property
+    def numbering(self) -> Numbering:
+        """Nodes 1, 2, … are clients 0, 1, …"""
+        return Numbering.in_order(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Deliver the messages and keep the replies until they are pulled."""
@@ -137,9 +136,35 @@ class InlineGrid(Grid):
             _log.debug("client app of node %d failed", node, exc_info=True)
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=CLIENT_APP_RAISED, reason=reason), reply_to=message)
-        self._contexts[node] = context
+        self._contexts.keep(context)
         reply.metadata.__dict__["_message_id"] = str(next(self._ids))
         return reply
+
+
+class _Contexts(dict[int, Context]):
+    """The contexts of nodes with a state; that of any other node is made when it is asked for."""
+
+    def __init__(self, num_nodes: int, run_config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._num_nodes, self._run_config = num_nodes, run_config
+
+    def keep(self, context: Context) -> None:
+        """Keep a context after a message, unless it is as a new one."""
+        if context == self.__missing__(context.node_id):
+            self.pop(context.node_id, None)
+        else:
+            self[context.node_id] = context
+
+    def __missing__(self, node: int) -> Context:
+        if not 1 <= node <= self._num_nodes:
+            raise KeyError(node)
+        return Context(
+            run_id=_RUN_ID,
+            node_id=node,
+            node_config={"partition-id": node - 1, "num-partitions": self._num_nodes},
+            state=RecordDict(),
+            run_config=dict(self._run_config),
+        )
 
 
 def _received(message: Message) -> Message:

@@ -91,8 +91,8 @@ class Need(NamedTuple):
 
 def check_size(config: Config) -> None:
     """Raise if a run needs more memory than the machine has, or far too long before round 1."""
-    _check_work("clients x rounds", "--clients or --rounds", config.clients * config.rounds)
-    if config.partition.startswith("dirichlet"):
+    _check_work("clients per round x rounds", "--sample or --rounds", _asked(config))
+    if config.partition.startswith("dirichlet") and not config.generates_clients:
         shares = config.clients * _shape(config)[1]
         _check_work("clients x classes", "--clients or --synthetic-classes", shares)
     if "one-shot" in config.auditor_names:
@@ -115,9 +115,13 @@ def estimate(config: Config) -> Iterator[Need]:
     dim = MODELS[config.model].parameters(config.model, shape, classes)
     if config.dataset == "synthetic":
         # While they are drawn: three arrays in double precision and one in single.
-        size = 28 * features * config.synthetic_examples + 8 * features * classes
-        yield Need(size, "the records", "--synthetic-examples or --synthetic-features")
-    yield Need(4096 * config.clients, "the clients", "--clients")
+        records = config.synthetic_per_client or config.synthetic_examples
+        size = 28 * features * records + 8 * features * classes
+        option = "per-client" if config.synthetic_per_client else "examples"
+        yield Need(size, "the records", f"--synthetic-{option} or --synthetic-features")
+    # In this process a client takes room while it keeps a state, on Ray all the time.
+    at_once = config.clients if config.engine == "ray" else min(_asked(config), config.clients)
+    yield Need(4096 * at_once, "the clients", "--clients")
     # The reply, the update as the audit sees it, and the masked one.
     round_size = (16 + 40 * config.cohort) * dim
     yield Need(round_size, "the updates of a round", "--sample, or use a smaller --model")
@@ -128,6 +132,11 @@ def estimate(config: Config) -> Iterator[Need]:
     for name in config.auditor_names:
         size, settings = AUDITORS[name].memory(config, dim, features)
         yield Need(size, name, settings)
+
+
+def _asked(config: Config) -> int:
+    """Return how many clients all rounds ask, those in several of them as often."""
+    return config.cohort * config.rounds
 
 
 def _shape(config: Config) -> tuple[tuple[int, ...], int]:

@@ -99,7 +99,7 @@ class Progress:
         """Say what is about to run."""
         seats = f" + {counted(config.seats, 'canary seat')}" if config.seats else ""
         self.say(f"model     {config.dataset}, {config.model} with {dim:,} parameters")
-        self.say(f"clients   {config.clients} ({sizes}); {config.sample}{seats} per round")
+        self.say(f"clients   {config.clients:,} ({sizes}); {config.sample}{seats} per round")
         self.say(f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}")
         if config.target_epsilon:
             for line in _calibration(config):

@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.sampler import CohortSampler, Listed
 from leakmeter.clients.source import Dealt, Fresh, Generators, Kept
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg, fedsgd, gd
 
@@ -209,10 +209,10 @@ def test_others_never_see_what_the_target_held(game: str) -> None:
     assert 20 < len(held) <= 40
     spoilt = x.clone()
     spoilt[held] = float("nan")
-    rest = of.on(spoilt, y).excluding_drawn(2, ("candidates",), [3, 8])
+    rest = of.on(Listed(spoilt, y)).excluding_drawn(2, ("candidates",), [3, 8])
     assert rest.scale == of.scale
     assert np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
-    assert not np.isfinite(rows(of.on(spoilt, y), draws=20)).all()
+    assert not np.isfinite(rows(of.on(Listed(spoilt, y)), draws=20)).all()
     with pytest.raises(ValueError, match=r"clients must be others than \[2\], got \[2\]"):
         rest.moments(MODEL, [0, 1, 2], 10, ("fit",))
 
@@ -224,7 +224,7 @@ def test_independent_clients_may_hold_what_the_target_held() -> None:
     held = of.held(2, ("candidates",), [3, 8])
     spoilt = x.clone()
     spoilt[held] = float("nan")
-    rest = of.on(spoilt, y).excluding_drawn(2, ("candidates",), [3, 8])
+    rest = of.on(Listed(spoilt, y)).excluding_drawn(2, ("candidates",), [3, 8])
     assert not np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
     others = [0, 1, 3, 4, 5]
     for same in (
@@ -271,7 +271,9 @@ def test_a_candidate_held_just_the_records_that_are_set_apart() -> None:
     others = np.setdiff1d(np.arange(RECORDS), of.held(2, ("test", 1), [3]))
     spoilt = x.clone()
     spoilt[others] = float("nan")
-    found = np.concatenate(list(of.on(spoilt, y).sample(MODEL, [2], 1, ("test", 1), first=3)))
+    found = np.concatenate(
+        list(of.on(Listed(spoilt, y)).sample(MODEL, [2], 1, ("test", 1), first=3))
+    )
     np.testing.assert_allclose(found[0, 0], rows(of)[3, 2], atol=1e-6)
 
 

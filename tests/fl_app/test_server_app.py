@@ -34,9 +34,7 @@ def run(config: Config, **more: str) -> None:
     """Run both apps in this process, the clients with the server's run configuration."""
     run_context = context(**flower_settings(config), **more)
     with inline._identified(inline._task_identity()):
-        grid = InlineGrid(client_app.app, config.clients)
-        for node in grid._contexts.values():
-            node.run_config = run_context.run_config
+        grid = InlineGrid(client_app.app, config.clients, run_context.run_config)
         server_app.app(grid, run_context)
 
 

@@ -89,7 +89,7 @@ def test_natural_clients_hold_the_records_of_one_user_each(
     known = replace(plain, users=users)
     monkeypatch.setattr("leakmeter.fl_app.data.dataset.dataset_of", lambda _: known)
     task = load_task(replace(tiny_config, partition="natural", seed=99))
-    owners = [set(users[part.numpy()]) for part in task.parts]
+    owners = [set(users[part]) for part in task.parts]
     assert [len(owner) for owner in owners] == [1] * 6
     assert len(set.union(*owners)) == 6
     assert str(task.sizes) == "15 to 15 records each, median 15"

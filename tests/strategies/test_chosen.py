@@ -94,7 +94,7 @@ def test_an_app_without_identity_is_numbered_by_node_id_with_a_warning(
 ) -> None:
     fed = federation(identity=False)
     strategy = chosen()
-    strategy.start(fed.grid, fed.arrays(), 1)
+    strategy.start(GridWrapper(fed.grid), fed.arrays(), 1)  # a grid that does not know either
     assert strategy.client_of == {node: i for i, node in enumerate(sorted(fed.grid.get_node_ids()))}
     assert "clients are numbered by node id" in caplog.text
 

@@ -124,7 +124,7 @@ def train(config: Config) -> dict[str, Played]:
     for t in range(1, config.rounds + 1):
         cohort = participation(config).cohort(config.seed, t, config.clients)
         orders = auditors["mean"].instruct(t, cohort)  # those of the other are the same
-        honest = torch.cat([task.parts[client] for client in cohort if client not in orders])
+        honest = np.concatenate([task.parts[client] for client in cohort if client not in orders])
         gradients = per_example_gradients(net, x[honest], y[honest], config.clip_norm)
         total = gaussian(model.size, std, stream(config.seed, "server-noise", t))
         total -= gradients.combined(np.ones(len(honest)))

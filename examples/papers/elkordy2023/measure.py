@@ -144,7 +144,7 @@ def noised_accuracies(
     task = load_task(config)
     cohort, data = Cohort(task.new_model(), update_rule(config)), task.dataset
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
-    parts = [part.numpy() for part in task.parts[:users]]
+    parts = task.parts[:users]
     found = []
     for play in range(plays):
         model = initial_model(task)

@@ -194,7 +194,7 @@ def task_of(size: Scale, seed: int) -> Task:
     order = stream(seed, "wfna-split").permutation(len(dataset.train_y))
     wanted = size.config.clients * size.examples
     assert wanted + size.public <= len(order)  # public records are nobody's
-    parts = torch.from_numpy(order[:wanted]).reshape(size.config.clients, -1)
+    parts = order[:wanted].reshape(size.config.clients, -1)
     net = build_model(size.config.model, dataset.input_shape, dataset.num_classes, seed)
     if size.public:
         _train_publicly(net, dataset, order[-size.public :], seed)

@@ -185,7 +185,11 @@ class MembershipSettings(AuditorSettings):
 
     @classmethod
     def check(cls, config: Settings) -> None:
-        """Require as many shadow models as a spread needs."""
+        """Require a list of all records, and as many shadow models as a spread needs."""
+        if config.generates_clients:
+            allowed = "0 for the auditor membership, which counts the uses of all records"
+            fix = "Try fewer --clients, or --auditors one-shot"
+            raise config.refused("synthetic_per_client", allowed, fix)
         if config.membership_shadows == 1:
             allowed = "0, or at least 2 to estimate their spread"
             raise config.refused("membership_shadows", allowed, "Try --membership-shadows 8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -250,9 +250,15 @@ def test_metrics_of_any_kind_and_client_evaluation_pass_through(foreign: Any) ->
     assert result.evaluate_metrics_clientapp[ROUNDS]["accuracy"] > 0
 
 
+class _Nodes(dict[int, Context]):
+    """Contexts of nodes that have other ids than those of our own engine."""
+
+    def keep(self, context: Context) -> None:
+        self[context.node_id] = context
+
+
 def test_nodes_with_long_ids_and_no_partition(foreign: Any) -> None:
     of, ids = foreign(), [2**64 - 1 - i for i in range(6)]  # Flower's are unsigned, of 64 bits
-    contexts = of.grid._contexts
     app = of.grid._app
 
     def by_place(message: Message, context: Any) -> Message:
@@ -264,9 +270,8 @@ def test_nodes_with_long_ids_and_no_partition(foreign: Any) -> None:
         return reply
 
     of.grid._app = by_place
-    of.grid._contexts = dict(zip(ids, contexts.values(), strict=True))
-    for context in contexts.values():
-        context.node_config = {}
+    nodes = {node: Context(1, node, {}, RecordDict(), {}) for node in ids}
+    of.grid.get_node_ids, of.grid._contexts = lambda: ids, _Nodes(nodes)
     audited = run(of, FedAvg(**ALL))
     assert audited.failures == []
     assert largest_bound(audited, "one-shot") > 0.5

@@ -40,7 +40,7 @@ def test_reruns_use_the_runs_own_partition(tiny_config: Config) -> None:
     of, task = made(tiny_config, "rerun"), load_task(tiny_config)
     for client in range(6):
         held = of.held(client, ("any",), [0])
-        np.testing.assert_array_equal(held, task.parts[client].numpy())
+        np.testing.assert_array_equal(held, task.parts[client])
     assert of.scale == 20.0  # 120 records for six
 
 

@@ -138,7 +138,7 @@ def test_an_order_is_named_only_where_runs_show_it() -> None:
 
 def test_the_start_is_trained_on_records_that_no_user_holds() -> None:
     few = replace(LINEAR, public=100)
-    start, held = task_of(few, 0).initial, torch.cat(task_of(few, 0).parts)
+    start, held = task_of(few, 0).initial, np.concatenate(task_of(few, 0).parts)
     assert len(set(held.tolist())) == few.config.clients * few.examples
     # Other records at the users' end of the split change nothing, and a public one does.
     fewer = replace(few, examples=few.examples - 1)
