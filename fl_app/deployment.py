@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,10 +24,16 @@ from flwr.app import Context
 from leakmeter.auditors.hook.mods import is_supernode
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.wording import counted
-from leakmeter.clients.secure_sum.signing import Identity, KeyFileError, TrustedKeys
+from leakmeter.clients.secure_sum.signing import (
+    LEAST_CLIENTS,
+    Identity,
+    KeyFileError,
+    TrustedKeys,
+)
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.tables import PATTERNS
 
 # Flower starts these for a SuperLink's runs and a SuperNode's clients, and never in a simulation.
 _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
@@ -135,7 +142,7 @@ def client_keys(
         if config.secagg != "active":
             return None
         key = _simulated(config.seed, int(context.node_config["partition-id"]))
-        return Identity(key), _all_simulated(config.seed, config.clients)
+        return Identity(key), _all_simulated(config)
     given = ((name, context.node_config.get(key)) for key, name in _KEYS.items())
     own, listed = (str(value or os.environ.get(name, "")) for name, value in given)
     if not own and not listed and config.secagg != "active":
@@ -173,7 +180,7 @@ def server_keys(config: Config, deployed: bool) -> TrustedKeys | None:
     if config.secagg != "active":
         return None
     if not deployed:
-        return _all_simulated(config.seed, config.clients)
+        return _all_simulated(config)
     path = os.environ.get(TRUSTED)
     if not path:
         raise ConfigError(
@@ -205,6 +212,13 @@ def _simulated(seed: int, client: int) -> Ed25519PrivateKey:
 
 
 @lru_cache(maxsize=4)
-def _all_simulated(seed: int, clients: int) -> TrustedKeys:
-    public = [_simulated(seed, c).public_key().public_bytes_raw() for c in range(clients)]
+def _all_simulated(config: Config) -> TrustedKeys:
+    """Return the keys of all clients; of many, of those that the rounds of the run ask."""
+    clients: Iterable[int] = range(config.clients)
+    if config.cohort * config.rounds < config.clients:
+        cohort_of = partial(PATTERNS[config.participation](config).cohort, cohort_seed(config))
+        rounds = range(1, config.rounds + 1)
+        asked = {c for number in rounds for c in cohort_of(number, config.clients)}
+        clients = sorted(asked.union(range(LEAST_CLIENTS)))  # no list is shorter
+    public = [_simulated(config.seed, c).public_key().public_bytes_raw() for c in clients]
     return TrustedKeys.of(public)
