@@ -1,16 +1,19 @@
 """Federated averaging as a user of Flower or of pfl writes it.
 
     python user_round_peers.py flower folder mlp 10
+    python user_round_peers.py pfl-population 1000000 small 3
 
 The arguments are the peer, the folder with the records (those of a client lie together), the model
 and the rounds. The folder contains them as tensors in `data.npz`, and as images in the files of
-torchvision's MNIST.
+torchvision's MNIST. In place of a folder, `pfl-population` takes the number of clients, each of
+which generates its records when it trains.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -22,11 +25,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 CLIENTS, BATCH, LR = 100, 64, 0.1
+FEATURES, CLASSES, RECORDS = 20, 10, 100  # of a population, as `run_sim.py` has them
 
 
 def model(name: str) -> nn.Module:
-    """Return the linear model, the one with two hidden layers, or the convolutional one."""
-    widths = {"linear": (784, 10), "mlp": (784, 100, 100, 10), "cnn": (128, 80, 64, 10)}[name]
+    """Return the linear model, one with two hidden layers, or the convolutional one."""
+    widths = {
+        "linear": (784, 10),
+        "mlp": (784, 100, 100, 10),
+        "cnn": (128, 80, 64, 10),
+        "small": (FEATURES, 100, 100, CLASSES),
+    }[name]
     layers = convolutions() if name == "cnn" else []
     layers.append(nn.Flatten())
     for fan_in, fan_out in pairwise(widths):
@@ -136,8 +145,38 @@ def flower(peer: str, folder: str, name: str, rounds: int) -> None:
     run_simulation(server_app, client_app, CLIENTS, backend_config=backend)
 
 
+@dataclass(frozen=True)
+class Federation:
+    """Clients of pfl's: how many, the records of each, and what it does with them."""
+
+    clients: int
+    records: Callable[[int], tuple[Tensor, Tensor]]
+    batch: int = BATCH
+    lr: float = LR
+    epochs: int = 1
+
+
+def generated(client: int) -> tuple[Tensor, Tensor]:
+    """Return a client's own records: each class a Gaussian around its centre."""
+    centres = np.random.default_rng(0).standard_normal((CLASSES, FEATURES), dtype=np.float32)
+    rng = np.random.default_rng([1, client])
+    labels = rng.integers(CLASSES, size=RECORDS)
+    spread = rng.standard_normal((RECORDS, FEATURES), dtype=np.float32)
+    return torch.from_numpy(centres[labels] * 3 / FEATURES**0.5 + spread), torch.from_numpy(labels)
+
+
+def pfl_population(_: str, clients: str, name: str, rounds: int) -> None:
+    """Run pfl's federated averaging with 100 of so many clients per round."""
+    pfl_rounds(Federation(int(clients), generated, batch=8, lr=0.3, epochs=2), name, rounds)
+
+
 def pfl(_: str, folder: str, name: str, rounds: int) -> None:
-    """Run pfl's federated averaging in this process."""
+    """Run pfl's federated averaging with the records of a folder."""
+    pfl_rounds(Federation(CLIENTS, lambda client: of_client(folder, client)), name, rounds)
+
+
+def pfl_rounds(of: Federation, name: str, rounds: int) -> None:
+    """Run pfl's federated averaging in this process, with 100 clients per round."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -167,9 +206,9 @@ def pfl(_: str, folder: str, name: str, rounds: int) -> None:
             }
 
     def own(client: int) -> Any:
-        return Dataset(raw_data=list(of_client(folder, client)), user_id=str(client))
+        return Dataset(raw_data=list(of.records(client)), user_id=str(client))
 
-    net, users = Net(), list(range(CLIENTS))
+    net, users = Net(), range(of.clients)
     trained = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
     data = FederatedDataset(own, get_user_sampler("minimize_reuse", users))
     FederatedAveraging().run(
@@ -181,7 +220,9 @@ def pfl(_: str, folder: str, name: str, rounds: int) -> None:
         ),
         SimulatedBackend(training_data=data, val_data=data),
         trained,
-        NNTrainHyperParams(local_learning_rate=LR, local_num_epochs=1, local_batch_size=BATCH),
+        NNTrainHyperParams(
+            local_learning_rate=of.lr, local_num_epochs=of.epochs, local_batch_size=of.batch
+        ),
         NNEvalHyperParams(local_batch_size=None),
         callbacks=[],
     )
@@ -189,5 +230,10 @@ def pfl(_: str, folder: str, name: str, rounds: int) -> None:
 
 if __name__ == "__main__":
     peer_name, data_folder, model_name, num_rounds = sys.argv[1:]
-    run = {"flower": flower, "flower-images": flower, "pfl": pfl}[peer_name]
+    run = {
+        "flower": flower,
+        "flower-images": flower,
+        "pfl": pfl,
+        "pfl-population": pfl_population,
+    }[peer_name]
     run(peer_name, data_folder, model_name, int(num_rounds))

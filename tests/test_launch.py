@@ -75,6 +75,22 @@ def test_flowers_launch_leaves_the_same_findings(
     assert launched["config"] == {**inline["config"], "engine": "ray", "launch": "flwr run"}
 
 
+def test_flowers_launch_generates_the_same_clients(flower: dict[str, str], tmp_path: Path) -> None:
+    settings: dict[str, Setting] = {
+        **SETTINGS,
+        "synthetic-per-client": 12,
+        "partition": "dirichlet",
+    }
+    done = run(sys.executable, "run_sim.py", *arguments(settings), "--out", tmp_path / "inline")
+    assert done.returncode == 0, done.stderr
+    printed, status = flwr_run(flower, {**settings, "out": str(tmp_path / "run")})
+    assert status == "finished:completed", printed
+    inline, launched = report(tmp_path / "inline"), report(tmp_path / "run")
+    assert launched["failures"] == []
+    assert launched["findings"] == inline["findings"]
+    assert launched["rounds"] == inline["rounds"]
+
+
 def test_flowers_launch_takes_auditors_by_name(flower: dict[str, str], tmp_path: Path) -> None:
     names = "membership,inversion,span"
     settings: dict[str, Setting] = {

@@ -146,10 +146,6 @@ def check_together(config: Settings) -> None:
             f"--sample plus --canary-seats must be at most --clients {config.clients}, got "
             f"{config.sample} + {config.seats} = {config.cohort}. Try --clients {config.cohort}."
         )
-    shares = config.dataset == "synthetic" and not config.generates_clients
-    if shares and config.clients > config.synthetic_examples:
-        allowed = f"at most --synthetic-examples {config.synthetic_examples}, one record each"
-        raise config.refused("clients", allowed, f"Try --synthetic-per-client {_PER_CLIENT}")
     if config.has_sums and config.cohort < 3:
         allowed = "at least 3 clients per round with secure aggregation"
         raise out_of_range("--sample", allowed, config.cohort, fix="Try --sample 3")

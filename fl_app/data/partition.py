@@ -82,7 +82,8 @@ class Scheme:
             raise out_of_range("labels", "one-dimensional", labels.shape)
         if not 1 <= clients <= len(labels):
             allowed = f"between 1 and the number of training records ({len(labels)})"
-            raise out_of_range("--clients", allowed, clients)
+            fix = f"Try --clients {len(labels)}, or --dataset synthetic --synthetic-per-client 100"
+            raise out_of_range("--clients", allowed, clients, fix=fix)
         if self.name == "natural":
             return _by_user(labels, users, clients, seed)
         pool = np.arange(len(labels))

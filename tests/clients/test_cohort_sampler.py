@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.sampler import CohortSampler, Listed
+from leakmeter.clients.sampler import CohortSampler, Generated, Listed
 from leakmeter.clients.source import Dealt, Fresh, Generators, Kept
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg, fedsgd, gd
 
@@ -413,3 +413,41 @@ def test_the_time_of_an_update_is_measured_on_few_of_them(
     assert of.seconds(np.zeros(DIM), 2) == slow
     assert asked == trained
     np.testing.assert_array_equal(rows(of), before)
+
+
+# Records that are made on demand.
+
+
+def test_generated_records_give_the_numbers_of_listed_ones_bit_for_bit() -> None:
+    x, y = data()
+    asked: list[int] = []
+
+    def made(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        asked.append(len(records))
+        return x.numpy()[records], y.numpy()[records]
+
+    listed = sampler(chunk=12)
+    lazy = listed.on(Generated(made, bytes_each=0))
+    np.testing.assert_array_equal(rows(lazy), rows(listed))
+    assert asked == [2 * RECORDS, 2 * RECORDS, RECORDS]  # two draws a piece, and never all at once
+
+
+def test_records_that_are_generated_count_in_the_size_of_a_piece() -> None:
+    x, y = data()
+
+    def chunk(bytes_each: int) -> int:
+        records = Generated(lambda r: (x.numpy()[r], y.numpy()[r]), bytes_each)
+        return CohortSampler(Cohort(module(), RULE), records, Kept(UNEQUAL), seed=3)._chunk
+
+    assert (chunk(2**14), chunk(2**20), chunk(2**30)) == (2048, 64, 1)
+
+
+def test_listed_records_travel_whole_and_a_sampler_without_them() -> None:
+    x, y = data()
+    there = pickle.loads(pickle.dumps(Listed(x, y)))
+    assert torch.equal(there.x, x)
+    assert torch.equal(there.y, y)
+    of = sampler()
+    sent = pickle.dumps(of.on(None))
+    assert len(sent) < len(pickle.dumps(of)) - 4 * x.numel()
+    np.testing.assert_array_equal(rows(pickle.loads(sent).on(there)), rows(of))

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.clients.source import Dealt, Fresh, Generators, Kept
+from leakmeter.clients.source import (
+    Dealt,
+    Endless,
+    EqualParts,
+    Fresh,
+    Generators,
+    Kept,
+    typical,
+)
 
 POOL = np.arange(100, 160)
 
@@ -132,3 +140,42 @@ def test_a_pool_that_cannot_be_shared_is_refused() -> None:
         Fresh(pool=POOL, num_clients=0, draw=chosen)
     with pytest.raises(ValueError, match=r"the records left must be at least .* 30, got 10"):
         Dealt(pool=POOL, num_clients=2, deal=shuffled).without(0, POOL[:50])
+
+
+# Many clients.
+
+
+def test_equal_parts_are_those_of_a_list() -> None:
+    parts, listed = EqualParts(4, 3), np.split(np.arange(12), 4)
+    assert len(parts) == 4
+    for one, other in zip(parts, listed, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(parts[-1], listed[-1])
+    np.testing.assert_array_equal(parts[1:3], listed[1:3])
+    for missing in (4, -5):
+        with pytest.raises(IndexError):
+            parts[missing]
+
+
+def test_one_of_equal_parts_is_typical_and_others_are_all_looked_at() -> None:
+    assert [part.tolist() for part in typical(EqualParts(10**12, 2))] == [[0, 1]]
+    unequal = [np.arange(2), np.arange(5)]
+    assert typical(unequal) is unequal
+    assert Kept(EqualParts(10**12, 2)).num_clients == 10**12
+    assert len(Kept(EqualParts(10**12, 2)).usual()) == 1
+
+
+@pytest.mark.parametrize("holds_out", [False, True])
+def test_an_endless_population_has_another_client_for_every_draw(holds_out: bool) -> None:
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        return np.arange(3) + 3 * rng.integers(100, 2**60)
+
+    source = Endless(num_clients=5, size=3, draw=draw, holds_out=holds_out)
+    assert source.game == ("independent-held-out" if holds_out else "independent")
+    assert [len(part) for part in source.usual()] == [3]
+    drawn = [part for turn in range(4) for part in hand(source, [4, 0], turn)]
+    assert len({int(part[0]) for part in drawn}) == 8
+    np.testing.assert_array_equal(hand(source, [0], 2)[0], drawn[5])  # whoever else is asked for
+    assert source.without(4, drawn[0]) is source
+    with pytest.raises(ValueError, match=r"clients must be in \[0, 4\], got \[5\]"):
+        source.check([5])

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from leakmeter.clients.secure_sum.signing import Identity
+from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import client_keys, own_threshold, server_keys
@@ -47,6 +48,23 @@ def test_simulated_keys_are_the_same_everywhere_and_differ_between_clients_and_s
     other = client_keys(Config(secagg="active", seed=99), False, context())
     assert other is not None
     assert other[0].public not in trusted
+
+
+@pytest.mark.parametrize("pattern", ["fixed", "poisson"])
+def test_of_many_clients_the_keys_of_those_that_rounds_ask_are_listed(pattern: str) -> None:
+    of = {"dataset": "synthetic", "synthetic_per_client": 10, "participation": pattern}
+    many = Config(secagg="active", clients=10**6, sample=5, canary_seats=1, rounds=2, **of)
+    trusted = server_keys(many, False)
+    assert trusted is not None
+    chosen = participation(many)
+    asked = {c for number in (1, 2) for c in chosen.cohort(many.seed, number, many.clients)}
+    assert asked
+    for client in (*asked, 0, 1, 2):  # a list has three keys, even if nobody is asked
+        keys = client_keys(many, False, context(**{"partition-id": client}))
+        assert keys is not None
+        assert keys[0].public in trusted
+        assert keys[1] is trusted
+    assert len(trusted) == len({*asked, 0, 1, 2})
 
 
 def test_a_deployed_client_has_its_keys_from_its_node_or_its_machine(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,7 +17,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
-from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.grid import GridWrapper, PatientGrid
 
 
 class Renamed(GridWrapper):
@@ -79,6 +80,39 @@ def test_clients_are_named_by_their_partition_id(federation: Any) -> None:
     strategy.start(fed.grid, fed.arrays(), 1)
     assert strategy.client_of == {node: node - 1 for node in fed.grid.get_node_ids()}
     assert trainers(fed) == [(1, c) for c in FixedSize(3).cohort(5, 1, 6)]
+
+
+def test_nodes_are_asked_who_they_are_only_where_the_grid_does_not_know(federation: Any) -> None:
+    for make, asked in ((PatientGrid, 0), (GridWrapper, 6)):
+        fed = federation()
+        kinds: list[str] = []
+
+        def noted(
+            message: Message, context: Any, app: Any = fed.grid._app, kinds: Any = kinds
+        ) -> Any:
+            kinds.append(message.metadata.message_type)
+            return app(message, context)
+
+        fed.grid._app = noted
+        strategy = chosen()
+        strategy.start(make(fed.grid), fed.arrays(), 1)
+        assert (kinds.count(wire.IDENTITY_QUERY), kinds.count("train")) == (asked, 3)
+        assert strategy.client_of == {node: node - 1 for node in range(1, 7)}
+
+
+def test_choosing_among_a_billion_clients_takes_no_room(federation: Any) -> None:
+    fed = federation(10**9)
+    strategy, sent = chosen(size=100, num_clients=10**9), (fed.arrays(), ConfigRecord())
+    list(strategy.configure_train(1, *sent, fed.grid))  # loads what is loaded late
+    tracemalloc.start()
+    try:
+        messages = list(strategy.configure_train(2, *sent, fed.grid))
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+    finally:
+        tracemalloc.stop()
+    clients = [strategy.client_of[m.metadata.dst_node_id] for m in messages]
+    assert clients == strategy.cohort(2)
+    assert len(clients) == 100
 
 
 def test_messages_come_in_the_order_of_clients(federation: Any) -> None:

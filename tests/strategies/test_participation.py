@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections import Counter
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest, chisquare
+from scipy.stats import beta, binom, binomtest, chisquare, kstest
 
+from leakmeter.auditors.rng import stream
 from leakmeter.strategies.accounting.accountant import Release
-from leakmeter.strategies.chosen import EachOnce, FixedSize, Participation, Poisson, ShuffledEpochs
+from leakmeter.strategies.chosen import (
+    _MANY,
+    EachOnce,
+    FixedSize,
+    Participation,
+    Poisson,
+    ShuffledEpochs,
+)
 
 
 @given(st.data())
@@ -92,7 +103,73 @@ def test_an_impossible_rate_is_refused(rate: float) -> None:
         Poisson(rate)
 
 
+# Of many.
+
+
+@pytest.mark.parametrize("pattern", [FixedSize(100), Poisson(1e-7)])
+def test_choosing_some_of_a_billion_takes_no_room(pattern: Participation) -> None:
+    pattern.cohort(0, 1, 10**9)
+    tracemalloc.start()
+    try:
+        cohort = pattern.cohort(0, 2, 10**9)
+        assert tracemalloc.get_traced_memory()[1] < 2**18
+    finally:
+        tracemalloc.stop()
+    assert 50 < len(cohort) < 150
+    assert cohort == sorted(set(cohort))
+
+
+def test_few_of_many_are_a_uniform_choice() -> None:
+    # Chance of failure by bad luck: 1e-4 each (fixed seed).
+    draws = [FixedSize(3).cohort(8, server_round, 10**6) for server_round in range(4000)]
+    for place in range(1000, 10**6, 333_333):  # parts of equal size, by low and by high digits
+        counts = Counter(client * 50 // 10**6 for cohort in draws for client in cohort)
+        low = Counter((client + place) % 50 for cohort in draws for client in cohort)
+        assert chisquare([counts[i] for i in range(50)]).pvalue > 1e-4
+        assert chisquare([low[i] for i in range(50)]).pvalue > 1e-4
+    # The smallest of three uniform numbers is Beta(1, 3); three that go together would be uniform.
+    assert kstest([cohort[0] / 10**6 for cohort in draws], beta(1, 3).cdf).pvalue > 1e-4
+    assert kstest([cohort[0] / 10**6 for cohort in draws], "uniform").pvalue < 1e-9
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_both_ways_to_draw_a_poisson_round_give_independent_coins(
+    is_lazy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Chance of failure by bad luck: 1e-4 (fixed seed).
+    monkeypatch.setattr("leakmeter.strategies.chosen._MANY", 1 if is_lazy else 100)
+    found = Counter(tuple(Poisson(0.3).cohort(6, number, 4)) for number in range(1, 4001))
+    subsets = [c for size in range(5) for c in itertools.combinations(range(4), size)]
+    expected = [4000 * 0.3 ** len(c) * 0.7 ** (4 - len(c)) for c in subsets]
+    assert chisquare([found[c] for c in subsets], expected).pvalue > 1e-4
+    wrong = [4000 * 0.33 ** len(c) * 0.67 ** (4 - len(c)) for c in subsets]
+    assert chisquare([found[c] for c in subsets], wrong).pvalue < 1e-4
+
+
+def test_few_clients_have_the_coins_of_earlier_releases_and_many_their_number_first() -> None:
+    for clients, is_lazy in ((_MANY - 1, False), (_MANY, True)):
+        rng = stream(4, "cohort", 9)
+        coins = np.flatnonzero(rng.random(clients) < 1e-3).tolist()
+        assert (Poisson(1e-3).cohort(4, 9, clients) != coins) == is_lazy
+
+
 # In shuffled epochs.
+
+
+def test_the_order_of_an_epoch_is_drawn_once_for_all_of_its_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+
+    def noted(*path: Any) -> np.random.Generator:
+        drawn.append(path)
+        return stream(*path)
+
+    monkeypatch.setattr("leakmeter.strategies.chosen.stream", noted)
+    cohorts = [ShuffledEpochs(3).cohort(77, number, 12) for number in range(1, 9)]
+    assert drawn == [(77, "cohort", "epoch", epoch) for epoch in (0, 1)]
+    order = stream(77, "cohort", "epoch", 1).permutation(12)
+    assert cohorts[5] == sorted(order[3:6].tolist())
 
 
 @given(st.data())

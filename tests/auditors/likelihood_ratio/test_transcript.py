@@ -9,6 +9,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio, check_auditor
@@ -16,7 +18,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import DamagedError, Project, RoundFacts, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
-from leakmeter.auditors.likelihood_ratio.transcript_runs import HiddenCohorts
+from leakmeter.auditors.likelihood_ratio.transcript_runs import Cohort, HiddenCohorts
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
@@ -193,6 +195,18 @@ def test_an_attacker_who_does_not_know_the_cohorts_tells_less(mode) -> None:
     assert found.facts["separation"] > 0.3 * known.facts["separation"]
     assert not found.threat_model.knows_cohort
     assert found.threat_model.participations == ROUNDS
+
+
+@given(st.integers(2, 12), st.data())
+def test_whoever_stands_in_is_one_of_the_absent_as_if_they_were_listed(clients, data) -> None:
+    honest = data.draw(st.lists(st.integers(0, clients - 1), min_size=1, unique=True))
+    seed = data.draw(st.integers(0, 2**20))
+    absent = sorted(set(range(clients)) - set(honest))
+    found = Cohort.of(honest, honest[0], HiddenCohorts(0.5, clients), np.random.default_rng(seed))
+    assert found.others == tuple(honest[1:])
+    listed = int(np.random.default_rng(seed).choice(absent)) if absent else None
+    assert found.stand_in == listed
+    assert found.rate == (0.5 if absent else 1.0)
 
 
 def test_the_claims_are_fields() -> None:

@@ -322,6 +322,10 @@ def test_the_settings_of_a_task_are_those_of_the_run_and_have_its_defaults() -> 
         ({"clients": 8, "sample": 2}, {"canary-seats": 6, "mine-draws": 10}),
         ({"participation": "once"}, {"rounds": 1}),
         ({"clients": 60, "sample": 30, "canary-seats": 10}, {}),
+        ({"dataset": "synthetic", "clients": 6000}, {}),
+        ({"dataset": "synthetic", "clients": 10**6}, {"synthetic-per-client": 100}),
+        ({"dataset": "synthetic", "clients": 10**6, "synthetic-per-client": 7}, {}),
+        ({"dataset": "synthetic", "clients": 10**6, "synthetic-examples": 5000}, {}),
     ],
 )
 def test_defaults_give_way_to_what_is_given_and_say_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -70,6 +71,63 @@ def test_replies_come_in_the_order_of_the_messages(grid: InlineGrid) -> None:
 def test_every_node_keeps_a_state_of_its_own(grid: InlineGrid) -> None:
     replies = list(grid.send_and_receive([order(n) for n in (1, 1, 2, 1)]))
     assert [told(r) for r in replies] == [(0, 1), (0, 2), (1, 1), (0, 3)]
+
+
+def quiet_app() -> ClientApp:
+    """Return an app that keeps nothing, unless it is told to fail."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        context.state["scratch"] = MetricRecord({"used": 1})
+        if "fail" in message.content:
+            raise ArithmeticError("told to fail")
+        del context.state["scratch"]
+        return Message(RecordDict(), reply_to=message)
+
+    return app
+
+
+def test_a_node_takes_room_only_while_it_keeps_a_state(grid: InlineGrid) -> None:
+    many = InlineGrid(quiet_app(), 10**9)
+    tracemalloc.start()
+    try:
+        for first in range(1, 10**9, 10**8):
+            orders = [order(first), order(first + 1, fail=True)]
+            assert [r.has_error() for r in many.send_and_receive(orders)] == [False, True]
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert not many._contexts
+    list(grid.send_and_receive([order(2)]))
+    assert list(grid._contexts) == [2]
+
+
+@pytest.mark.usefixtures("grid")  # for Flower's identity
+def test_what_a_client_does_to_its_own_settings_is_kept_as_its_state_is() -> None:
+    seen: list[object] = []
+
+    def app(message: Message, context: Context) -> Message:
+        seen.append(context.node_config.get("mine"))
+        context.node_config = {**context.node_config, "mine": 7}
+        return Message(RecordDict(), reply_to=message)
+
+    list(InlineGrid(app, 2).send_and_receive([order(2), order(2)]))
+    assert seen == [None, 7]
+
+
+def test_a_node_beyond_the_last_one_does_not_exist(grid: InlineGrid) -> None:
+    for node in (0, 4):
+        with pytest.raises(KeyError):
+            grid.send_and_receive([order(node)])
+
+
+def test_the_grid_says_which_client_a_node_is(grid: InlineGrid) -> None:
+    told_by_clients = {
+        r.metadata.src_node_id: told(r)[0]
+        for r in grid.send_and_receive([order(node) for node in grid.get_node_ids()])
+    }
+    assert grid.numbering.client_of == told_by_clients
 
 
 def test_an_exception_is_an_error_reply_with_code_2(grid: InlineGrid) -> None:

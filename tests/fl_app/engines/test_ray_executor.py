@@ -182,9 +182,11 @@ def everything(of: Any, model: np.ndarray) -> Iterator[np.ndarray]:
         yield from (np.array(moments.count), moments.mean, moments.scatter)
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", [*GAMES, "generated"])
 @pytest.mark.parametrize("chunk", [8, DIM])
 def test_work_that_was_sent_away_comes_back_bit_by_bit(game, chunk, tiny_config, stand_in) -> None:
+    if game == "generated":
+        game, tiny_config = "independent", replace(tiny_config, synthetic_per_client=20)
     of = made(tiny_config, game, chunk=chunk)
     model = start(tiny_config)
     spread = of.through(RayExecutor(of.data))

@@ -18,6 +18,7 @@ from leakmeter.fl_app.run.run import preflight
 from leakmeter.fl_app.task import load_task
 
 HUGE = 99999999999999999999
+MANY = {"clients": 10**5, "synthetic_examples": 10**5}
 
 
 def test_every_number_has_an_upper_limit() -> None:
@@ -41,15 +42,19 @@ def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
             {"synthetic_features": 10**6, "synthetic_classes": 10**5, "auditors": "none"},
             "the updates of a round",
         ),
-        ({"clients": 10**6, "rounds": 10**5}, "clients x rounds must be at most 1,000,000,000"),
         (
-            {"clients": 10**5, "synthetic_classes": 10**5, "partition": "dirichlet"},
+            {"clients": 10**6, "sample": 10**5, "rounds": 10**5, "synthetic_per_client": 9},
+            "clients per round x rounds must be at most 1,000,000,000",
+        ),
+        (
+            {**MANY, "synthetic_classes": 10**5, "partition": "dirichlet"},
             "clients x classes must be at most",
         ),
         (
-            {"clients": 10**5, "sample": 10**5, "auditors": "none", "canary_seats": 0},
+            {**MANY, "sample": 10**5, "auditors": "none", "canary_seats": 0},
             "the shares of a secure sum",
         ),
+        ({"synthetic_per_client": 10**6, "synthetic_features": 10**4}, "GB of it for the records"),
         ({"rounds": 10**5, "canaries": 0}, "canaries x rounds must be at most"),
         ({"lrt_fit": 10**6, "model": "mlp"}, "for likelihood-ratio, but this machine has"),
         (
@@ -76,10 +81,23 @@ def test_sizes_are_checked_before_noise_is_calibrated(
         raise AssertionError("all rounds would be planned, many times")
 
     monkeypatch.setattr(calibrate, "_multiplier", never)
-    sizes = ["--clients", "1000000", "--rounds", "100000", "--auditors", "none"]
+    sizes = ["--sample", "1000000", "--rounds", "100000", "--auditors", "none"]
     noise = ["--noise", "central", "--clip-norm", "1", "--target-epsilon", "1"]
     assert main([*sizes, *noise, "--out", str(tmp_path / "run")]) == 2
-    assert "clients x rounds must be at most" in capsys.readouterr().err
+    assert "clients per round x rounds must be at most" in capsys.readouterr().err
+
+
+def test_clients_that_are_generated_here_take_room_only_if_a_round_asks_them() -> None:
+    many = Config(
+        dataset="synthetic", clients=10**6, sample=100, rounds=3, synthetic_per_client=100
+    )
+    needs = {engine: _of_clients(replace(many, engine=engine)) for engine in ("inline", "ray")}
+    assert needs == {"inline": 4096 * 330, "ray": 4096 * 10**6}
+    assert _of_clients(replace(many, clients=200)) == 4096 * 200
+
+
+def _of_clients(config: Config) -> int:
+    return next(need.bytes for need in early.estimate(config) if need.purpose == "the clients")
 
 
 def test_usual_runs_fit(monkeypatch: pytest.MonkeyPatch) -> None:
