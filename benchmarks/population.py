@@ -5,8 +5,8 @@ generate 100 records each when they train. Without audit and masks they stand be
 pfl-research's federated averaging with the same model, steps and records, which is measured if it
 is installed: `pip install -e ".[bench]"`. With secure aggregation and canaries, the default, a note
 says when the first model was there and what each later round took; the last rows have all default
-auditors. CPU seconds from the start of the process to the report; memory is the peak of the whole
-process, most of it torch's own.
+auditors. CPU seconds from the start of the process to the report. Memory is the peak of the whole
+process before it ends, most of it torch's own libraries; unloading them touches another 0.1 GB.
 """
 
 from __future__ import annotations
@@ -113,4 +113,4 @@ def audited(clients: int, auditors: str, times: int) -> Iterator[Row]:
     first, later = ([getattr(one, name) for one in found] for name in ("first", "later"))
     note = f"first model after {amount(first, 'CPU s')}, a later round {amount(later, 'CPU s')}"
     yield Row(case, [one.total for one in found], target=SECONDS, note=note)
-    yield Row(f"{case}, memory", [one.memory for one in found], unit="MB", target=MEGABYTES)
+    yield Row(f"{case}, whole process", [one.memory for one in found], unit="MB", target=MEGABYTES)
