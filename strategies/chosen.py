@@ -24,7 +24,7 @@ from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.node import identity_of
 from leakmeter.strategies.flower import evaluated, left_out, shapes, trained
-from leakmeter.strategies.grid import Numbering, PartialGrid, numbering_of
+from leakmeter.strategies.grid import PartialGrid, Places, known_nodes
 
 _log = logging.getLogger("flwr")
 
@@ -196,14 +196,15 @@ class Chosen(Wrapper):
         self._seed = seed
         self._patience = patience
         self._needs_answers = needs_answers
-        self._numbering = Numbering({}, {})
+        self._client_of: Mapping[int, int] = {}
+        self._node_of: Mapping[int, int] | range = {}
         self.num_chosen = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     @property
     def client_of(self) -> Mapping[int, int]:
         """Node id to client index."""
-        return self._numbering.client_of
+        return self._client_of
 
     @property
     def pattern(self) -> Mapping[str, Any]:
@@ -218,19 +219,19 @@ class Chosen(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the inner strategy's messages for the cohort, ordered by client."""
-        if not self.client_of:
-            self._numbering = self._known(grid) or self._asked(grid)
+        if not self._node_of:
+            self._identify(grid)
         cohort = self.cohort(server_round)
         self.num_chosen, self._shapes = len(cohort), shapes(arrays)
         self.unused = frozenset()
         self._check_enough(max(len(cohort), 1))
         # A Poisson round may be empty. Flower would wait for nodes, and its momentum strategies
         # need to see the model: they configure a round of one client, which is not sent.
-        shown = PartialGrid(grid, (self._numbering.node_of[c] for c in cohort or [0]))
+        shown = PartialGrid(grid, (self._node_of[c] for c in cohort or [0]))
         messages = list(self._inner_configure_train(server_round, arrays, config, shown))
         if not cohort:
             return []
-        return sorted(messages, key=lambda m: self.client_of[m.metadata.dst_node_id])
+        return sorted(messages, key=lambda m: self._client_of[m.metadata.dst_node_id])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -253,9 +254,9 @@ class Chosen(Wrapper):
 
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
         """Return the replies in the order of clients; one that was delivered twice counts once."""
-        last = len(self.client_of)  # errors that come from the SuperLink
+        last = len(self._client_of)  # errors that come from the SuperLink
         once = wire.distinct(replies)
-        return sorted(once, key=lambda m: self.client_of.get(m.metadata.src_node_id, last))
+        return sorted(once, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
 
     def _check_enough(self, size: int) -> None:
         """Raise if Flower would wait forever for more nodes than it is shown."""
@@ -266,13 +267,17 @@ class Chosen(Wrapper):
                         f"{name} must be at most {size}, the clients of a round, got {needed}"
                     )
 
-    def _known(self, grid: Grid) -> Numbering | None:
-        """Return which client each node is, where the grid says it and has enough of them."""
-        found = numbering_of(grid)
-        return found if found and len(found.client_of) >= self._num_clients else None
+    def _identify(self, grid: Grid) -> None:
+        """Learn which client each node is: from the grid, or wait for all nodes and ask them."""
+        nodes = known_nodes(grid)
+        if nodes is not None and len(nodes) >= self._num_clients:
+            self._client_of, self._node_of = Places(nodes), nodes
+        else:
+            self._client_of = self._asked(grid)
+            self._node_of = {client: node for node, client in self._client_of.items()}
 
-    def _asked(self, grid: Grid) -> Numbering:
-        """Wait for all nodes and ask which client each of them is."""
+    def _asked(self, grid: Grid) -> dict[int, int]:
+        """Wait for all nodes and return which client each of them says it is."""
         deadline = time.monotonic() + self._patience
         while len(nodes := list(grid.get_node_ids())) < self._num_clients:
             if time.monotonic() > deadline:
@@ -305,4 +310,4 @@ class Chosen(Wrapper):
                 self._num_clients - 1,
             )
             told = {node: i for i, node in enumerate(sorted(nodes))}
-        return Numbering.of(told)
+        return told

@@ -36,16 +36,16 @@ class UnusableNodeError(RuntimeError):
     """A machine cannot import the client app or find its data, so its clients would be missing."""
 
 
-class _Shifted(Mapping[int, int]):
-    """Maps each number of a range to itself plus a constant; takes no room, however many."""
+class Places(Mapping[int, int]):
+    """Maps each number of a range to its place in it; takes no room, however long the range is."""
 
-    def __init__(self, numbers: range, by: int) -> None:
-        self._numbers, self._by = numbers, by
+    def __init__(self, numbers: range) -> None:
+        self._numbers = numbers
 
     def __getitem__(self, number: int) -> int:
         if number not in self._numbers:
             raise KeyError(number)
-        return number + self._by
+        return self._numbers.index(number)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._numbers)
@@ -54,41 +54,19 @@ class _Shifted(Mapping[int, int]):
         return len(self._numbers)
 
 
-@dataclass(frozen=True)
-class Numbering:
-    """Which client each node is.
+class NumberedGrid(Grid):
+    """A grid that may know by itself which client each node is, so that nobody has to ask.
 
     Attributes:
-        client_of: Node id to client index.
-        node_of: Client index to node id.
+        nodes: The ids of all nodes in the order of clients; None if the nodes must be asked.
     """
 
-    client_of: Mapping[int, int]
-    node_of: Mapping[int, int]
-
-    @classmethod
-    def of(cls, client_of: Mapping[int, int]) -> Numbering:
-        """Return the numbering of nodes that have said which client they are."""
-        return cls(client_of, {client: node for node, client in client_of.items()})
-
-    @classmethod
-    def in_order(cls, nodes: int) -> Numbering:
-        """Return the numbering in which nodes 1, 2, … are clients 0, 1, …"""
-        return cls(_Shifted(range(1, nodes + 1), -1), _Shifted(range(nodes), 1))
+    nodes: range | None = None
 
 
-class NumberedGrid(Grid):
-    """A grid that may know by itself which client each node is, so that nobody has to ask."""
-
-    @property
-    def numbering(self) -> Numbering | None:
-        """Which client each node is; None if the nodes must be asked."""
-        return None
-
-
-def numbering_of(grid: Grid) -> Numbering | None:
-    """Return which client each node of a grid is, if the grid knows it."""
-    return grid.numbering if isinstance(grid, NumberedGrid) else None
+def known_nodes(grid: Grid) -> range | None:
+    """Return the ids of all nodes in the order of clients, if the grid knows it."""
+    return grid.nodes if isinstance(grid, NumberedGrid) else None
 
 
 @dataclass(frozen=True)
@@ -176,12 +154,7 @@ class PatientGrid(GridWrapper, NumberedGrid):
 
     def __init__(self, grid: Grid, *, is_simulated: bool = True) -> None:
         super().__init__(grid)
-        self._is_simulated = is_simulated
-
-    @property
-    def numbering(self) -> Numbering | None:
-        """Which client each node is, if the grid inside knows it."""
-        return numbering_of(self.grid)
+        self._is_simulated, self.nodes = is_simulated, known_nodes(grid)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

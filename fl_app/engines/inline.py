@@ -23,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.clients.secure_sum.keys import both_sides_here
 from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.strategies.grid import CLIENT_APP_RAISED, NumberedGrid, Numbering, delivering
+from leakmeter.strategies.grid import CLIENT_APP_RAISED, NumberedGrid, delivering
 
 _log = logging.getLogger("flwr")
 
@@ -50,7 +50,7 @@ class InlineGrid(NumberedGrid):
     ) -> None:
         self._app = app
         self._contexts = _Contexts(num_nodes, run_config or {})
-        self._nodes = num_nodes
+        self.nodes: range = range(1, num_nodes + 1)
         self._ids = itertools.count(1)
         self._asked, self._waits, self._thread = time.monotonic(), 0, threading.get_ident()
         self._waiting: dict[str, Message] = {}
@@ -78,21 +78,16 @@ class InlineGrid(NumberedGrid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes; refuse an app that would wait for more of them forever."""
         if threading.get_ident() != self._thread:  # Flower's legacy loop asks all the time
-            return list(range(1, self._nodes + 1))
+            return list(self.nodes)
         now = time.monotonic()
         # Apps that wait sleep in between; those that do something else send messages now and then.
         self._waits += now - self._asked > _PAUSE
         self._asked = now
         if self._waits > _MOST_WAITS:
-            few = self._nodes
+            few = len(self.nodes)
             allowed = "as many as the app waits for (min_available_nodes of its strategy)"
             raise out_of_range("--clients", allowed, few, fix=f"Try --clients {2 * few}")
-        return list(range(1, self._nodes + 1))
-
-    @property
-    def numbering(self) -> Numbering:
-        """Nodes 1, 2, … are clients 0, 1, …"""
-        return Numbering.in_order(self._nodes)
+        return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Deliver the messages and keep the replies until they are pulled."""

@@ -14,11 +14,11 @@ from leakmeter.strategies.grid import (
     UNUSABLE,
     InterruptibleGrid,
     NumberedGrid,
-    Numbering,
     PartialGrid,
     PatientGrid,
+    Places,
     UnusableNodeError,
-    numbering_of,
+    known_nodes,
 )
 
 pytestmark = pytest.mark.usefixtures("flower_task")
@@ -197,25 +197,25 @@ def test_a_partial_grid_shows_its_nodes_and_hands_the_rest_on() -> None:
     assert len(list(part.send_and_receive(messages()))) == 3
 
 
-def test_a_numbering_in_order_is_that_of_nodes_which_were_asked() -> None:
-    in_order, asked = Numbering.in_order(4), Numbering.of({n: n - 1 for n in (1, 2, 3, 4)})
-    assert (in_order.client_of, in_order.node_of) == (asked.client_of, asked.node_of)
-    for missing in (0, 5):
-        assert missing not in in_order.client_of
-    assert in_order.client_of.get(5, -1) == -1
-    with pytest.raises(KeyError):
-        in_order.node_of[4]
-    assert Numbering.in_order(10**12).node_of[10**12 - 1] == 10**12
+def test_places_in_a_range_are_those_of_a_table() -> None:
+    places = Places(range(3, 7))
+    assert places == {3: 0, 4: 1, 5: 2, 6: 3}
+    for missing in (2, 7):
+        assert missing not in places
+        with pytest.raises(KeyError):
+            places[missing]
+    assert places.get(7, -1) == -1
+    assert Places(range(1, 10**15))[10**14] == 10**14 - 1
 
 
 def test_only_wrappers_that_change_no_node_say_which_client_it_is() -> None:
     class Numbered(Scripted, NumberedGrid):
-        numbering = Numbering.in_order(3)
+        nodes = range(1, 4)
 
     grid = Numbered(lambda *_: None)
-    assert numbering_of(PatientGrid(PatientGrid(grid))) is Numbered.numbering
-    assert numbering_of(PartialGrid(grid, [2])) is None
-    assert numbering_of(PatientGrid(Scripted(lambda *_: None))) is None
+    assert known_nodes(PatientGrid(PatientGrid(grid))) == range(1, 4)
+    assert known_nodes(PartialGrid(grid, [2])) is None
+    assert known_nodes(PatientGrid(Scripted(lambda *_: None))) is None
 
 
 @pytest.mark.parametrize(

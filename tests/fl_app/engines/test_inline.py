@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
+from leakmeter.strategies.grid import Places
 
 
 def counting_app() -> ClientApp:
@@ -127,7 +128,7 @@ def test_the_grid_says_which_client_a_node_is(grid: InlineGrid) -> None:
         r.metadata.src_node_id: told(r)[0]
         for r in grid.send_and_receive([order(node) for node in grid.get_node_ids()])
     }
-    assert grid.numbering.client_of == told_by_clients
+    assert Places(grid.nodes) == told_by_clients
 
 
 def test_an_exception_is_an_error_reply_with_code_2(grid: InlineGrid) -> None:
