@@ -341,7 +341,7 @@ def _check_audits(config: Settings) -> None:
         allowed = "auto or rerun with --partition natural, where each person's records are fixed"
         raise config.refused("lrt_game", allowed, "Try --lrt-game rerun")
     if config.generates_clients and config.game == "partition" and any(o.resamples for o in named):
-        allowed = "another with --synthetic-per-client, whose records are never partitioned"
+        allowed = "independent or rerun with --synthetic-per-client: no records are partitioned"
         raise config.refused("lrt_game", allowed, "Try --lrt-game independent")
     if config.stop_above and config.bounds != "anytime":
         allowed = "0 without --bounds anytime: only its bounds hold at every round"

@@ -164,7 +164,7 @@ def test_no_finite_number_of_bits_limits_an_update_on_generated_records() -> Non
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"lrt_game": "partition"}, r"--lrt-game must be another with --synthetic-per-client"),
+        ({"lrt_game": "partition"}, r"--lrt-game must be independent or rerun with"),
         (
             {"auditors": "membership"},
             r"--synthetic-per-client must be 0 for the auditor membership",
