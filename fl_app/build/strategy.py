@@ -308,7 +308,9 @@ def planned_guarantee(config: Config) -> Finding:
             "--target-epsilon needs at least one round that releases a model, but no cohort of "
             "this plan has three clients; use a larger --sample or another --seed"
         )
-    return guarantees.headline(config.delta)
+    # With adaptive clipping there is a guarantee for clients added or removed alone.
+    is_replaced = config.target_adjacency == "replace"
+    return guarantees.headline(config.delta, "replace" if is_replaced else None)
 
 
 # Once per configuration; whether this is a deployment decides about the cohorts, so it is a key.

@@ -273,7 +273,17 @@ def _check_adaptive(config: Settings) -> None:
 def _check_target(config: Settings) -> None:
     """Require noise that can be calibrated, at a price that is known beforehand."""
     if not config.target_epsilon:
+        if config.target_adjacency != Settings.target_adjacency:
+            allowed = "zero-out without --target-epsilon, which it is about"
+            raise config.refused("target_adjacency", allowed, "Try --target-epsilon 8")
         return
+    if config.clipping == "adaptive" and config.target_adjacency == "replace":
+        raise config.refused(
+            "target_adjacency",
+            "zero-out with --clipping adaptive: the proof for its clip bits is about clients that "
+            "are added or removed",
+            "Try --clipping fixed",
+        )
     instead = "or --noise-multiplier in place of --target-epsilon"
     if config.noise_kind.unit != "client":
         known = f"{', '.join(CLIENT_NOISES[:-1])} or {CLIENT_NOISES[-1]}"

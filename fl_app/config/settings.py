@@ -193,6 +193,12 @@ class TrainingSettings:
         low=0,
         high=1000,
     )
+    target_adjacency: str = _privacy(
+        "zero-out",
+        "which two worlds --target-epsilon is about: a client sent its update or nothing "
+        "(zero-out), or it sent one of any two updates (replace), which needs twice the noise",
+        choices=("zero-out", "replace"),
+    )
     clip_norm: float = _privacy(
         0.0,
         "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "

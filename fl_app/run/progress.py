@@ -222,7 +222,9 @@ def _calibration(config: Config) -> tuple[str, str]:
     """Return the calibrated noise multiplier, and what it is calibrated for, in two lines."""
     is_central = config.noise_kind.added_by == "server"
     observer = "outsiders that see every model and" if is_central else "a server that"
-    world = "added or removed" if config.clipping == "adaptive" else "zeroed out"
+    is_replaced = config.target_adjacency == "replace"
+    known = "with another update" if is_replaced else "zeroed out"
+    world = "added or removed" if config.clipping == "adaptive" else known
     return (
         f"noise     multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
         f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g}",

@@ -41,7 +41,7 @@ class LikelihoodRatioSettings(AuditorSettings):
         choices=GAMES,
     )
     lrt_every: int = audit_setting(
-        1,
+        -1,
         f"rounds that likelihood-ratio and record-likelihood-ratio audit: {EVERY}; fewer audits "
         "share the confidence, so bounds get larger",
         low=-1,
@@ -56,7 +56,7 @@ class LikelihoodRatioSettings(AuditorSettings):
         50, "candidate updates among which the worst pair is chosen", low=2, most=10**5
     )
     lrt_trials: int = audit_setting(
-        60, "test trials of likelihood-ratio (fresh sums)", low=20, most=10**6
+        300, "test trials of likelihood-ratio (fresh sums)", low=20, most=10**6
     )
     lrt_models: int = audit_setting(
         1,
