@@ -80,7 +80,10 @@ def test_a_target_for_any_two_updates_costs_twice_the_noise(plan: Config, noise:
     ("changes", "words"),
     [
         ({"target_epsilon": 0.0}, "zero-out without --target-epsilon"),
-        ({"clipping": "adaptive", "secagg": "off", "sample": 30}, "zero-out with --clipping adaptive"),
+        (
+            {"clipping": "adaptive", "secagg": "off", "sample": 30},
+            "zero-out with --clipping adaptive",
+        ),
     ],
 )
 def test_worlds_without_a_target_or_a_proof_are_refused(
