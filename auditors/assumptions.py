@@ -157,6 +157,10 @@ class Assumption(StrEnum):
     SAME_CLIENT_EVERYWHERE = given(
         "the same client may have taken part in every run, as often as anyone did"
     )
+    PUBLIC_CLIP_NORM = given(
+        "the clip norm reveals nothing: it was measured on the clients' data without noise, and "
+        "the guarantee does not cover that look (adaptive clipping would)"
+    )
     # Water filling
     PUBLIC_SETTINGS = given(
         "record counts, clip norms, weights, batch sizes and noise floors are public and fixed "

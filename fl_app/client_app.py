@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -33,12 +33,19 @@ from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, ow
 from leakmeter.fl_app.task import Task, load_task, trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
 
+Mod: TypeAlias = Callable[[Message, Context, Call], Message]
+
 _log = logging.getLogger("flwr")
 _NO_KEYS = "this client's keys or its least threshold cannot be used; its own log says why"
 
 
-def client_app_of(config: Config | None = None) -> ClientApp:
-    """Return the client's app for a configuration, or for that of each message's context."""
+def client_app_of(config: Config | None = None, *innermost: Mod) -> ClientApp:
+    """Return the client's app for a configuration, or for that of each message's context.
+
+    Args:
+        config: The configuration; None takes that of the context.
+        innermost: Further mods, next to the training: a rehearsal measures there.
+    """
     app = ClientApp()
     add_identity(app)
 
@@ -63,7 +70,7 @@ def client_app_of(config: Config | None = None) -> ClientApp:
         return _policies(config_of(context), is_deployed()).dropout(message, context, call_next)
 
     # From the wire inwards: a message passes from left to right, its reply from right to left.
-    @app.train(mods=[drop_out, mask, NoiseOfRun(config_of), tap_mod, canary_mod])
+    @app.train(mods=[drop_out, mask, NoiseOfRun(config_of), tap_mod, canary_mod, *innermost])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         own = config_of(context)

@@ -79,6 +79,9 @@ def check_deployed(config: Config) -> None:
             f"0 in a deployment with --noise {config.noise} and --participation poisson: the "
             "number of clients that add noise is not known beforehand",
         )
+    if config.measures_clip:
+        allowed = "a number in a deployment: the server has no data to measure it on"
+        raise config.refused("clip_norm", f"{allowed}; take one from a simulation")
     if config.download:
         allowed = "off in a deployment: whoever starts a run may not fill folders of the server"
         raise config.refused("download", f"{allowed}; put the files there yourself")

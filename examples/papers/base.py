@@ -211,13 +211,12 @@ def audited_run(
     """
     from rich.console import Console
 
-    from leakmeter.fl_app.run.folder import RunFolder
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
-    from leakmeter.fl_app.run.run import preflight
+    from leakmeter.fl_app.run.run import new_run
 
     with _quiet(), TemporaryDirectory() as parent:
-        folder = RunFolder.create(Path(parent) / "run", preflight(config))
+        folder = new_run(config, Path(parent) / "run")
         outcome = launch(folder, Progress(Console(quiet=True)), auditors)
         if outcome.failures:
             raise RuntimeError("; ".join(outcome.failures))

@@ -237,17 +237,17 @@ def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder |
     # cohorts are those of the run's seed.
     from leakmeter.fl_app.engines import inline  # noqa: F401
     from leakmeter.fl_app.run import launch  # noqa: F401 - needed later, imported at once
-    from leakmeter.fl_app.run.folder import RunFolder, default_path
+    from leakmeter.fl_app.run.folder import default_path
     from leakmeter.fl_app.run.progress import set_flower_log
-    from leakmeter.fl_app.run.run import preflight
+    from leakmeter.fl_app.run.run import new_run, preflight
 
     set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     if folder is not None:
         preflight(folder.config, folder.path)
         return folder
-    config = preflight(config)
-    out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
-    return RunFolder.create(out, config)
+    if config.measures_clip:
+        print("measuring the clip norm in a rehearsal without noise …", flush=True)
+    return new_run(config, Path(arguments.out or default_path(config, Path("runs"))))
 
 
 def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | None:

@@ -21,7 +21,7 @@ from leakmeter.fl_app.config.errors import (
     unknown_name,
 )
 from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
-from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES, AUTO, Settings
 from leakmeter.fl_app.config.tables import CLIENT_NOISES, DISTRIBUTIONS, RECORD_NOISES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Config(Settings):
                 raise ConfigError(f"unknown setting {shown_name(name)}{hint}")
             if name in earlier and (now := kebab(earlier[name].name)) in values:
                 raise ConfigError(f"{name} is the earlier name of {now}; leave one of them out")
-        return cls(**{(earlier | known)[k].name: v for k, v in values.items()})
+        return cls(**{(earlier | known)[k].name: v for k, v in _measured(values).items()})
 
     @classmethod
     def adapted(cls, values: Mapping[str, Any]) -> tuple[Self, str]:
@@ -107,6 +107,16 @@ class Config(Settings):
             value = json.dumps(getattr(self, spec.name), ensure_ascii=False)
             lines.append(f"{kebab(spec.name)} = {value}")
         return "\n".join(lines[1:]) + "\n"
+
+
+def _measured(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings with a clip norm of "auto" as `Settings.measures_clip` has it."""
+    if values.get("clip-norm") != AUTO:
+        return values
+    if values.get("clipping") == "adaptive":
+        allowed = "a number with --clipping adaptive, which moves it in every round"
+        raise out_of_range("--clip-norm", allowed, AUTO, fix="Try --clip-norm 1")
+    return {**values, "clip-norm": 0.0, "clipping": "measured"}
 
 
 def from_context(context: Context) -> Config:
@@ -207,9 +217,11 @@ def _check_noise(config: Settings) -> None:
     kind, noise = config.noise_kind, f"--noise {config.noise}"
     if config.noise == "none":
         _check_no_noise(config)
+    elif config.clipping == "measured":
+        _check_measured(config)
     elif config.clip_norm == 0:
         allowed = f"above 0 with {noise}: without clipping no ε can be guaranteed"
-        raise config.refused("clip_norm", allowed, "Try --clip-norm 1")
+        raise config.refused("clip_norm", allowed, "Try --clip-norm 1, or --clip-norm auto")
     if (kind.unit, kind.added_by) == ("client", "clients") and config.noise_multiplier == 0:
         raise config.refused(
             "noise_multiplier", f"above 0 with {noise}", "Try --noise-multiplier 1"
@@ -235,11 +247,23 @@ def _check_noise(config: Settings) -> None:
         raise config.refused("noise_distribution", allowed, fix)
 
 
+def _check_measured(config: Settings) -> None:
+    """Refuse a norm of updates where it clips something else, or where every look is counted."""
+    if config.noise_kind.unit != "client":
+        name, allowed = "clipping", f"fixed with --noise {config.noise}"
+        if config.measures_clip:
+            name, allowed = "clip_norm", f"a number with --noise {config.noise}"
+        raise config.refused(name, f"{allowed}, which clips single gradients", "Try --clip-norm 1")
+    if config.ledger and config.measures_clip:
+        allowed = "a number with --ledger, which cannot count the rehearsal that measures it"
+        raise config.refused("clip_norm", allowed, "Try --clip-norm 1")
+
+
 def _check_no_noise(config: Settings) -> None:
     """Refuse what only noise can use."""
     if config.clipping == "adaptive":
         raise config.refused("noise", "central with --clipping adaptive", "Try --noise central")
-    if config.clip_norm > 0:
+    if config.clip_norm > 0 or config.clipping == "measured":
         allowed = "0 with --noise none, which clips nothing"
         raise config.refused("clip_norm", allowed, "Add --noise central")
     if config.ledger:

@@ -23,6 +23,7 @@ from leakmeter.fl_app.config.tables import (
 )
 
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
+AUTO: Final = "auto"  # a clip norm that is still to be measured
 ENGINES: Final = ("inline", "ray")
 
 _task = partial(setting, group="task")
@@ -202,7 +203,8 @@ class TrainingSettings:
     clip_norm: float = _privacy(
         0.0,
         "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
-        "required with --noise; 0 = off",
+        "required with --noise; 0 = off; auto = the --clip-quantile of the norms in a rehearsal "
+        "without noise, a choice that no guarantee covers",
         low=0,
     )
     clip_aggregate: float = _privacy(
@@ -224,11 +226,15 @@ class TrainingSettings:
     )
     clipping: str = _privacy(
         "fixed",
-        "keep the clip norm fixed, or let it follow a quantile of the norms (adaptive)",
-        choices=("fixed", "adaptive"),
+        "keep the clip norm fixed, or let it follow a quantile of the norms (adaptive); measured = "
+        "fixed at a norm of these data, as --clip-norm auto finds it",
+        choices=("fixed", "adaptive", "measured"),
     )
     clip_quantile: float = _privacy(
-        0.5, "quantile of update norms for adaptive clipping", above=0, below=1
+        0.5,
+        "quantile of update norms for --clip-norm auto and adaptive clipping",
+        above=0,
+        below=1,
     )
     ledger: str = _privacy(
         "",
@@ -321,7 +327,13 @@ class Settings(  # fields come in reverse order
 
     def refused(self, name: str, allowed: str, fix: str = "") -> ConfigError:
         """Return the error for a setting that does not go with others; see `out_of_range`."""
-        return out_of_range(option(name), allowed, getattr(self, name), fix=fix)
+        value = AUTO if name == "clip_norm" and self.measures_clip else getattr(self, name)
+        return out_of_range(option(name), allowed, value, fix=fix)
+
+    @property
+    def measures_clip(self) -> bool:
+        """Whether the clip norm is still to be measured, in a rehearsal before round 1."""
+        return self.clipping == "measured" and self.clip_norm == 0
 
     @property
     def task(self) -> TaskConfig:

@@ -68,6 +68,45 @@ class Line(Round):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What a setting does to the model: its run without auditors, so without canaries.
+
+    Attributes:
+        settings: Where it differs from the run that it rehearses. Cohorts and noise are those of
+            that run: canary seats train like other clients.
+        seed: Its random seed.
+        accuracies: Accuracy on the test set after each round.
+        clip_norm: Norm that updates were clipped to in the last round; None without clipping.
+        clipped_share: Share of all updates that were longer than that.
+        norm_quantiles: Share to the norm that as many updates, before clipping, are at most as long
+            as.
+        signal_to_noise: Norm of the mean update over the norm of the noise on it, median over the
+            rounds; None without such noise.
+        guarantees: Every ε that is guaranteed, against each attacker and for each adjacency. With
+            noise that hides clients they are those of the run, too; noise for records counts on
+            the updates that canaries replace.
+    """
+
+    settings: Mapping[str, Any]
+    seed: int
+    accuracies: tuple[float, ...]
+    clip_norm: float | None = None
+    clipped_share: float | None = None
+    norm_quantiles: Mapping[str, float] = field(default_factory=dict)
+    signal_to_noise: float | None = None
+    guarantees: tuple[Finding, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the last model."""
+        return self.accuracies[-1]
+
+    def norm(self, share: float = 0.5) -> float:
+        """Return a quantile of the norms of updates, one of those that are known."""
+        return self.norm_quantiles[f"{share:g}"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What a finished run leaves.
 

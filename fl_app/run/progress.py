@@ -101,9 +101,8 @@ class Progress:
         self.say(f"model     {config.dataset}, {config.model} with {dim:,} parameters")
         self.say(f"clients   {config.clients} ({sizes}); {config.sample}{seats} per round")
         self.say(f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}")
-        if config.target_epsilon:
-            for line in _calibration(config):
-                self.say(line)
+        for line in (*_calibration(config), *_measured(config)):
+            self.say(line)
         self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
@@ -218,8 +217,20 @@ def _noise(config: Config) -> str:
     return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise{kind}"
 
 
-def _calibration(config: Config) -> tuple[str, str]:
-    """Return the calibrated noise multiplier, and what it is calibrated for, in two lines."""
+def _measured(config: Config) -> tuple[str, ...]:
+    """Return what a clip norm was measured on, and what that costs; nothing for another one."""
+    if config.clipping != "measured":
+        return ()
+    return (
+        f"clipping  to norm {config.clip_norm:g}, measured on the clients' data without noise:",
+        "          no guarantee covers this choice (--clipping adaptive has one)",
+    )
+
+
+def _calibration(config: Config) -> tuple[str, ...]:
+    """Return the calibrated noise multiplier, and what it is calibrated for; nothing if none is."""
+    if not config.target_epsilon:
+        return ()
     is_central = config.noise_kind.added_by == "server"
     observer = "outsiders that see every model and" if is_central else "a server that"
     is_replaced = config.target_adjacency == "replace"

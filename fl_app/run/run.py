@@ -37,6 +37,7 @@ from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
+from leakmeter.fl_app.run.rehearsal import with_clip_norm
 from leakmeter.fl_app.task import Task, load_task, record_rule
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
@@ -54,6 +55,11 @@ _CLIPS = (
     "clipping. Only outsiders see the clipped mean. Clipping the mean alone guarantees nothing."
 )
 
+_MEASURED = (
+    "The clip norm {} was measured on the clients' data, without noise. The guarantees hold for a "
+    "run with this norm; they do not cover what the choice of the norm reveals. The option "
+    "--clipping adaptive follows the norms at a price that is counted."
+)
 _NO_THEOREM = (
     "The noise wfna with the algorithm {} takes {} local steps, and no theorem covers more than "
     "one: this run guarantees nothing (ε = ∞). Use the algorithm fedsgd for a guarantee."
@@ -63,15 +69,26 @@ _NO_THEOREM = (
 def preflight(config: Config, folder: Path | None = None) -> Config:
     """Load the data, build model and auditors; raise ConfigError on what cannot work.
 
-    `folder` is that of an interrupted run, which has its noise multiplier. For a new run the
-    configuration is returned with the one that its target asks for.
+    `folder` is that of an interrupted run, which has its clip norm and noise multiplier. For a new
+    run the configuration is returned with a clip norm that is measured in a rehearsal, and with the
+    multiplier that its target asks for.
     """
     check_early(config)  # before the calibration, which plans all rounds many times
     if folder is None:
-        config = calibrated(config)
+        config = calibrated(with_clip_norm(config)[0])
     build.auditors(config, load_task(config).dim)
     check_budget(config, build.server_strategy(config), folder)
     return config
+
+
+def new_run(config: Config, out: Path) -> RunFolder:
+    """Check everything, then return the folder of a new run, with the rehearsal if one was run."""
+    ready = preflight(config)
+    _, rehearsal = with_clip_norm(config)  # known by now
+    folder = RunFolder.create(out, ready)
+    if rehearsal is not None:
+        folder.keep(rehearsal)
+    return folder
 
 
 def run_on(
@@ -193,6 +210,7 @@ def _audited(
         charges.settle(line.server_round)
         progress.round(line)
 
+    rehearsal = folder.rehearsal
     audited = Audited(
         strategy,
         auditors,
@@ -208,7 +226,8 @@ def _audited(
     def for_report() -> dict[str, Any]:
         spelled = [one.spelled(spelling_of(noted)) for one in audited.warnings]
         head = {} if account is None else _ledger_in_report(charges, account, strategy)
-        return {"warnings": plain(spelled), **head}
+        heard = {} if rehearsal is None else {"rehearsal": plain(rehearsal)}
+        return {"warnings": plain(spelled), **heard, **head}
 
     audited.audit.on_report = for_report
     audited.add_limitations(*_limitations(config, strategy))
@@ -233,6 +252,8 @@ def _limitations(config: Config, strategy: Strategy) -> Iterator[Limitation]:
         yield Limitation("server", _CLIPS)
     if words := _no_theorem(config):
         yield Limitation("accountant", words)
+    if config.clipping == "measured":
+        yield Limitation("accountant", _MEASURED.format(f"{config.clip_norm:g}"))
 
 
 def _no_theorem(config: Config) -> str:

@@ -100,7 +100,7 @@ def _noise(
     change = {
         "noise": fits,
         "clip-norm": clip,
-        "clipping": "fixed",
+        "clipping": "measured" if settings.get("clipping") == "measured" else "fixed",
         "target-epsilon": target,
         "noise-multiplier": 1.0,
         **_fitting_distribution(settings, fits),
