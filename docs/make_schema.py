@@ -56,9 +56,20 @@ def json_schema() -> dict[str, Any]:
     }
     # Not required: runs without a ledger, or without a rehearsal, have none.
     schema["properties"]["ledger"] = json.loads(json.dumps(codec(Head).schema))
-    schema["properties"]["rehearsal"] = rehearsal = json.loads(json.dumps(codec(Rehearsal).schema))
+    rehearsal = json.loads(json.dumps(codec(Rehearsal).schema))
     rehearsal["properties"]["guarantees"]["items"] = {"$ref": "#/properties/findings/items"}
     _limit(rehearsal)
+    said = "Rehearsals without auditors: of a clip norm to measure, and of noise that is advised."
+    schema["properties"]["rehearsal"] = {
+        "type": "array",
+        "items": rehearsal,
+        "description": said,
+    }
+    schema["properties"]["parameters"] = {
+        "type": "integer",
+        "minimum": 1,
+        "description": "Float parameters of the model.",
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

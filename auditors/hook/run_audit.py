@@ -43,7 +43,8 @@ from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_f
 from leakmeter.auditors.hook.seat import Answer, take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.run_log import RoundLine, RunLog
-from leakmeter.auditors.verdict.lines import summary
+from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.steps import Step, steps
 from leakmeter.auditors.verdict.verdict import Verdict, judge
 
 _log = logging.getLogger("flwr")
@@ -469,10 +470,12 @@ class RunAudit(Resumable):
         self._lines.findings += final
         said = (self.failures, self.limitations, self.warnings)
         if self.logs_verdict:
-            for line in summary(self.verdict, self.failures):
+            for line in summary(self.verdict, self.failures, Ending(self._steps())):
                 _log.info("%s", line)
         if self._run_log is not None:
-            more = self.on_report() if self.on_report is not None else {}
+            more = dict(self.on_report()) if self.on_report is not None else {}
+            if self._layout is not None:
+                more["parameters"] = self._layout.dim
             schedules = self._panel.schedules
             path = self._run_log.finish(final, *said, schedules=schedules, more=more).resolve()
             _log.info("Audit written to %s", path)
@@ -481,6 +484,11 @@ class RunAudit(Resumable):
         self._panel.close()
         end = RunEnd(final, *said, self.folder)
         self._listeners.tell(lambda callback: callback.on_end(end))
+
+    def _steps(self) -> list[Step]:
+        """Return what to do next, in the words of a project of its own."""
+        parameters = None if self._layout is None else self._layout.dim
+        return steps(self.verdict, self._lines.cohorts, parameters=parameters)
 
     def _open_updates(self, found: Sequence[Finding]) -> list[Finding]:
         """Return that nothing is guaranteed against a server that sees every update.

@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from leakmeter.auditors.finding import RunWarning, WarningKind
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.verdict.verdict import Row, Severity, Verdict
-from leakmeter.auditors.wording import CERTAIN, Spelling, aside
+from leakmeter.auditors.wording import CERTAIN, Spelling, aside, counted, number
 
 LEAKS: tuple[Severity, ...] = ("refuted", "rebuilt", "certain", "shown", "suspected")
 MAX_STEPS = 3
+TARGET = 8.0  # a guarantee that is often asked for
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice
 _MANY_CANARIES = 20  # planned; with fair coins half of them take part, and ten give a steady result
 _SEEN = ("rounds", "canaries", "trials")
@@ -44,7 +46,11 @@ class Step:
 
 
 def steps(
-    verdict: Verdict, cohorts: Sequence[int] = (), spelling: Spelling = "python"
+    verdict: Verdict,
+    cohorts: Sequence[int] = (),
+    spelling: Spelling = "python",
+    *,
+    parameters: int | None = None,
 ) -> list[Step]:
     """Return at most three steps, the most useful first.
 
@@ -52,11 +58,15 @@ def steps(
         verdict: On the run.
         cohorts: How many clients answered in each round, if that is known.
         spelling: How the reader sets something.
+        parameters: Of the model, if that is known.
     """
-    return list(dict.fromkeys(_steps(verdict, cohorts, spelling)))[:MAX_STEPS]
+    found = _steps(verdict, cohorts, spelling, parameters)
+    return list(dict.fromkeys(found))[:MAX_STEPS]
 
 
-def _steps(verdict: Verdict, cohorts: Sequence[int], spelling: Spelling) -> Iterator[Step]:
+def _steps(
+    verdict: Verdict, cohorts: Sequence[int], spelling: Spelling, parameters: int | None
+) -> Iterator[Step]:
     kinds = {warning.kind: warning for warning in verdict.warnings}
     yield from failed_clients(kinds)
     if kinds.keys() & STEPPED:
@@ -68,7 +78,7 @@ def _steps(verdict: Verdict, cohorts: Sequence[int], spelling: Spelling) -> Iter
         yield _more_canaries(few, cohorts, spelling)
     leaks = [row for row in verdict.rows if row.severity in LEAKS]
     for row in leaks:
-        yield _against(row)
+        yield _against(row, _price(row, verdict.delta, cohorts, parameters))
     yield from fewer_releases(verdict.rows)
     if not leaks and few is None:
         ways = ("rounds", "canary-seats", "lrt-trials")
@@ -96,13 +106,48 @@ def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) 
     return Step(f"Play more canaries{longer}:", said)
 
 
-def _against(row: Row) -> Step:
-    """Return what helps against one attacker."""
+def _against(row: Row, price: str) -> Step:
+    """Return what helps against one attacker, with what it costs."""
     if row.attacker.sees == "updates":
         return Step("Hide single updates from the server: wrap the strategy in Masked.")
     if row.attacker.observer == "outsider":
-        return Step("Clip updates and add noise before a model is released (Noised).")
-    return Step("Let clients clip and add noise before the sum (noise_mod and Noised).")
+        return Step(f"Clip updates and add noise before a model is released (Noised){price}.")
+    return Step(f"Let clients clip and add noise before the sum (noise_mod and Noised){price}.")
+
+
+def _price(row: Row, delta: float | None, cohorts: Sequence[int], parameters: int | None) -> str:
+    """Return how large noise for a usual target would be in this run; empty if that is open."""
+    played = [clients for clients in cohorts if clients]
+    if not (delta and played and parameters):
+        return ""
+    clients, rounds = sorted(played)[len(played) // 2], len(played)
+    is_replaced = row.question.adjacency == "replace"
+    ratio = noise_ratio(
+        (2 if is_replaced else 1) * math.sqrt(rounds), delta, clients=clients, parameters=parameters
+    )
+    return (
+        f": for ε ≤ {TARGET:g} the noise is at least {number(ratio, 2)} times the mean update of "
+        f"{counted(clients, 'client')} ({counted(rounds, 'round')}, {parameters:,} parameters)"
+    )
+
+
+def noise_ratio(sensitivity: float, delta: float, *, clients: int, parameters: int) -> float:
+    """Return how many times the mean update its noise is at least, at ε ≤ 8.
+
+    The mean is at most as long as the clip norm. Gaussian noise of z clip norms on the sum has the
+    norm z·√d / n of them on the mean, and z is the sensitivity over the separation that ε allows.
+
+    Args:
+        sensitivity: Of all rounds together, in clip norms: √T if an update is left out of T rounds,
+            twice as much if it is replaced.
+        delta: Of the target.
+        clients: In a round.
+        parameters: Of the model.
+    """
+    from scipy.optimize import brentq  # a fifth of a second, and few ask
+
+    separation = brentq(lambda mu: epsilon_gaussian(delta, mu) - TARGET, 1e-6, 1e3)
+    return sensitivity / float(separation) * math.sqrt(parameters) / clients
 
 
 def fewer_releases(rows: Sequence[Row]) -> Iterator[Step]:

@@ -82,6 +82,9 @@ class Rehearsal:
             as.
         signal_to_noise: Norm of the mean update over the norm of the noise on it, median over the
             rounds; None without such noise.
+        before: Accuracies of the same without noise, if that was rehearsed.
+        instead: Settings under which the noise would be small beside the mean update, where it is
+            not; empty if none were found.
         guarantees: Every ε that is guaranteed, against each attacker and for each adjacency. With
             noise that hides clients they are those of the run, too; noise for records counts on
             the updates that canaries replace.
@@ -94,6 +97,8 @@ class Rehearsal:
     clipped_share: float | None = None
     norm_quantiles: Mapping[str, float] = field(default_factory=dict)
     signal_to_noise: float | None = None
+    before: tuple[float, ...] = ()
+    instead: Mapping[str, Any] = field(default_factory=dict)
     guarantees: tuple[Finding, ...] = ()
 
     @property
@@ -148,6 +153,8 @@ class Run(Report):
     name: str = field()
     folder: Path  # where it was read from
     _: KW_ONLY
+    rehearsals: tuple[Rehearsal, ...] = ()  # what the report calls `rehearsal`
+    parameters: int | None = None  # of the model; None in reports of earlier releases
     is_finished: bool = True  # whether it has its report
     is_running: bool = False  # whether a process is still adding to it
     # When its file was written, in seconds since 1970. No field of the report: the same seed gives
@@ -221,6 +228,9 @@ def _finished(path: Path) -> Run:
     known = {f.name: getattr(report, f.name) for f in fields(report)}
     known["name"] = report.name or path.parent.name
     known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
+    heard, size = values.get("rehearsal", []), values.get("parameters")
+    known["rehearsals"] = codec(tuple[Rehearsal, ...]).read(heard, "rehearsal")
+    known["parameters"] = codec(int | None).read(size, "parameters")
     return Run(folder=path.parent, written=path.stat().st_mtime, **known)
 
 

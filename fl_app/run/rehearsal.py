@@ -80,11 +80,54 @@ def with_clip_norm(config: Config) -> tuple[Config, Rehearsal | None]:
     if not config.measures_clip:
         return config, None
     rehearsal = _played(config, alone(without_noise(config)))
+    return replace(config, clip_norm=_clip_norm(config, rehearsal)), rehearsal
+
+
+def _clip_norm(config: Config, rehearsal: Rehearsal) -> float:
+    """Return the clip norm that a rehearsal without noise measured."""
     norm = float(f"{rehearsal.norm(config.clip_quantile):.{_DIGITS}g}")
     if not 0 < norm < math.inf:
         allowed = f"a number here: in a rehearsal without noise updates have a norm of {norm:g}"
         raise config.refused("clip_norm", allowed, "Try a lower --lr, or --clip-norm 1")
-    return replace(config, clip_norm=norm), rehearsal
+    return norm
+
+
+def sketch(config: Config, rounds: int) -> Rehearsal:
+    """Return what noise does to the model, with its accuracies before; guarantees are left out.
+
+    A fast rehearsal without masks: sums are the same but for their rounding, and the noise of
+    clients adds up in them like noise of the server.
+
+    Args:
+        config: The run, with noise for clients.
+        rounds: How many of its rounds to play.
+
+    Raises:
+        ConfigError: The settings do not work.
+    """
+    short: dict[str, Any] = {"rounds": rounds, "secagg": "off"}
+    plain = _rehearsed(replace(alone(without_noise(config)), **short), is_priced=False)
+    if config.measures_clip:
+        config = replace(config, clip_norm=_clip_norm(config, plain))
+    ready = calibrated(config)
+    untargeted = {name: _DEFAULTS[name] for name in ("target_epsilon", "target_adjacency")}
+    noise: dict[str, Any] = {
+        "noise": "central",
+        "noise_distribution": "gaussian",
+        "noise_multiplier": sum_noise(ready),
+        "clipping": "fixed",
+    }
+    noised = replace(alone(replace(ready, **untargeted)), **short, **noise)
+    found = _rehearsed(noised, is_priced=False)
+    return replace(found, before=plain.accuracies)
+
+
+def sum_noise(config: Config) -> float:
+    """Return the noise on the sum of a whole cohort in units of the clip norm, whoever adds it."""
+    noised = link(server_strategy(config), Noised)
+    assert noised is not None
+    shares = noised.share_std / config.clip_norm * math.sqrt(config.cohort)
+    return shares or config.noise_multiplier
 
 
 def without_noise(config: Config) -> Config:
@@ -106,12 +149,12 @@ def _played(asked: Config, config: Config) -> Rehearsal:
         for name in ("auditors", *names)
         if (value := getattr(config, name)) != getattr(asked, name)
     }
-    return replace(_rehearsed(config), settings=settings)
+    return replace(_rehearsed(config, is_priced=True), settings=settings)
 
 
 # A measured clip norm is asked for when settings are checked, and again by each point of a sweep.
 @lru_cache(maxsize=64)
-def _rehearsed(config: Config) -> Rehearsal:
+def _rehearsed(config: Config, *, is_priced: bool) -> Rehearsal:
     # Here: a server has no client app, and a process that has this engine counts as a simulation.
     from leakmeter.fl_app.client_app import client_app_of
     from leakmeter.fl_app.engines.inline import run_inline
@@ -134,7 +177,8 @@ def _rehearsed(config: Config) -> Rehearsal:
         strategy.start(grid, first, num_rounds=config.rounds, evaluate_fn=evaluate)
 
     run_inline(main, client_app_of(config, meter.mod), config.clients)
-    found = (f for wrapper in wrappers(strategy) for f in wrapper.findings())
+    # Amplification by sampling takes seconds to price.
+    found = [f for wrapper in wrappers(strategy) for f in wrapper.findings()] if is_priced else []
     return Rehearsal(
         settings={},
         seed=config.seed,

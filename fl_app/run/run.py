@@ -6,6 +6,7 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import LAUNCH, Run, read_run, spelling_of
+from leakmeter.fl_app.run.advice import rehearsed_advice
 from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
@@ -135,6 +137,12 @@ def run_on(
             charges.close()
             if account is not None:
                 progress.say(account.close(strategy))
+    heard = read_run(folder.path).rehearsals
+    return replace(so_far(audited, folder, noted), rehearsals=heard)
+
+
+def so_far(audited: Audited, folder: RunFolder, noted: Mapping[str, Any]) -> Run:
+    """Return what is known of a run, whether or not it has its report."""
     return Run(
         name=folder.path.name,
         folder=folder.path,
@@ -226,8 +234,10 @@ def _audited(
     def for_report() -> dict[str, Any]:
         spelled = [one.spelled(spelling_of(noted)) for one in audited.warnings]
         head = {} if account is None else _ledger_in_report(charges, account, strategy)
-        heard = {} if rehearsal is None else {"rehearsal": plain(rehearsal)}
-        return {"warnings": plain(spelled), **heard, **head}
+        measured = () if rehearsal is None else (rehearsal,)
+        heard = (*measured, *rehearsed_advice(config, so_far(audited, folder, noted)))
+        rehearsals = {"rehearsal": plain(heard)} if heard else {}
+        return {"warnings": plain(spelled), **rehearsals, **head}
 
     audited.audit.on_report = for_report
     audited.add_limitations(*_limitations(config, strategy))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.verdict.steps import LEAKS, fewer_releases
+from leakmeter.auditors.verdict.steps import LEAKS, TARGET, fewer_releases
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import OBSERVED, aside, assigned, claim, terms
 from leakmeter.fl_app.config.tables import RECORD_NOISES
-from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM, TARGET
+from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM
 from leakmeter.fl_app.report.read import Run
 
 _MUCH = 10.0  # an upper bound beyond which little is promised
-_START = {"clip-norm": CLIP_NORM, "target-epsilon": TARGET}  # to begin a search with
+_START: Mapping[str, float | str] = {
+    "clip-norm": CLIP_NORM,
+    "target-epsilon": TARGET,
+}  # to begin a search with
 _MORE_CLIENTS = "More clients per round{} leave less of each in the sum."
 
 
@@ -169,6 +172,6 @@ def _now(run: Run, name: str) -> str:
     return aside(name, run.spelling, f"{value:g}" if isinstance(value, float) else str(value))
 
 
-def _set(run: Run, noise: str, more: Mapping[str, float] | None = None) -> str:
+def _set(run: Run, noise: str, more: Mapping[str, float | str] | None = None) -> str:
     """Return a noise, with further settings, as the maker of the run would write them."""
     return assigned(run.spelling, {"noise": noise, **(more or {})})

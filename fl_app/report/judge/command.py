@@ -13,6 +13,7 @@ from leakmeter.auditors.wording import assigned
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.settings import AUTO
 from leakmeter.fl_app.report.read import FLOWER, LAUNCH, REPLAY_OF, Run
 
 DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
@@ -71,6 +72,9 @@ def resumed(run: Run, called: str = SCRIPT) -> str:
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a command must name; the seed is always worth a word."""
     is_calibrated = bool(settings.get("target-epsilon"))  # then the multiplier is found again
+    if settings.get("clipping") == "measured" and not settings.get("clip-norm"):
+        usual = {"clip-norm": AUTO, "clipping": DEFAULTS["clipping"]}
+        settings = {name: usual.get(name, value) for name, value in settings.items()}
     return {
         name: value
         for name, value in settings.items()

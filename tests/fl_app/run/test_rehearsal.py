@@ -188,8 +188,9 @@ def test_a_run_keeps_the_measured_norm_for_resume_report_and_a_command_to_repeat
     assert whole == cut
     assert whole["config"]["clip-norm"] == norm
     assert whole["config"]["clipping"] == "measured"
-    assert whole["rehearsal"]["accuracies"] == list(rehearsal.accuracies)
-    assert whole["rehearsal"]["settings"]["auditors"] == "none"
+    measured = whole["rehearsal"][0]
+    assert measured["accuracies"] == list(rehearsal.accuracies)
+    assert measured["settings"]["auditors"] == "none"
     assert f"--clip-norm {norm:g} --clipping measured" in capsys.readouterr().out
 
 
