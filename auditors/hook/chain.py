@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.verdict.claim import Claim
 
 # Flower's own wrappers all have one of these in their names; their noise is drawn inside them.
 _FLOWERS_NOISE = ("DifferentialPrivacy", "DPFedAvg")
@@ -127,8 +128,10 @@ def known_facts(strategy: Strategy | None) -> RoundFacts:
     return known
 
 
-def survey(strategy: Strategy | None, dim: int, num_rounds: int) -> Project:
-    """Return what the chain of strategies shows before anybody is chosen."""
+def survey(
+    strategy: Strategy | None, dim: int, num_rounds: int, claims: tuple[Claim, ...] = ()
+) -> Project:
+    """Return what the chain of strategies shows before anybody is chosen, and what is claimed."""
     held = list(chain(strategy))
     names = [type(one).__name__ for one in held]
     return Project(
@@ -139,6 +142,7 @@ def survey(strategy: Strategy | None, dim: int, num_rounds: int) -> Project:
         bent_by=_of_kind(held, {_ADAPTIVE}),
         selected_by=_of_kind(held, _SELECTIVE),
         clipped_by=tuple(type(one).__name__ for one in wrappers(strategy) if one.clips_mean),
+        claims=claims,
     )
 
 

@@ -43,6 +43,7 @@ from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_f
 from leakmeter.auditors.hook.seat import Answer, take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.run_log import RoundLine, RunLog
+from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.lines import summary
 from leakmeter.auditors.verdict.verdict import Verdict, judge
 
@@ -95,6 +96,7 @@ class RunAudit(Resumable):
         offset: Rounds of the run that were done before this start.
         seen: Rounds that were closed since this start.
         limit: The largest proven ε at which the run continues.
+        claims: Privacy claims about the run, for auditors that may refute them; set before `begin`.
         has_begun: Whether a run is under way.
     """
 
@@ -143,6 +145,7 @@ class RunAudit(Resumable):
         self._is_blind = False  # whether the model cannot be read
         self.offset, self.seen, self.has_begun = rounds_done, 0, False
         self.logs_verdict = True
+        self.claims: tuple[Claim, ...] = ()
         self.on_round: OnRound | None = None
         self.on_report: Callable[[], Mapping[str, Any]] | None = None
 
@@ -236,7 +239,7 @@ class RunAudit(Resumable):
             return
         self._panel.begin(self._layout.dim, num_rounds, self.folder)
         with self._panel.guarded("the project could not be surveyed"):
-            self._project = survey(self._strategy, self._layout.dim, num_rounds)
+            self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=self.claims)
             self._panel.consider(self._project)
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
