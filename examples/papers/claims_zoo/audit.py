@@ -19,7 +19,15 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from leakmeter.auditors import Audited, Auditor, Claim, Finding, OneShotCanaries, canary_mod
+from leakmeter.auditors import (
+    Audited,
+    Auditor,
+    Claim,
+    Finding,
+    OneShotCanaries,
+    SingleUpdates,
+    canary_mod,
+)
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.rng import derive, stream
@@ -173,7 +181,7 @@ def _is_proof(found: Finding, claim: Claim) -> bool:
 def _auditor(mechanism: Mechanism, seed: int) -> Auditor:
     """Return the auditor for what the attacker sees."""
     size = mechanism.federation
-    kind = OneShotCanaries
+    kind = SingleUpdates if mechanism.sees == "updates" else OneShotCanaries
     return kind(
         seats=size.seats,
         repetitions=size.repetitions,
