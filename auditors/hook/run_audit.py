@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -40,7 +40,7 @@ from leakmeter.auditors.hook.open_round import (
 )
 from leakmeter.auditors.hook.panel import BEFORE, Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
-from leakmeter.auditors.hook.seat import Answer, take_answer
+from leakmeter.auditors.hook.seat import Answer, Size, take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.auditors.verdict.claim import Claim
@@ -48,6 +48,7 @@ from leakmeter.auditors.verdict.lines import summary
 from leakmeter.auditors.verdict.verdict import Verdict, judge
 
 _log = logging.getLogger("flwr")
+_OVERSIZE: Final = 10.0  # a clip that does not work lets so much more pass
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class RunAudit(Resumable):
         self._has_metrics = metrics
         self._layout = None
         self._project: Project | None = None
+        self._size = Size()  # of canaries
         self._numbers = ClientNumbers()
         self._observer = RoundObserver(strategy, self._panel, self._sending)
         self._open: OpenRound | None = None
@@ -241,6 +243,9 @@ class RunAudit(Resumable):
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=self.claims)
             self._panel.consider(self._project)
+            self._size = size_for(self._project)
+            if self._size != Size():
+                self._panel.note_canaries(remarks.oversized(self._size))
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _stop(self, when: str, reason: str) -> None:
@@ -312,7 +317,8 @@ class RunAudit(Resumable):
         if hidden and self._panel.wants_truth and self._observer.has_tap:
             ask_to_keep(messages, server_round)
         # Under our masks an answer must not depend on a reply, and replies are models.
-        give_orders(by_client, orders, greeted, layout, sends or ("models" if hidden else None))
+        sends = sends or ("models" if hidden else None)
+        give_orders(by_client, orders, greeted, layout, sends, self._size)
         return OpenRound(
             server_round=server_round,
             arrays=arrays,
@@ -506,6 +512,17 @@ class RunAudit(Resumable):
         adjacency = next((f.adjacency for f in asked), "replace")
         about = {"auditor": "server", "quantity": "epsilon", "adjacency": adjacency}
         return [Finding.of(bound, threat_model=model, **about)]
+
+
+def size_for(project: Project) -> Size:
+    """Return how long canaries must be to test the claims about a run.
+
+    Masks clip every coordinate, so a longer canary would only be distorted behind them.
+    """
+    tested = [claim for claim in project.claims if claim.unit == "client"]
+    if not tested or project.is_masked:
+        return Size()
+    return Size(_OVERSIZE, max(claim.clip_norm or 0.0 for claim in tested))
 
 
 def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord:
