@@ -36,7 +36,6 @@ from leakmeter.papers.base import quiet
 
 DELTA: Final = 1e-5
 CLIP_NORM: Final = 1.0
-OVERSIZE: Final = 10.0
 _HONEST: Final = 0.1  # norm of an honest update, in units of the clip norm
 
 

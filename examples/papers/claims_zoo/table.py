@@ -16,7 +16,7 @@ import numpy as np
 from leakmeter.auditors import wording
 from leakmeter.papers.base import Cells, Table
 from leakmeter.papers.claims_zoo import broken, right
-from leakmeter.papers.claims_zoo.audit import DELTA, OVERSIZE, Mechanism, audit
+from leakmeter.papers.claims_zoo.audit import DELTA, Mechanism, audit
 from leakmeter.papers.plot import Line, Panel
 
 
@@ -136,8 +136,8 @@ _NOTES: Final = (
     "not refuted is not confirmed.",
     "Each run is a small federation in one process, with Flower's client app, `canary_mod` and "
     "`Audited`: 12 to 80 clients, 5 to 30 rounds, 100 to 1,024 parameters, 50 to 300 canaries, "
-    "each included by a fair coin. Claims are known before round 1, so canaries enter with "
-    f"{OVERSIZE:g} times the clip norm, except behind masks. Against the server: it sees each "
+    "each included by a fair coin. Claims are known before round 1, so canaries enter with ten "
+    "times the clip norm, except behind masks. Against the server: it sees each "
     "update, or behind masks their sum. Against an outsider, who sees all models. The bound for a "
     "sum is that of the models which follow from it.",
     "After: public reports of the mistake, or questions about it. Flower's `LocalDpMod` and "
