@@ -11,7 +11,7 @@ from leakmeter.papers.claims_zoo import broken, right, table
 from leakmeter.papers.claims_zoo.audit import Federation, Mechanism, audit
 from leakmeter.papers.claims_zoo.table import Audits
 from leakmeter.papers.coverage.case import most_allowed
-from tests.papers.small import RESULTS, Reproduced, read_rows
+from tests.papers.small import RESULTS, ROOT, Reproduced, read_rows
 
 BROKEN = broken.mechanisms()
 RIGHT = right.mechanisms()
@@ -65,6 +65,22 @@ def test_a_run_whose_auditor_is_left_out_is_no_result() -> None:
     small = replace(first, federation=Federation(layers=(50,)))
     with pytest.raises(RuntimeError, match="at least 100 parameters"):
         audit(small, 0)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("sensitivity", "ε = {:,.0f} million where it says 10"),
+        ("classical", "Asked for 50 at δ = 1e-5, it delivers {:.1f}"),
+        ("each layer", "and ε is {:.1f}"),
+        ("of the mean", "and ε is {:.0f}"),
+        ("budget", "30 rounds is ε = {:.1f} for the run"),
+    ],
+)
+def test_the_page_of_pitfalls_has_the_figures_of_the_table(part: str, words: str) -> None:
+    page = " ".join((ROOT / "docs" / "sharp-edges.md").read_text(encoding="utf-8").split())
+    [delivered] = (one.claim.delivered for one in BROKEN if part in one.name)
+    assert words.format(delivered / 1e6 if "million" in words else delivered) in page
 
 
 @pytest.mark.slow
