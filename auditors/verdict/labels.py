@@ -245,7 +245,7 @@ def delivered(claim: Claim) -> str:
     if claim.delivered is None:
         return "not known"
     digits = 2 if claim.delivered > CERTAIN else 3
-    return f"ε = {number(claim.delivered, digits, 'guarantee')}"
+    return f"ε = {number(claim.delivered, digits)}"
 
 
 def upper(epsilon: float) -> str:
