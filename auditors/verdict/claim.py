@@ -17,6 +17,7 @@ from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, Threa
 from leakmeter.auditors.verdict.order import Question, attacker, carries_bounds, is_weaker
 
 Per = Literal["round", "run"]
+USER: Final = "user"  # who makes a claim that no mechanism makes by itself
 _EXAMPLE: Final = "10@1e-5 server round"
 _APART: Final = ";"  # between claims in one text; Flower's settings are no lists
 _HIDDEN: Final = "cohort-hidden"
@@ -63,7 +64,7 @@ class Claim:
     unit: Unit = field(default="client", repr=False)
     adjacency: Adjacency = field(default="zero-out", repr=False)
     knows_cohort: bool = field(default=True, repr=False)
-    source: str = field(default="user", repr=False)
+    source: str = field(default=USER, repr=False)
     clip_norm: float | None = field(default=None, repr=False)
     delivered: float | None = field(default=None, repr=False)
     rule: str = field(default="", repr=False)
@@ -128,6 +129,9 @@ class Claim:
         words += [] if self.knows_cohort else [_HIDDEN]
         epsilon, delta = (repr(float(n)).removesuffix(".0") for n in (self.epsilon, self.delta))
         return " ".join([f"{epsilon}@{delta}", *words])
+
+    def __str__(self) -> str:
+        return self.text
 
     def attacker(self, *, is_masked: bool = False, rounds: int | None = None) -> ThreatModel:
         """Return who should not be able to tell.
@@ -322,8 +326,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{text!r} is no number") from None
-
-
-def joined(claims: Iterable[Claim]) -> str:
-    """Return claims as one text, which `claims_of` takes."""
-    return f"{_APART} ".join(claim.text for claim in claims)

@@ -12,7 +12,7 @@ from typing import Final
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.verdict.claim import Claim, ClaimResult
+from leakmeter.auditors.verdict.claim import USER, Claim, ClaimResult
 from leakmeter.auditors.verdict.labels import (
     amount,
     at_most,
@@ -78,8 +78,7 @@ def _protection(verdict: Verdict) -> str:
     if case == "claim":
         bound = verdict.false_claims[0].bound
         assert bound is not None
-        how = f"shown {_EVIDENCE[bound.threat_model.holds]} ({_trusted(verdict)})"
-        return f"a stated limit does not hold; {_RISKS[bound.unit]} beats guessing; {how}"
+        return f"a stated limit does not hold: {_possible(bound, verdict)}"
     if case == "rebuilt":
         how = "shown against records that were not used"
         return f"reconstruction of clients' records is possible; {how} ({_trusted(verdict)})"
@@ -97,16 +96,21 @@ def _protection(verdict: Verdict) -> str:
         )
     risk = _RISKS[row.question.unit]
     if row.shown is not None and row.low > 0:
-        how = _EVIDENCE[row.shown.threat_model.holds]
-        # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
-        done = "is possible" if row.low > CERTAIN else "beats guessing"
-        return f"{_RISKS[row.shown.unit]} {done}; shown {how} ({_trusted(verdict)})"
+        return _possible(row.shown, verdict)
     if case == "suspected":
         return f"{risk} is suspected; not proven"
     some = ", but not for every attacker" if any(math.isinf(r.high) for r in verdict.rows) else ""
     tried = any(one.is_tried for one in verdict.rows)
     looked = "no audit showed that it is possible" if tried else "no audit tried it"
     return f"{risk} is limited by a guarantee{some}; {looked}"
+
+
+def _possible(bound: Finding, verdict: Verdict) -> str:
+    """Return what a proven ε makes possible, and with which evidence."""
+    # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
+    done = "is possible" if bound.value > CERTAIN else "beats guessing"
+    how = _EVIDENCE[bound.threat_model.holds]
+    return f"{_RISKS[bound.unit]} {done}; shown {how} ({_trusted(verdict)})"
 
 
 def draws_of(finding: Finding) -> str:
@@ -225,7 +229,7 @@ def _refuted(row: Row, verdict: Verdict) -> str:
 
 def claimed(claim: Claim) -> str:
     """Return who claims what, with what the claim's own parameters deliver."""
-    who = "Claimed:" if claim.source == "user" else f"{claim.source} claims"
+    who = "The user claims" if claim.source == USER else f"{claim.source} claims"
     hidden = "" if claim.knows_cohort else " who do not know who takes part"
     said = (
         f"{who} {upper(claim.epsilon)} at δ = {number(claim.delta)} per {claim.per} against "
@@ -278,7 +282,7 @@ def _false_claim(verdict: Verdict) -> str:
     assert first.bound is not None
     claim, verb = first.claim, "is" if len(more) == 1 else "are"
     also = f" {counted(len(more), 'more claim')} {verb} refuted as well." if more else ""
-    by = "" if claim.source == "user" else f" of {claim.source}"
+    by = "" if claim.source == USER else f" of {claim.source}"
     limit = f"{upper(claim.epsilon)} per {claim.per}"
     if claim.per == "round" and first.rounds > 1:
         limit = f"{upper(first.allowed)} in {first.rounds} rounds"

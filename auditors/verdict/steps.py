@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from leakmeter.auditors.finding import RunWarning, WarningKind
-from leakmeter.auditors.verdict.claim import ClaimResult
+from leakmeter.auditors.verdict.claim import USER, ClaimResult
 from leakmeter.auditors.verdict.labels import delivered, upper
 from leakmeter.auditors.verdict.verdict import Row, Severity, Verdict
 from leakmeter.auditors.wording import CERTAIN, Spelling, aside
@@ -65,7 +65,7 @@ def _steps(verdict: Verdict, cohorts: Sequence[int], spelling: Spelling) -> Iter
         yield Step(f"{SLOWER}.")
     if verdict.is_distorted:
         return  # what else it shows is not that of a sound run
-    yield from map(corrected, verdict.false_claims)
+    yield from map(corrected, verdict.false_claims[:1])
     few = kinds.get("few-canaries")
     if few is not None:
         yield _more_canaries(few, cohorts, spelling)
@@ -85,7 +85,7 @@ def corrected(result: ClaimResult) -> Step:
     """Return what to do about a claim that is refuted."""
     claim = result.claim
     limit = f"{upper(claim.epsilon)} per {claim.per}"
-    if claim.source == "user":
+    if claim.source == USER:
         return Step(f"Find why {limit} does not hold: check clip, noise, weights and accounting.")
     if claim.delivered is None or claim.delivered <= claim.epsilon:
         return Step(f"Do not state {limit} for {claim.source}: it does not hold in this app.")

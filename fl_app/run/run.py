@@ -126,6 +126,7 @@ def run_on(
         failures=tuple(audited.failures),
         limitations=tuple(audited.limitations),
         warnings=tuple(audited.warnings),
+        claims=audited.audit.claims,
         rounds=read_run(folder.path).rounds,
     )
 
@@ -201,6 +202,7 @@ def _audited(
         rounds_done=0 if kept is None else kept.server_round,
         callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",
+        claims=config.claim,
     )
     audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
