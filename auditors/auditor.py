@@ -313,6 +313,8 @@ class Auditor(Resumable, ABC):
             `begin`; it is 2 in some recordings of earlier releases.
         folder: Folder of working files, set before `begin`; None takes temporary files. They stay
             when a run is interrupted, so a state need not repeat what is in them.
+        claims: Privacy claims about the run that it may refute; set before `begin`, and before the
+            confidence is shared.
     """
 
     name: str = "auditor"
@@ -327,6 +329,7 @@ class Auditor(Resumable, ABC):
     watch: Watch | None = None
     first_round: int = 1
     folder: Path | None = None
+    claims: tuple[Claim, ...] = ()
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
@@ -339,6 +342,11 @@ class Auditor(Resumable, ABC):
         return None
 
     @property
+    def noticed(self) -> Sequence[str]:
+        """What it has found out in the run that it cannot measure here; asked after `report`."""
+        return ()
+
+    @property
     def is_anytime(self) -> bool:
         """Whether findings of its rounds have bounds that hold at all rounds together."""
         return False
@@ -347,6 +355,9 @@ class Auditor(Resumable, ABC):
     def due(self) -> Due | None:
         """Which rounds it audits, for auditors that skip some; None for all."""
         return None
+
+    def join(self, others: Sequence[Auditor]) -> None:
+        """Called before `begin` with the other auditors of the run, to share work with them."""
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""

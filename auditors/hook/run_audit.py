@@ -248,7 +248,7 @@ class RunAudit(Resumable):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        self._panel.begin(self._layout.dim, num_rounds, self.folder)
+        self._panel.begin(self._layout.dim, num_rounds, self.folder, claims=self.claims)
         with self._panel.guarded("the project could not be surveyed"):
             # A noise multiplier claims an ε at every δ: that of the audits' bounds is judged.
             deltas = (auditor.delta for auditor in self.auditors if auditor.num_bounds)
@@ -527,7 +527,8 @@ class RunAudit(Resumable):
         """Return that nothing is guaranteed against a server that sees every update.
 
         It sees them where no secure sum hides them. Without this finding, nobody who reads the
-        verdict of such a run would learn that the strongest attacker was not audited.
+        verdict of such a run would learn of the strongest attacker if it was not audited. If it
+        was, this is about the same two worlds, so that the verdict has one row for both.
         """
         is_known = any(f.kind == "guarantee" and f.threat_model.sees == "updates" for f in found)
         rounds = self.offset + self.seen
@@ -539,7 +540,9 @@ class RunAudit(Resumable):
         )
         rule = "no secure sum hides updates from the server, and clients account for no noise"
         bound = Bound(math.inf, "guarantee", rule, delta=0.0)
-        about = {"auditor": "server", "quantity": "epsilon", "adjacency": "replace"}
+        asked = (f for f in found if f.kind == "lower_bound" and f.threat_model.sees == "updates")
+        adjacency = next((f.adjacency for f in asked), "replace")
+        about = {"auditor": "server", "quantity": "epsilon", "adjacency": adjacency}
         return [Finding.of(bound, threat_model=model, **about)]
 
 
