@@ -248,13 +248,13 @@ class RunAudit(Resumable):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        self._panel.begin(self._layout.dim, num_rounds, self.folder, claims=self.claims)
-        with self._panel.guarded("the project could not be surveyed"):
+        with self._panel.guarded("what is claimed could not be read"):
             # A noise multiplier claims an ε at every δ: that of the audits' bounds is judged.
             deltas = (auditor.delta for auditor in self.auditors if auditor.num_bounds)
-            delta = min(deltas, default=Auditor.delta)
-            stated = claims_of_strategy(self._strategy, delta)
+            stated = claims_of_strategy(self._strategy, min(deltas, default=Auditor.delta))
             self._claim(dict.fromkeys((*self.claims, *stated)))
+        self._panel.begin(self._layout.dim, num_rounds, self.folder, claims=self.claims)
+        with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=self.claims)
             self._panel.consider(self._project)
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")

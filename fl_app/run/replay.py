@@ -269,9 +269,15 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
         str(recorded.run), config.auditor_names, recording.dim, len(recording.rounds)
     )
     panel = Panel(auditors)
-    panel.begin(recording.dim, recording.num_rounds, log.folder, first_round=recording.first_round)
     claims = recorded.claims(config)
     progress.claims(claims)
+    panel.begin(
+        recording.dim,
+        recording.num_rounds,
+        log.folder,
+        first_round=recording.first_round,
+        claims=claims,
+    )
     for project in _projects(recording, config, claims):
         panel.consider(project)
     rounds = recorded.left.rounds if recorded.left else ()
