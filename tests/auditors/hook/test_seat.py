@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import math
 import sys
 from typing import Any, get_args
 
