@@ -120,9 +120,9 @@ def _claims(verdict: Verdict, ending: Ending) -> list[str]:
     heads = [head.upper() for head in labels.CLAIM_HEADS]
     cells = [labels.claimed(one) for one in shown]
     lines = _columns(heads, cells, ending)
-    for one, (what, *_) in zip(shown, cells, strict=True):
-        if not one.is_refuted:
-            lines += ending.wrapped(f"{what}: {sentences.reach(one)}", "  ")
+    pairs = zip(shown, cells, strict=True)
+    said = (f"{row[0]}: {sentences.reach(one)}" for one, row in pairs if not one.is_refuted)
+    lines += [line for words in dict.fromkeys(said) for line in ending.wrapped(words, "  ")]
     if left := len(verdict.claims) - len(shown):
         lines += ending.wrapped(f"… and {counted(left, 'more claim')}: see the details")
     return [*lines, ""] if lines else []

@@ -52,8 +52,8 @@ app = {kind}_app({given!r})
 
 def run_through_flower(audit: AppAudit, progress: Progress) -> list[AppError]:
     """Run a copy of the app with its audit through `flwr run`; return how it failed, if it did."""
-    with loaded(audit.project, MODS):
-        pass  # what cannot be imported is an error already now
+    with loaded(audit.project, MODS) as app:  # what cannot be imported is an error already now
+        progress.claims(audit.knowing(app.noted).claims)
     progress.say("engine    flwr run, on a copy of the app; its first round takes a while")
     with tempfile.TemporaryDirectory(prefix="leakmeter-") as scratch:
         copy = copied(audit, Path(scratch) / "app")

@@ -378,7 +378,8 @@ def end(run: Run, progress: Progress) -> bool:
     limits = len(run.limitations)
     more = f"  ({counted(limits, 'limit')} of this audit)" if limits else ""
     places.append(f"details: {program()} report --text {shlex.quote(str(run.folder))}{more}")
-    adds_noise = run.config.get("noise") not in (None, "none")
+    noise = run.settings.get("noise")  # another project's mods may add some
+    adds_noise = None if noise is None else noise != "none"
     ending = Ending(next_steps(run), adds_noise=adds_noise, places=places)
     progress.summary(verdict_of(run), run.failures, ending)
     return has_page
