@@ -32,7 +32,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
-from leakmeter.auditors.bounds.one_run import FEW
+from leakmeter.auditors.bounds.one_run import FEW, SHARES
 from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
 from leakmeter.auditors.canaries.changes import KeptRows, check_room, file_size
 from leakmeter.auditors.canaries.plan import (
@@ -57,7 +57,7 @@ from leakmeter.auditors.verdict.order import Question
 
 _DIRECTIONS: Final = 3
 _KEPT_CLIENTS: Final = 32  # clients whose last reply as a seat is kept, in a file
-_COINS_PAY: Final = 4  # δ of all canaries together may take this part of a bound's failures
+_DELTA_PAYS: Final = 4  # δ may take a quarter of a bound's failures, or a half without coins
 _FULL: Final = 0.1  # a reply is of full length from this share of the length of canaries on
 _ALONG: Final = 5.0  # standard deviations from which on replies point along a nudge
 _MASKED: Final = (
@@ -394,21 +394,17 @@ class SingleUpdates(CanaryAuditor):
 
     def _proven(self, asked: _Asked, log_p: Scores, details: tuple[Detail, ...]) -> list[Finding]:
         """Return the ε that p-values prove; nothing if no coin let a canary take part."""
-        # Coins cost δ for each canary. Where that is much, the first canaries have coins and the
-        # others are left out, which was fixed before they played; below ten none has coins.
-        affordable = int((1 - self.confidence) / (_COINS_PAY * asked.delta))
-        has_coins = self._plan.has_coins and affordable >= FEW
-        used = slice(affordable if has_coins else None)
-        is_in = self._plan.included[used]
+        used, has_coins = self._used(asked.delta)
+        is_in, log_p = self._plan.included[used], log_p[used]
         if not is_in.any():
             return []
         # The bound does not need scores of canaries that are out. They count as the best, so that
         # no guess of a coin is right because of them.
-        scores = np.where(is_in, -log_p[used], np.inf)
+        scores = np.where(is_in, -log_p, np.inf)
         bound, facts = headline(
             scores,
             is_in,
-            log_p[used],
+            log_p,
             delta=asked.delta,
             confidence=self.confidence,
             guesses=1 if has_coins else None,
@@ -418,6 +414,21 @@ class SingleUpdates(CanaryAuditor):
         claims = self._claims(rounds, asked.delta)
         bound = replace(claims.assuming(bound), rule=f"{bound.rule}, {how}")
         return [claims.finding(bound, facts, details)]
+
+    def _used(self, delta: float) -> tuple[NDArray[np.intp], bool]:
+        """Return which canaries a bound at δ is made from, and whether by their coins.
+
+        It pays δ for every coin, or for every share of canaries that it tests. So at a large δ it
+        takes the first few canaries, which does not depend on what they show.
+        """
+        affordable = int((1 - self.confidence) / (_DELTA_PAYS * delta))
+        if self._plan.has_coins and affordable >= FEW:
+            return np.arange(min(affordable, self._k)), True
+        inside = np.flatnonzero(self._plan.included)
+        if affordable >= len(SHARES):
+            return inside, False
+        shares = {n: len({math.ceil(share * n) for share in SHARES}) for n in range(1, FEW)}
+        return inside[: max((n for n in shares if shares[n] <= affordable), default=1)], False
 
     def _claims(self, rounds: int, delta: float | None = None) -> Claims:
         """Return what makes findings about a server that sees a canary's seat so many times."""

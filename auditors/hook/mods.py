@@ -68,8 +68,9 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
 
     The seat trains as usual, so its metrics, its weight and its timing stay honest; only the float
     arrays change. The canary's norm is that of the order, otherwise the clip norm of the round,
-    otherwise the norm of the update just trained. The client app does not see the order. In the
-    reply the mod says that it is present, and between which other mods; the hook removes that.
+    otherwise the norm of the update just trained; it is ten times as long where a claim is tested.
+    The client app does not see the order. In the reply the mod says that it is present, and between
+    which other mods; the hook removes that.
 
     After a replay, what the app keeps in `context.state` is restored, and so are the global
     generators of `random`, numpy and torch. What our mods keep is not: a step of a secure sum is
@@ -247,7 +248,7 @@ def _play(order: Order, message: Message, reply: Message) -> tuple[Outcome, Send
             return "played", told
     dtypes = layout.dtypes_in(trained)
     if canary.included:
-        add_canary(vector, canary.seed, norm)  # the seed of an order is a key
+        add_canary(vector, canary.seed, order.size.norm(norm))  # the seed of an order is a key
     else:
         _nudge(vector, layout, dtypes)
     wire.replace_arrays(reply, layout.restore(vector, trained, dtypes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from leakmeter.auditors.hook.seat import Answer
+from leakmeter.auditors.hook.seat import Answer, Size
 
 NO_ANSWER: Final = (
     "no client answered for canary_mod, so no canary was played: list it in the client app, "
@@ -97,6 +97,17 @@ def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
         return [NO_ANSWER]
     said = (words for answer in answers.values() for words in _about(answer))
     return list(dict.fromkeys(said))
+
+
+def oversized(size: Size) -> str:
+    """Return that canaries are longer than updates, and why."""
+    least = f" or than the clip norm {size.least_norm:g}" if size.least_norm else ""
+    return (
+        f"a claim is tested, so canaries are {size.times:g} times as long as the update that they "
+        f"replace{least}: with shorter ones, a clip per parameter, a clip after the noise and "
+        "weights that undo the clip would stay invisible. Without a clip that works, they distort "
+        "the model; leave the claims out to train one for use"
+    )
 
 
 def replayed(answers: Mapping[int, Answer]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -43,16 +43,17 @@ from leakmeter.auditors.hook.open_round import (
 )
 from leakmeter.auditors.hook.panel import BEFORE, Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
-from leakmeter.auditors.hook.seat import Answer, take_answer
+from leakmeter.auditors.hook.seat import Answer, Size, take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.auditors.verdict import sentences
-from leakmeter.auditors.verdict.claim import Claim, claims_of
+from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
 from leakmeter.auditors.verdict.lines import summary
 from leakmeter.auditors.verdict.verdict import Verdict, judge
 from leakmeter.auditors.wording import plain_spaces
 
 _log = logging.getLogger("flwr")
+_OVERSIZE: Final = 10.0  # a clip that does not work lets so much more pass
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ class RunAudit(Resumable):
         self._has_metrics = metrics
         self._layout = None
         self._project: Project | None = None
+        self._size = Size()  # of canaries
         self._numbers = ClientNumbers()
         self._observer = RoundObserver(strategy, self._panel, self._sending)
         self._open: OpenRound | None = None
@@ -257,6 +259,9 @@ class RunAudit(Resumable):
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=self.claims)
             self._panel.consider(self._project)
+            self._size = size_for(self._project)
+            if self._size != Size():
+                self._panel.note_canaries(remarks.oversized(self._size))
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _claim(self, claims: Iterable[Claim]) -> None:
@@ -346,7 +351,8 @@ class RunAudit(Resumable):
         if hidden and self._panel.wants_truth and self._observer.has_tap:
             ask_to_keep(messages, server_round)
         # Under our masks an answer must not depend on a reply, and replies are models.
-        give_orders(by_client, orders, greeted, layout, sends or ("models" if hidden else None))
+        sends = sends or ("models" if hidden else None)
+        give_orders(by_client, orders, greeted, layout, sends, self._size)
         return OpenRound(
             server_round=server_round,
             arrays=arrays,
@@ -551,6 +557,18 @@ def unprotected(finding: Finding) -> Finding:
     if finding.kind != "lower_bound" or finding.threat_model.holds != "canary":
         return finding
     return replace(finding, assumptions=(*finding.assumptions, Assumption.BYPASSED_NOISE))
+
+
+def size_for(project: Project) -> Size:
+    """Return how long canaries must be to test the claims about a run.
+
+    Only a claim that somebody asks about is worth a distorted model, and Flower's own noise clips
+    before it adds. Masks clip every coordinate: a longer canary would only be distorted there.
+    """
+    tested = [claim for claim in project.claims if claim.unit == "client"]
+    if project.is_masked or all(claim.source != USER for claim in tested):
+        return Size()
+    return Size(_OVERSIZE, max(claim.clip_norm or 0.0 for claim in tested))
 
 
 def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord:

@@ -24,6 +24,7 @@ from leakmeter.auditors.hook.seat import (
     Order,
     Outcome,
     Sends,
+    Size,
     canaries,
     keyed,
     take_answer,
@@ -85,6 +86,10 @@ def test_a_seed_travels_with_all_its_128_bits() -> None:
         ({"norm": -1.0}, "canary order: norm must be in"),
         ({"norm": math.nan}, "canary order: norm must be in"),
         ({"norm": math.inf}, "canary order: norm must be in"),
+        ({"times": 0.5}, r"canary order: times must be in \[1, inf\), got 0.5"),
+        ({"times": math.inf}, "canary order: times must be in"),
+        ({"times": [1.0]}, "times must be a number, got 1 entries"),
+        ({"least-norm": -1}, r"canary order: least_norm must be in \[0, inf\), got -1"),
     ],
 )
 def test_an_order_for_no_possible_canary_is_refused(changed: dict[str, Any], words: str) -> None:
@@ -111,7 +116,9 @@ OPEN = Order(Canary(1, 2), sends=None)
 
 
 def test_an_order_keeps_what_the_reply_is_made_of() -> None:
-    for order in (Order(), Order(left_out=(1, 4)), Order(Canary(1, 2), (0,), "differences"), OPEN):
+    long = Order(Canary(1, 2), size=Size(10.0, least_norm=0.5))
+    differences = Order(Canary(1, 2), (0,), "differences")
+    for order in (Order(), Order(left_out=(1, 4)), differences, OPEN, long):
         content = RecordDict({wire.CANARY: order.to_record()})
         assert Order.of(travelled(content)) == order
     assert Order.of(RecordDict({"arrays": ArrayRecord()})) is None

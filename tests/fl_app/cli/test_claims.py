@@ -31,7 +31,7 @@ from flwr.{client}.mod import LocalDpMod
 
 local = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10.0, delta=1e-5)
 """
-CLAIMS = "1e-9@1e-5 server run; 50@1e-5 outsider round"
+CLAIMS = "1e-9@1e-5 server run; 100@1e-5 outsider round"
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def kept(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_keeps_its_claims_and_judges_them_wherever_it_is_read(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert texts(kept) == ["1e-09@1e-05 server run", "50@1e-05 outsider round"]
+    assert texts(kept) == ["1e-09@1e-05 server run", "100@1e-05 outsider round"]
     found = report(kept)
     first, second = found["verdict"]["claims"]
     assert (first["refuted"], second["refuted"]) == (True, False)
@@ -125,7 +125,7 @@ def test_a_run_keeps_its_claims_and_judges_them_wherever_it_is_read(
     assert main(["report", "--text", str(kept)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "VERDICT A claim is refuted: ε ≤ 1e-09 per run" in printed
-    assert "The user claims ε ≤ 50 at δ = 1e-05 per round against outsiders" in printed
+    assert "The user claims ε ≤ 100 at δ = 1e-05 per round against outsiders" in printed
     rows = list(csv.DictReader((tmp_path / "csv" / "claims.csv").open(newline="")))
     assert [row["refuted"] for row in rows] == ["True", "False"]
     assert [float(row["shown"]) for row in rows] == [first["shown"], second["shown"]]
