@@ -74,6 +74,9 @@ class Assumption(StrEnum):
     ALL_CANARIES_PLAY = given(
         "all canaries take part; the null, that of canaries that nobody sent, needs no coins"
     )
+    BYPASSED_NOISE = unchecked(
+        "the noise of mods behind canary_mod, which canaries bypass, hides nothing"
+    )
     # Likelihood ratio and span
     FROZEN_UPDATES = given(
         "the client's own randomness is frozen in its two candidate updates: updates are "

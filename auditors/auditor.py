@@ -304,6 +304,7 @@ class Auditor(Resumable, ABC):
         wants_truth: Whether clients should keep their plain updates (simulation only).
         wants_mean: Whether it reads `facts.aggregate`. The hook does not compute the mean of plain
             updates for auditors that do not.
+        delta: Of its lower bounds, for auditors that have any.
         confidence: Of its lower bounds, for auditors that have any.
         num_bounds: How many lower bounds without a condition it may add to the run's verdict. All
             of them share the allowed failures of the run, so that they hold together.
@@ -321,6 +322,7 @@ class Auditor(Resumable, ABC):
     optional: Mapping[str, str] = MappingProxyType({})
     wants_truth: bool = False
     wants_mean: bool = True
+    delta: float = 1e-5
     confidence: float = 0.95
     num_bounds: int = 0
     _asked: float | None = None  # the confidence of its own, before it was shared

@@ -66,6 +66,19 @@ class Foreign:
         bases = type(self.strategy).__mro__
         return frozenset(b.__name__ for b in bases if b.__module__.startswith("flwr."))
 
+    @property
+    def is_accounted(self) -> bool:
+        """Whether Flower's own accountant prices its releases."""
+        return getattr(self.strategy, "accountant", None) is not None
+
+    @property
+    def budget(self) -> tuple[float, float] | None:
+        """The ε that this accountant allows the run, and its δ; None if it has no limit."""
+        accountant = getattr(self.strategy, "accountant", None)
+        config = getattr(accountant, "config", None)
+        most, delta = (getattr(config, name, None) for name in ("max_epsilon", "target_delta"))
+        return None if most is None or delta is None else (float(most), float(delta))
+
     def attributes(self, names: Iterable[str]) -> dict[str, Any]:
         """Return what it keeps under these names, all of which it must have."""
         return {name: getattr(self.strategy, name) for name in names}

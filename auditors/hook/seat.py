@@ -19,6 +19,7 @@ from leakmeter.auditors._types import require
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import SEED_BITS, canary_key
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.flower_noise import LocalNoise
 
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
 Sends: TypeAlias = Literal["models", "differences"]
@@ -133,6 +134,8 @@ class Answer:
         inner: Mods behind it; what they do happens before the canary replaces the update.
         trains_privately: Whether the client process has loaded a library for DP-SGD.
         sends: What a seat took its reply for, if the order left that open.
+        local_noise: The parameters of Flower's `LocalDpMod` before it, where nothing else hides the
+            reply. They are settings, not data.
     """
 
     outcome: Outcome = "greeted"
@@ -140,6 +143,7 @@ class Answer:
     inner: tuple[str, ...] = ()
     trains_privately: bool = False
     sends: Sends | None = None
+    local_noise: LocalNoise | None = None
 
     def to_record(self) -> ConfigRecord:
         """Return the answer as it travels."""
@@ -149,6 +153,8 @@ class Answer:
                 record[key] = " ".join(names)
         if self.sends is not None:
             record["sends"] = self.sends
+        if self.local_noise is not None:
+            record["local-noise"] = self.local_noise.values
         return record
 
     @classmethod
@@ -164,7 +170,8 @@ class Answer:
         private = record.get("trains-privately") is True
         told = [one for one in get_args(Sends) if one == record.get("sends")]
         names = _names(record, "outer"), _names(record, "inner")
-        return cls(known[0], *names, private, told[0] if told else None)
+        noise = LocalNoise.read(record.get("local-noise"))
+        return cls(known[0], *names, private, told[0] if told else None, noise)
 
 
 def keyed(canary: Canary) -> Canary:

@@ -172,12 +172,14 @@ _VALUES = (
     | st.text()
     | st.binary()
     | st.lists(st.text())
+    | st.lists(st.floats(), max_size=5)
 )
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["outcome", "outer", "inner", "trains-privately", "sends"]), _VALUES
+        st.sampled_from(["outcome", "outer", "inner", "trains-privately", "sends", "local-noise"]),
+        _VALUES,
     ),
     st.none() | st.sampled_from(get_args(Outcome)),
 )
@@ -192,6 +194,7 @@ def test_an_answer_that_lies_is_read_without_harm(record: dict[str, Any], outcom
         assert name.isidentifier()
     assert len(answer.outer) <= 20
     assert answer.sends in (None, *get_args(Sends))
+    assert answer.local_noise is None or answer.local_noise.claim.epsilon < math.inf
 
 
 def reply(**records: Any) -> Message:
