@@ -23,7 +23,6 @@ from leakmeter.auditors import (
     Audited,
     Auditor,
     Claim,
-    Finding,
     OneShotCanaries,
     SingleUpdates,
     canary_mod,
@@ -31,6 +30,7 @@ from leakmeter.auditors import (
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.verdict.claim import ClaimResult
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.papers.base import quiet
 
@@ -130,51 +130,27 @@ class Mechanism:
         return self.name.replace(",", "").replace(" ", "-")
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What one audited run shows of a claim.
-
-    Attributes:
-        epsilon: Largest lower bound of the run, without a condition.
-        confidence: At which all such bounds of the run hold together.
-    """
-
-    epsilon: float
-    confidence: float
-
-
-def audit(mechanism: Mechanism, seed: int) -> Shown:
-    """Run a mechanism once and return what its audit shows.
+def audit(mechanism: Mechanism, seed: int) -> ClaimResult:
+    """Run a mechanism once and return what its audit makes of the claim.
 
     Raises:
-        RuntimeError: The auditor was left out, so nothing would be shown whatever leaks.
+        RuntimeError: No bound tests the claim, so nothing would be shown whatever leaks.
     """
     size = mechanism.federation
     with quiet(), _seeded(seed):
-        app = mechanism.app(seed)
-        audited = Audited(app.strategy, [_auditor(mechanism, seed)])
-        audited.audit.claims = (mechanism.claim,)
-        server = ServerApp()
+        app, server = mechanism.app(seed), ServerApp()
+        audited = Audited(app.strategy, [_auditor(mechanism, seed)], claims=[mechanism.claim])
 
         @server.main()
         def main(grid: Grid, _: Context) -> None:
             audited.start(grid, size.model(), num_rounds=size.rounds)
 
         run_inline(server, _clients(mechanism, app, seed), size.clients)
-    if audited.failures:
-        raise RuntimeError("; ".join(audited.failures))
-    bounds = [found for found in audited.findings() if _is_proof(found, mechanism.claim)]
-    missed = sum(1 - (one.confidence or 0.0) for one in bounds)
-    return Shown(max(one.value for one in bounds), 1 - missed)
-
-
-def _is_proof(found: Finding, claim: Claim) -> bool:
-    """Whether a finding is a lower bound that a claim can be compared with."""
-    return (
-        (found.kind, found.quantity, found.server_round) == ("lower_bound", "epsilon", None)
-        and not found.is_conditional
-        and (found.delta or 0.0) >= claim.delta
-    )
+    # Flower's mod and wrapper are read as claims by themselves, beside ours.
+    [result] = (one for one in audited.verdict.claims if one.claim == mechanism.claim)
+    if result.bound is None:
+        raise RuntimeError("; ".join(audited.failures) or f"nothing tests {mechanism.name}")
+    return result
 
 
 def _auditor(mechanism: Mechanism, seed: int) -> Auditor:

@@ -39,17 +39,14 @@ class Audits:
     Attributes:
         mechanism: The mechanism.
         shown: Lower bounds on ε, one of each run.
+        refuted: Runs that refute the claim.
         confidence: Of each of them.
     """
 
     mechanism: Mechanism
     shown: Sequence[float]
+    refuted: int
     confidence: float
-
-    @property
-    def refuted(self) -> int:
-        """Runs that refute the claim."""
-        return sum(value > self.mechanism.claim.epsilon for value in self.shown)
 
     def row(self, kind: str) -> tuple[Any, ...]:
         """Return the line of the table."""
@@ -117,15 +114,19 @@ def _audits(mechanism: Mechanism, runs: int, cells: Cells) -> Audits:
         for first, last in ((i, min(i + _BLOCK, runs)) for i in range(0, runs, _BLOCK))
     ]
     shown = [float(value) for cell in found for value in cell["shown"]]
-    return Audits(mechanism, shown, float(found[0]["confidence"]))
+    refuted = sum(int(cell["refuted"]) for cell in found)
+    return Audits(mechanism, shown, refuted, min(float(cell["confidence"]) for cell in found))
 
 
 def _block(mechanism: Mechanism, first: int, last: int) -> dict[str, Any]:
     """Return what runs with these seeds show."""
     found = [audit(mechanism, seed) for seed in range(first, last)]
-    # Rounded down: a bound must not become stronger.
-    shown = [math.floor(one.epsilon * 1e4) / 1e4 for one in found]
-    return {"shown": shown, "confidence": round(min(one.confidence for one in found), 9)}
+    return {
+        # Rounded down: a bound must not become stronger.
+        "shown": [math.floor(one.low * 1e4) / 1e4 for one in found],
+        "refuted": sum(one.is_refuted for one in found),
+        "confidence": min(round(one.confidence or 0.0, 9) for one in found),
+    }
 
 
 _NOTES: Final = (
