@@ -175,6 +175,8 @@ def check_together(config: Settings) -> None:
         else:
             _check_unasked(config, owner)
     _check_audits(config)
+    if config.claim:
+        _check_claims(config)
     if config.against:
         _check_against(config)
 
@@ -379,6 +381,16 @@ def _check_audits(config: Settings) -> None:
         able = ", ".join(name for name, owner in AUDITORS.items() if owner.bets)
         allowed = f"split without one of the auditors {able}"
         raise config.refused("bounds", allowed, "Add --auditors one-shot")
+
+
+def _check_claims(config: Settings) -> None:
+    """Require texts that state claims."""
+    from leakmeter.auditors.verdict.claim import claims_of  # imports numpy
+
+    try:
+        claims_of(config.claim, option("claim"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_against(config: Settings) -> None:

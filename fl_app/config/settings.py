@@ -272,6 +272,14 @@ class AuditSettings:
         "every round, at one confidence for all rounds together (anytime)",
         choices=("split", "anytime"),
     )
+    claim: str = audit_setting(
+        "",
+        "claim about the privacy of the run, for the audit to refute or not: ε@δ, against whom "
+        "(server, outsider, wire) and per what (round, run); may be given several times",
+        metavar='"10@1e-5 server round"',
+        was="claims",
+        several=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
     yield from _repairs(run)
     if is_distorted(run.warnings):
         return  # what else it shows is not that of a sound run
+    yield from map(general.corrected, verdict.false_claims[:1])
     if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
         text = "Turn on secure aggregation; now the server sees every single update:"
         yield from _changed(run, text, {"secagg": "on"}, "secagg")
