@@ -315,6 +315,7 @@ class Auditor(Resumable, ABC):
             when a run is interrupted, so a state need not repeat what is in them.
         claims: Privacy claims about the run that it may refute; set before `begin`, and before the
             confidence is shared.
+        population: Clients of the whole project, as far as the first round shows; None before.
     """
 
     name: str = "auditor"
@@ -330,6 +331,7 @@ class Auditor(Resumable, ABC):
     first_round: int = 1
     folder: Path | None = None
     claims: tuple[Claim, ...] = ()
+    population: int | None = None
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:

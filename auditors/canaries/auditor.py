@@ -32,6 +32,7 @@ from leakmeter.auditors.canaries.plan import (
     CanaryPlan,
     Excluded,
     Include,
+    Repetitions,
     Seats,
     canary_limitations,
 )
@@ -69,7 +70,8 @@ class OneShotCanaries(CanaryAuditor):
         seats: Clients per round that play a canary in place of their update. "auto" takes one in
             five of the first cohort that has three clients or more, so that most stay honest.
         canaries: How many canaries; None fills all seats of all rounds.
-        repetitions: In how many rounds each canary plays.
+        repetitions: In how many rounds each canary plays; "auto" takes as many as a client can
+            expect to take part in, so that canaries show what clients do.
         delta: The delta of every epsilon.
         confidence: Confidence of each single lower bound. `Anytime(0.95)` also proves an ε after
             every round, and these bounds hold together; it needs coins.
@@ -100,7 +102,7 @@ class OneShotCanaries(CanaryAuditor):
         *,
         seats: Seats = "auto",
         canaries: int | None = None,
-        repetitions: int = 1,
+        repetitions: Repetitions = "auto",
         delta: float = 1e-5,
         confidence: float | Anytime = 0.95,
         include: Include = "auto",
@@ -300,7 +302,7 @@ class OneShotCanaries(CanaryAuditor):
             bets = self._betting.bounds()
             return [*(claims.finding(claims.assuming(b), None, details) for b in bets), *others]
         first, facts = headline(scores, is_in, log_p, **settings)
-        return [claims.finding(claims.assuming(first), facts, details), *others]
+        return [claims.finding(claims.assuming(first), self._facts(facts), details), *others]
 
     def _claims(self, sees: Sees, server_round: int | None = None) -> Claims:
         """Return what makes findings about who sees this, in a round or in the run.
@@ -315,7 +317,7 @@ class OneShotCanaries(CanaryAuditor):
             sees=sees,
             holds="canary",
             knows_cohort=True,
-            participations=None if sees == _ROUND else self.repetitions,
+            participations=None if sees == _ROUND else self._plan.repetitions,
         )
         return Claims(
             self.name,

@@ -43,7 +43,7 @@ class CanaryAuditor(Auditor):
 
     def __init__(self, plan: CanaryPlan, *, delta: float, confidence: float) -> None:
         within("delta", delta, above=0.0, below=1.0)
-        self.seats, self.canaries, self.repetitions = plan.seats, plan.canaries, plan.repetitions
+        self.seats, self.canaries = plan.seats, plan.canaries
         self.include, self.excluded, self.seed = plan.include, plan.excluded, plan.seed
         self.delta, self.confidence = delta, confidence
         self._plan, self._dim = plan, 0
@@ -61,6 +61,7 @@ class CanaryAuditor(Auditor):
                 f"the model must have at least {_LEAST_DIM} parameters for canaries, got {dim}"
             )
         self._dim = dim
+        self._plan.plays_once = any(claim.per == "round" for claim in self.claims)
         self._plan.begin(num_rounds, self.first_round)
         self._settle()
 
@@ -89,10 +90,15 @@ class CanaryAuditor(Auditor):
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
-        orders = self._plan.orders(self.name, server_round, chosen)
+        orders = self._plan.orders(self.name, server_round, chosen, self.population)
         if self._played.size != self._k:  # the first cohort has made the plan
             self._settle()
         return orders
+
+    def _facts(self, facts: Mapping[str, float]) -> dict[str, float]:
+        """Return facts of a bound, with how often clients take part, to set canaries against."""
+        rounds = self._plan.client_rounds
+        return {**facts, **({} if rounds is None else {"client_rounds": rounds})}
 
     def _file(self, what: str) -> Path | None:
         """Return a working file in the folder of the run; None for a temporary one."""

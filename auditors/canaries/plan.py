@@ -21,6 +21,7 @@ from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.wording import counted
 
 Seats = int | Literal["auto"]
+Repetitions = int | Literal["auto"]
 Include = Literal["auto", "coin", "all"]
 Excluded = Literal["zero", "honest", "full"]
 
@@ -112,7 +113,8 @@ class CanaryPlan(Resumable):
         seats: Clients per round that play a canary; "auto" takes one in five of the first cohort
             that has three clients or more.
         canaries: How many canaries; None fills all seats of all rounds.
-        repetitions: In how many rounds each canary plays.
+        repetitions: In how many rounds each canary plays; "auto" takes as many as a client of the
+            first cohort can expect to take part in.
         include: "coin", "all", or "auto", which takes coins from ten canaries on.
         excluded: What the seat of a canary that is out sends: "zero", its own "honest" update, or
             a "full" one, which is another random vector of the same norm.
@@ -121,7 +123,10 @@ class CanaryPlan(Resumable):
     Attributes:
         begun: First round of the plan; None until it is known.
         seated: Seats per round; 0 until the first cohort is known.
+        repetitions: In how many rounds each canary plays; 1 until that is known.
+        client_rounds: Rounds that a client can expect to take part in; None if nobody knows.
         needs_coins: Whether few canaries have coins too.
+        plays_once: Whether "auto" is one round, since a claim about each round is tested.
         canary_seed: The seed that all canaries share, of 128 bits.
         by_round: Canaries of each round, counted from 1, in an order that knows no coins.
         included: What the coin of each canary says, (canaries,).
@@ -131,6 +136,8 @@ class CanaryPlan(Resumable):
 
     begun: Kept[int | None]
     seated: Kept[int]
+    repetitions: Kept[int]
+    client_rounds: Kept[int | None]
 
     def __init__(
         self,
@@ -138,14 +145,14 @@ class CanaryPlan(Resumable):
         *,
         seats: Seats,
         canaries: int | None,
-        repetitions: int,
+        repetitions: Repetitions,
         include: Include,
         excluded: Excluded,
         seed: int,
     ) -> None:
-        if isinstance(seats, str) and seats != "auto":
-            raise ValueError(f"seats must be a number or 'auto', got {seats!r}")
         for what, number in (("seats", seats), ("repetitions", repetitions)):
+            if isinstance(number, str) and number != "auto":
+                raise ValueError(f"{what} must be a number or 'auto', got {number!r}")
             if number != "auto" and number < 1:
                 raise ValueError(f"{what} must be at least 1, got {number}")
         if include not in ("auto", "coin", "all"):
@@ -155,9 +162,10 @@ class CanaryPlan(Resumable):
             raise ValueError(f"canaries must be {allowed}, got {canaries}")
         if excluded not in _WORLDS:
             raise ValueError(f"excluded must be 'zero', 'honest' or 'full', got {excluded!r}")
-        self._name, self.seats, self.canaries, self.repetitions = name, seats, canaries, repetitions
+        self._name, self.seats, self.canaries = name, seats, canaries
+        self._repetitions = repetitions
         self.include, self.excluded, self.seed = include, excluded, seed
-        self.needs_coins = include == "coin"
+        self.needs_coins, self.plays_once = include == "coin", False
         self.canary_seed = derive(seed, name)
         self.drawn: DrawnCanaries | None = None
         self._num_rounds, self._first_round = 0, 1
@@ -167,12 +175,19 @@ class CanaryPlan(Resumable):
         """Plan a run; with seats="auto" the plan waits for the first cohort."""
         self._num_rounds, self._first_round = num_rounds, first_round
         self._forget()
-        if self.seats != "auto":
+        if self.seats != "auto" and self._repetitions != "auto":
+            self.repetitions = self._repetitions
             self._make(self.seats, first_round)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a canary plays in several rounds, as far as that is known."""
+        is_open = self._repetitions == "auto" and not (self.seated or self.plays_once)
+        return self.repetitions > 1 or is_open
 
     def _forget(self) -> None:
         """Plan no canary at all."""
-        self.begun, self.seated = None, 0
+        self.begun, self.seated, self.repetitions, self.client_rounds = None, 0, 1, None
         self.by_round: Mapping[int, Sequence[int]] = {}
         self.included, self.has_coins = np.zeros(0, dtype=bool), self.needs_coins
         self._asked: tuple[int, str] | None = None  # the last round, and who gave its orders
@@ -190,10 +205,19 @@ class CanaryPlan(Resumable):
         coins = stream(self.seed, "coins").random(k) < 0.5
         self.included = coins if self.has_coins else np.ones(k, dtype=bool)
 
+    def _busy(self, seats: int, first_round: int) -> int:
+        """Return in how many rounds a canary plays, as often as a client if that is open."""
+        rounds = max(self._num_rounds - first_round + 1, 1)
+        if self._repetitions != "auto":
+            return self._repetitions
+        least = self.canaries or (2 if self.needs_coins else 1)
+        wanted = 1 if self.plays_once else self.client_rounds or 1
+        return max(min(wanted, rounds, seats * rounds // least), 1)
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; seats that came from a cohort are planned again."""
         super().restore(state)
-        if self.seats == "auto" and self.seated:
+        if "auto" in (self.seats, self._repetitions) and self.seated:
             assert self.begun is not None
             self._make(self.seated, self.begun)
 
@@ -230,27 +254,39 @@ class CanaryPlan(Resumable):
         is_small = project.clients is not None and not seats_of(project.clients)
         return [f"no canary is played in rounds like the first: {NO_SEATS}"] * is_small
 
-    def orders(self, asker: str, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
+    def orders(
+        self,
+        asker: str,
+        server_round: int,
+        chosen: Sequence[int],
+        population: int | None = None,
+    ) -> dict[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen.
 
         Args:
             asker: Which auditor asks. Of those that share the plan the first gets the orders.
             server_round: The round.
             chosen: Its clients.
+            population: Clients of the whole project, if that is known.
         """
         if self._asked is not None and self._asked[0] == server_round and self._asked[1] != asker:
             return {}
         self._asked = server_round, asker
         if self.drawn is not None:
             self.drawn.forget()
-        most = len(chosen)
-        if self.seats == "auto":
-            most = seats_of(len(chosen))
-            if not self.seated and most:
-                self._make(most, server_round)
-                self.begun = server_round
-                about = (self._name, most, len(chosen), self.num_canaries)
-                _log.info("%s: %d of %d clients per round play canaries, %d in all", *about)
+        most = seats_of(len(chosen)) if self.seats == "auto" else len(chosen)
+        seats = most if self.seats == "auto" else self.seats
+        if self.client_rounds is None and population:
+            # Those in seats send no update of their own.
+            share = max(len(chosen) - seats, 0) / population
+            self.client_rounds = max(round(min(share, 1.0) * self._num_rounds), 1)
+        if not self.seated and most:
+            self.repetitions = self._busy(seats, server_round)
+            self._make(seats, server_round)
+            self.begun = server_round
+            about = (self._name, seats, len(chosen), counted(self.num_canaries, "canary"))
+            often = counted(self.repetitions, "round")
+            _log.info("%s: %d of %d clients per round play %s, each in %s", *about, often)
         if self.begun is None:  # recordings of earlier releases may begin in round 2
             self.begun = server_round if self._first_round > 1 else 1
         # A strategy's own loop may run longer than planned.

@@ -39,6 +39,7 @@ from leakmeter.auditors.canaries.plan import (
     CanaryPlan,
     Excluded,
     Include,
+    Repetitions,
     Seats,
     seat_limitations,
 )
@@ -101,8 +102,9 @@ class SingleUpdates(CanaryAuditor):
         seats: Clients per round that play a canary in place of their update. "auto" takes one in
             five of the first cohort that has three clients or more, so that most stay honest.
         canaries: How many canaries; None fills all seats of all rounds.
-        repetitions: In how many rounds each canary plays. With several there is a second bound, on
-            what all of them show together.
+        repetitions: In how many rounds each canary plays; "auto" takes as many as a client can
+            expect to take part in, or 1 where a claim about each round is tested. With several
+            there is a second bound, on what all of them show together.
         delta: The delta of every epsilon. Claims about the server with a larger one get bounds of
             their own, at their delta.
         confidence: Confidence of each single lower bound.
@@ -132,7 +134,7 @@ class SingleUpdates(CanaryAuditor):
         *,
         seats: Seats = "auto",
         canaries: int | None = None,
-        repetitions: int = 1,
+        repetitions: Repetitions = "auto",
         delta: float = 1e-5,
         confidence: float = 0.95,
         include: Include = "auto",
@@ -181,7 +183,7 @@ class SingleUpdates(CanaryAuditor):
         first = [self.delta, *sorted({claim.delta for claim in tested})]
         every = [self.delta, *sorted({claim.delta for claim in tested if claim.per == "run"})]
         found = [_Asked(False, delta) for delta in first]
-        return found + [_Asked(True, delta) for delta in every if self._plan.repetitions > 1]
+        return found + [_Asked(True, delta) for delta in every if self._plan.repeats]
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
@@ -205,7 +207,7 @@ class SingleUpdates(CanaryAuditor):
         self._is_masked |= project.is_masked
         if self._is_masked:
             return [_MASKED]
-        sums = self._k if self._plan.repetitions > 1 else 0
+        sums = self._k if self._plan.repeats else 0
         rows = _KEPT_CLIENTS + 2 * self._plan.seated + sums
         check_room(self._file("replies"), file_size(project.dim, rows), KeptRows.what)
         if self._is_guest:
@@ -413,7 +415,7 @@ class SingleUpdates(CanaryAuditor):
         how = "replies of all its rounds added" if asked.all_rounds else "best of 3 directions"
         claims = self._claims(rounds, asked.delta)
         bound = replace(claims.assuming(bound), rule=f"{bound.rule}, {how}")
-        return [claims.finding(bound, facts, details)]
+        return [claims.finding(bound, self._facts(facts), details)]
 
     def _used(self, delta: float) -> tuple[NDArray[np.intp], bool]:
         """Return which canaries a bound at δ is made from, and whether by their coins.

@@ -193,10 +193,19 @@ class Panel(Resumable):
         for auditor in list(self.auditors):
             self._drop(auditor, when, error)
 
-    def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
-        """Ask each auditor for its canaries among the clients that are still free."""
+    def instruct(
+        self, server_round: int, chosen: Sequence[int], population: int | None = None
+    ) -> dict[int, Canary]:
+        """Ask each auditor for its canaries among the clients that are still free.
+
+        Args:
+            server_round: The round.
+            chosen: Its clients.
+            population: Clients of the whole project, if they can be counted.
+        """
         orders: dict[int, Canary] = {}
         for auditor in list(self.auditors):
+            auditor.population = population
             free = [c for c in chosen if c not in orders]
             try:
                 wanted = auditor.instruct(server_round, free)

@@ -340,7 +340,8 @@ class RunAudit(Resumable):
             self._sending.sends = "models"  # our noise mods take replies for nothing else
         key, sends = weight_key(self._strategy), self._sending.sends
         # Nobody takes part in a round that was given up before it began.
-        orders = self._panel.instruct(server_round, sorted(by_client)) if clients else {}
+        chosen = sorted(by_client)
+        orders = self._panel.instruct(server_round, chosen, population(grid)) if clients else {}
         self._consider_round(messages, len(orders))
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         # The first round shows which clients list canary_mod; replays need to know it every time.
@@ -577,6 +578,14 @@ def size_for(project: Project) -> Size:
     if project.is_masked or all(claim.source != USER for claim in tested):
         return Size()
     return Size(_OVERSIZE, max(claim.clip_norm or 0.0 for claim in tested))
+
+
+def population(grid: Grid) -> int | None:
+    """Return how many clients a grid has; None if it cannot say."""
+    try:
+        return len(list(grid.get_node_ids()))
+    except Exception:  # a grid of the project's own
+        return None
 
 
 def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord:

@@ -350,6 +350,9 @@ def _share(bound: Finding) -> str:
     if not isinstance(share, float):
         return ""
     each = f", each sent in {counted(rounds, 'round')}" if rounds is not None else ""
+    own = bound.facts.get("client_rounds")
+    if rounds is not None and isinstance(own, int) and own != rounds:
+        each += f"; clients send about {own}"
     many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
     return f", for {many} test updates{each}"
 

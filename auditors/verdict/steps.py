@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from leakmeter.auditors.finding import RunWarning, WarningKind
+from leakmeter.auditors.finding import Finding, RunWarning, WarningKind
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.verdict.claim import USER, ClaimResult
 from leakmeter.auditors.verdict.labels import delivered, upper
@@ -171,5 +171,13 @@ def fewer_releases(rows: Sequence[Row]) -> Iterator[Step]:
             is_same = every.question == final.question and every.shown is not None
             # Beyond certainty a smaller number means nothing; close ones may differ by chance.
             is_less = final.low <= CERTAIN and every.low - final.low > _CLEARLY
-            if is_same and is_less and final.shown is not None and every.shown is not None:
+            if is_same and is_less and _is_busy(final.shown):
                 yield Step("Release only the final model; less is shown in it (no proof of less).")
+
+
+def _is_busy(bound: Finding | None) -> bool:
+    """Whether canaries took part as often as clients do: otherwise the final model has more."""
+    rounds = None if bound is None else bound.facts.get("client_rounds")
+    if bound is None or not isinstance(rounds, int):
+        return False
+    return (bound.threat_model.participations or 1) >= rounds

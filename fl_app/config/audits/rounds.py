@@ -27,17 +27,28 @@ class OneShotSettings(AuditorSettings):
     lacks = ""
 
     canary_seats: int = audit_setting(
-        10, "clients per round, in addition to --sample, that play canaries for one-shot", low=0
+        12, "clients per round, in addition to --sample, that play canaries for one-shot", low=0
     )
     canaries: int = audit_setting(
         0, "total number of canaries; 0 = as many as the seats allow", low=0, most=10**7
     )
-    canary_repetitions: int = audit_setting(1, "rounds in which each canary plays", low=1)
+    canary_repetitions: int = audit_setting(
+        0, "rounds in which each canary plays; 0 = as many as a client takes part in", low=0
+    )
+
+    @classmethod
+    def slots(cls, config: Settings) -> int:
+        """Return how many canaries the seats of all rounds have room for."""
+        return config.canary_seats * config.rounds // cls.repetitions(config)
 
     @staticmethod
-    def slots(config: Settings) -> int:
-        """Return how many canaries the seats of all rounds have room for."""
-        return config.canary_seats * config.rounds // config.canary_repetitions
+    def repetitions(config: Settings) -> int:
+        """Return the rounds in which each canary plays: by default as many as a client."""
+        if config.canary_repetitions or config.participation == "once":
+            return config.canary_repetitions or 1
+        often = round(config.sample * config.rounds / config.clients)
+        room = config.canary_seats * config.rounds // (config.canaries or 2)
+        return max(min(often, config.rounds, room), 1)
 
     @classmethod
     def planned(cls, config: Settings) -> int:
@@ -74,7 +85,7 @@ class OneShotSettings(AuditorSettings):
         return OneShotCanaries(
             seats=config.canary_seats,
             canaries=config.canaries or None,
-            repetitions=config.canary_repetitions,
+            repetitions=cls.repetitions(config),
             include="coin",
             delta=config.delta,
             confidence=run.anytime_confidence,
