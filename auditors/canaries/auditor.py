@@ -70,8 +70,9 @@ class OneShotCanaries(CanaryAuditor):
         seats: Clients per round that play a canary in place of their update. "auto" takes one in
             five of the first cohort that has three clients or more, so that most stay honest.
         canaries: How many canaries; None fills all seats of all rounds.
-        repetitions: In how many rounds each canary plays; "auto" takes as many as a client can
-            expect to take part in, so that canaries show what clients do.
+        repetitions: In how many rounds each canary plays. "auto" takes as many as a client can
+            expect to take part in, so that canaries show what clients do, or 1 where a claim about
+            each round is tested. With a number of seats it is 1.
         delta: The delta of every epsilon.
         confidence: Confidence of each single lower bound. `Anytime(0.95)` also proves an ε after
             every round, and these bounds hold together; it needs coins.

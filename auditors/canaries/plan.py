@@ -113,8 +113,9 @@ class CanaryPlan(Resumable):
         seats: Clients per round that play a canary; "auto" takes one in five of the first cohort
             that has three clients or more.
         canaries: How many canaries; None fills all seats of all rounds.
-        repetitions: In how many rounds each canary plays; "auto" takes as many as a client of the
-            first cohort can expect to take part in.
+        repetitions: In how many rounds each canary plays. "auto" takes as many as a client of the
+            first cohort can expect to take part in; with a number of seats, which need no cohort,
+            it is 1.
         include: "coin", "all", or "auto", which takes coins from ten canaries on.
         excluded: What the seat of a canary that is out sends: "zero", its own "honest" update, or
             a "full" one, which is another random vector of the same norm.
@@ -175,15 +176,16 @@ class CanaryPlan(Resumable):
         """Plan a run; with seats="auto" the plan waits for the first cohort."""
         self._num_rounds, self._first_round = num_rounds, first_round
         self._forget()
-        if self.seats != "auto" and self._repetitions != "auto":
-            self.repetitions = self._repetitions
+        if self.seats != "auto":
+            self.repetitions = 1 if self._repetitions == "auto" else self._repetitions
             self._make(self.seats, first_round)
 
     @property
     def repeats(self) -> bool:
         """Whether a canary plays in several rounds, as far as that is known."""
-        is_open = self._repetitions == "auto" and not (self.seated or self.plays_once)
-        return self.repetitions > 1 or is_open
+        is_open = self.seats == self._repetitions == "auto" and not (self.seated or self.plays_once)
+        known = self.repetitions if self._repetitions == "auto" else self._repetitions
+        return known > 1 or is_open
 
     def _forget(self) -> None:
         """Plan no canary at all."""
@@ -217,7 +219,7 @@ class CanaryPlan(Resumable):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; seats that came from a cohort are planned again."""
         super().restore(state)
-        if "auto" in (self.seats, self._repetitions) and self.seated:
+        if self.seats == "auto" and self.seated:
             assert self.begun is not None
             self._make(self.seated, self.begun)
 
@@ -275,18 +277,20 @@ class CanaryPlan(Resumable):
         if self.drawn is not None:
             self.drawn.forget()
         most = seats_of(len(chosen)) if self.seats == "auto" else len(chosen)
-        seats = most if self.seats == "auto" else self.seats
         if self.client_rounds is None and population:
             # Those in seats send no update of their own.
+            seats = most if self.seats == "auto" else self.seats
             share = max(len(chosen) - seats, 0) / population
             self.client_rounds = max(round(min(share, 1.0) * self._num_rounds), 1)
-        if not self.seated and most:
-            self.repetitions = self._busy(seats, server_round)
-            self._make(seats, server_round)
+        if self.seats == "auto" and not self.seated and most:
+            self.repetitions = self._busy(most, server_round)
+            self._make(most, server_round)
             self.begun = server_round
-            about = (self._name, seats, len(chosen), counted(self.num_canaries, "canary"))
+            about = (self._name, most, len(chosen), self.num_canaries)
             often = counted(self.repetitions, "round")
-            _log.info("%s: %d of %d clients per round play %s, each in %s", *about, often)
+            _log.info(
+                "%s: %d of %d clients per round play canaries, %d in all, each in %s", *about, often
+            )
         if self.begun is None:  # recordings of earlier releases may begin in round 2
             self.begun = server_round if self._first_round > 1 else 1
         # A strategy's own loop may run longer than planned.

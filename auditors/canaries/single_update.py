@@ -102,9 +102,8 @@ class SingleUpdates(CanaryAuditor):
         seats: Clients per round that play a canary in place of their update. "auto" takes one in
             five of the first cohort that has three clients or more, so that most stay honest.
         canaries: How many canaries; None fills all seats of all rounds.
-        repetitions: In how many rounds each canary plays; "auto" takes as many as a client can
-            expect to take part in, or 1 where a claim about each round is tested. With several
-            there is a second bound, on what all of them show together.
+        repetitions: In how many rounds each canary plays, "auto" as for `OneShotCanaries`. With
+            several there is a second bound, on what all of them show together.
         delta: The delta of every epsilon. Claims about the server with a larger one get bounds of
             their own, at their delta.
         confidence: Confidence of each single lower bound.
