@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -78,6 +78,21 @@ class Elsewhere(Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"Elsewhere({self.inner!r})"
 
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        about = self.requires_grad, isinstance(self, nn.Parameter)
+        return _unpickled, (self.inner.detach(), *about)
+
+    @property
+    def data(self) -> Tensor:
+        """The same numbers without a graph; what is set takes their place."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        if not isinstance(other, Elsewhere) or other.stride() != self.stride():
+            raise MixedError(f"data of {DEVICE} was set to a tensor of {other.device}")
+        self.inner = other.inner
+
     def data_ptr(self) -> int:
         """Return where the numbers are."""
         return self.inner.data_ptr()
@@ -85,6 +100,11 @@ class Elsewhere(Tensor):
     def tolist(self) -> Any:
         """Return the numbers, which torch does not give of a subclass."""
         return self.inner.tolist()
+
+
+def _unpickled(inner: Tensor, requires_grad: bool, is_parameter: bool) -> Tensor:
+    made = Elsewhere(inner)
+    return nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
 class StandIn(TorchDispatchMode):
