@@ -226,6 +226,8 @@ def test_a_replay_may_have_another_device(
     assert LACKS in capsys.readouterr().err
     assert main(["replay", run, "--device", "auto"]) == 0
     assert capsys.readouterr().out.count("device    cpu: auto finds neither") == 1
+    again = json.loads(Path(f"{run}-replay", "report.json").read_text())
+    assert again["config"]["device"] == "cpu"
 
 
 # Machines of a cluster and of a deployment.
