@@ -68,14 +68,14 @@ class Task:
 
     def records(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Return inputs and labels of all training records on a device, to which they move once."""
-        place = torch.device(device)
-        if place not in self._moved:
+        kind = torch.device(device).type  # a model on "cuda" says that it is on "cuda:0"
+        if kind not in self._moved:
             x, y = torch.from_numpy(self.dataset.train_x), torch.from_numpy(self.dataset.train_y)
-            self._moved[place] = x.to(place), y.to(place)
-        return self._moved[place]
+            self._moved[kind] = x.to(device), y.to(device)
+        return self._moved[kind]
 
     @cached_property
-    def _moved(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+    def _moved(self) -> dict[str, tuple[Tensor, Tensor]]:
         return {}
 
     def new_model(self) -> nn.Module:
