@@ -29,7 +29,7 @@ _PAPERS = "papers"  # a checkout has them, and workers that sample for `reproduc
 # These are copied one by one: a checkout has links to them in the package, a wheel has the rooms.
 _NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *_ROOMS, _PAPERS)
 _LOCAL = "local"
-# Who claims no GPU sees all of them: the auditors' workers do not, as Flower's may have claimed all.
+# Who claims no GPU sees all: the auditors' workers claim none, as Flower's may have claimed all.
 # Without it Ray also warns that it will be the default.
 _GPUS_SEEN = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _ENVIRONMENT = {
