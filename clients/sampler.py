@@ -96,8 +96,8 @@ class CohortSampler(UpdateSampler):
     and what comes back has a leading axis, or is a list, over them.
 
     Args:
-        cohort: Trains clients; knows model and update rule.
-        data: Inputs and labels of all records.
+        cohort: Trains clients; knows model, update rule and device.
+        data: Inputs and labels of all records; they are moved to the cohort's device.
         source: Which client has which records in a draw, and so which game is played.
         seed: The run's seed.
         clip_norm: Joint L2 norm that clients clip an update to before the sum; None if they do not.
@@ -128,7 +128,7 @@ class CohortSampler(UpdateSampler):
         x, y = data
         if len(x) != len(y):
             raise ValueError(f"y must have one label per record ({len(x)}), got {len(y)}")
-        self._cohort, self._x, self._y = cohort, x, y
+        self._cohort, self._x, self._y = cohort, x.to(cohort.device), y.to(cohort.device)
         self._source, self._seed, self._clip_norm = source, seed, clip_norm
         self._weighted, self._holdings = weighted, holdings
         self._executor: Executor = in_process
@@ -293,7 +293,8 @@ class CohortSampler(UpdateSampler):
 
     def on(self, x: Tensor, y: Tensor) -> CohortSampler:
         """Return the same sampler with its data elsewhere, in another process or nowhere."""
-        return self._with(_x=x, _y=y, _executor=in_process)
+        device = self._cohort.device
+        return self._with(_x=x.to(device), _y=y.to(device), _executor=in_process)
 
     def _with(self, **changed: object) -> CohortSampler:
         other = copy.copy(self)

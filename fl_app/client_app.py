@@ -30,12 +30,13 @@ from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
-from leakmeter.fl_app.task import Task, load_task, trained, update_rule
+from leakmeter.fl_app.task import Task, device_of, load_task, trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
 
 Mod: TypeAlias = Callable[[Message, Context, Call], Message]
 
 _log = logging.getLogger("flwr")
+_HIDDEN = "Flower's simulation hides GPUs unless client-resources-num-gpus is above 0."
 _NO_KEYS = "this client's keys or its least threshold cannot be used; its own log says why"
 
 
@@ -138,13 +139,17 @@ def _signing(mod: MaskMod, identity: Identity, trusted: TrustedKeys) -> MaskMod:
 
 
 def _task_here(config: Config) -> Task:
-    """Return the task, or say which machine lacks its data."""
+    """Return the task, or say which machine lacks its data or the device."""
     # The server may be another's: it does not say what this machine fetches, and where to.
     may_fetch = config.download and not is_deployed()
+    lacks = "device"
     try:
+        device_of(config.device)
+        lacks = "data-dir"
         return load_task(replace(config.task, download=may_fetch))
     except ConfigError as error:
-        raise ConfigError(f"{UNUSABLE}: node {platform.node()}, data-dir: {error}") from None
+        why = f"{error} {_HIDDEN}" if lacks == "device" else error
+        raise ConfigError(f"{UNUSABLE}: node {platform.node()}, {lacks}: {why}") from None
 
 
 app = client_app_of()

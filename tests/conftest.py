@@ -41,6 +41,7 @@ from tests.helpers.project import ROOT
 
 if TYPE_CHECKING:
     from tests.helpers.federation import Federation
+    from tests.helpers.stand_in import StandIn
 
 
 # More examples of every property: pytest --hypothesis-profile=thorough
@@ -208,3 +209,12 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
+
+
+@pytest.fixture
+def device() -> Iterator[StandIn]:
+    """The device of `tests.helpers.stand_in`, which needs no hardware."""
+    from tests.helpers.stand_in import StandIn
+
+    with StandIn() as made:
+        yield made

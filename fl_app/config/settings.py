@@ -25,6 +25,7 @@ from leakmeter.fl_app.config.tables import (
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
 AUTO: Final = "auto"  # a clip norm that is still to be measured
 ENGINES: Final = ("inline", "ray")
+DEVICES: Final = ("auto", "cpu", "cuda", "mps")
 
 _task = partial(setting, group="task")
 _federation = partial(setting, group="federation")
@@ -297,6 +298,12 @@ class RunSettings:
         "Ray cluster to join with --engine ray: HOST:PORT, or auto for one on this machine "
         "(default: the environment variable RAY_ADDRESS, or a new local Ray)",
         metavar="HOST:PORT",
+    )
+    device: str = _run(
+        "cpu",
+        "where clients train, and where mine, inversion and shadow models compute: on the CPU, on "
+        "a GPU (cuda, or mps on a Mac), or on the best that this machine has (auto)",
+        choices=DEVICES,
     )
     stop_above: float = _run(
         0.0,

@@ -32,7 +32,7 @@ from leakmeter.fl_app.report.read import Rehearsal
 # Settings that say where a run finds files and machines or what is asked of it in the end, not what
 # it does.
 MAY_CHANGE = (
-    *("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget"),
+    *("data-dir", "download", "engine", "ray-address", "device", "ledger", "budget", "over-budget"),
     *("fail-above", "require-guarantee", "against"),
 )
 

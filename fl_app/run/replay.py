@@ -115,7 +115,7 @@ class Recorded:
                     f"the recording has {has} of {name} {ours[name]}, got --{name} {value}: "
                     f"canaries cannot be played in hindsight. Leave --{name} out"
                 )
-            if name not in (*_AUDIT, "data-dir", "download", "seed"):
+            if name not in (*_AUDIT, "data-dir", "download", "device", "seed"):
                 raise ConfigError(
                     f"--{name} is not a setting of audits: the recorded run has {name} = "
                     f"{ours[name]}, and a replay does not train. Leave it out, or start a new run "
@@ -248,8 +248,9 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     from leakmeter.auditors.hook.panel import Panel
     from leakmeter.fl_app import build
     from leakmeter.fl_app.run.run import use_one_thread
-    from leakmeter.fl_app.task import load_task
+    from leakmeter.fl_app.task import device_line, device_of, load_task
 
+    device = device_of(config.device).type
     use_one_thread()
     recording, task = recorded.recording, load_task(config)
     if recording.dim != task.dim:
@@ -260,11 +261,13 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
         )
     auditors = build.auditors(config, task.dim, progress.audit)
     left_out = list(_checked(recording, auditors))
-    about = {**config.to_mapping(), REPLAY_OF: str(recorded.run)}
+    about = {**config.to_mapping(), "device": device, REPLAY_OF: str(recorded.run)}
     try:
         log = RunLog(out, about, name=f"{recorded.run.name} (replay)")
     except OSError as error:
         raise ConfigError(f"--out must be writable, got {out}: {error.strerror}") from None
+    if words := device_line(config.device):
+        progress.say(words)
     progress.begin_replay(
         str(recorded.run), config.auditor_names, recording.dim, len(recording.rounds)
     )

@@ -40,7 +40,7 @@ from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import with_clip_norm
-from leakmeter.fl_app.task import Task, load_task, record_rule
+from leakmeter.fl_app.task import Task, device_line, device_of, load_task, record_rule
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
 from leakmeter.strategies.grid import PatientGrid
@@ -75,6 +75,7 @@ def preflight(config: Config, folder: Path | None = None) -> Config:
     run the configuration is returned with a clip norm that is measured in a rehearsal, and with the
     multiplier that its target asks for.
     """
+    device_of(config.device)
     check_early(config)  # before the calibration, which plans all rounds many times
     if folder is None:
         config = calibrated(with_clip_norm(config)[0])
@@ -109,7 +110,8 @@ def run_on(
     """
     use_one_thread()
     config = folder.config
-    noted = {**config.to_mapping(), **({LAUNCH: launch} if launch else {})}
+    noted = {**config.to_mapping(), "device": device_of(config.device).type}
+    noted |= {LAUNCH: launch} if launch else {}
     with folder.locked():
         task, strategy = load_task(config), build.server_strategy(config)
         check_resumable(strategy)
@@ -121,6 +123,8 @@ def run_on(
         if auditors is None:
             auditors = build.auditors(config, task.dim, progress.audit)
         audited = _audited(folder, strategy, auditors, progress, kept, charges, noted)
+        if words := device_line(config.device):
+            progress.say(words)
         progress.begin(config, task.dim, task.sizes, rounds_done)
         if words := _no_theorem(config):
             progress.say(f"Warning: {words}")

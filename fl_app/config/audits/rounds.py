@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leakmeter.fl_app.config.errors import out_of_range
@@ -253,7 +254,7 @@ class InversionSettings(AuditorSettings):
 
         config, known = run.config, run.records
         return Inversion(
-            known.at,
+            partial(known.at, device=run.device),
             known.images,
             rate=config.lr,
             seek=config.inversion_images,

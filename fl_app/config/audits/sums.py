@@ -330,7 +330,7 @@ class MineSettings(AuditorSettings):
             run.sampler(run.game_without_pair),
             every=config.mine_every,
             plan=DrawPlan(draws=config.mine_draws, rank=config.mi_rank or _RANK),
-            critics=Critics(count=config.mine_critics, steps=config.mine_steps),
+            critics=Critics(config.mine_critics, config.mine_steps, device=str(run.device)),
             limit=run.entropy_of,
             colluding=max(config.colluders, 0),
             observer=run.observer,
