@@ -121,6 +121,14 @@ def test_several_rounds_refute_a_claim_per_run_or_the_basic_composition_of_one_p
     assert not refuted(Claim(10.0, per="round"), bound(80.0, rounds=3, delta=2.9e-5))
 
 
+def test_the_bound_that_goes_furthest_beyond_the_claim_decides_not_the_largest() -> None:
+    """25 in three rounds is less than thrice 10, and 11 in one is more than 10."""
+    three, one = bound(25.0, rounds=3, delta=1e-4), bound(11.0)
+    [result] = judge([three, one], claims=[Claim(10.0, per="round")]).claims
+    assert result.is_refuted
+    assert result.bound is one
+
+
 def test_a_bound_refutes_only_at_a_delta_that_is_no_smaller_than_the_claims() -> None:
     assert refuted(Claim(1.0, delta=1e-6), bound(2.0, delta=1e-5))
     assert not refuted(Claim(1.0, delta=1e-4), bound(2.0, delta=1e-5))
@@ -239,9 +247,13 @@ def test_an_audit_of_a_weaker_attacker_is_no_audit_of_the_claims_own() -> None:
     assert "ε ≥ 0.5 is shown. No audit here looks at this attacker." in sentences.refuted(result)
 
 
-def test_behind_masks_an_audit_of_sums_is_one_of_the_server() -> None:
-    [result] = judge([bound(0.5, sees="round sum")], claims=[Claim(1.0)]).claims
+def test_an_audit_of_sums_is_one_of_the_server_behind_masks_alone() -> None:
+    sums = bound(0.5, sees="round sum")
+    [result] = judge([sums], claims=[Claim(1.0)]).claims
     assert result.is_testable
+    open_ = finding(kind="guarantee", value=math.inf, adjacency="replace", **SEEN)
+    [result] = judge([sums, open_], claims=[Claim(1.0)]).claims
+    assert not result.is_testable
 
 
 def test_an_audit_that_could_not_have_refuted_a_claim_says_so() -> None:
