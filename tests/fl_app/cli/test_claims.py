@@ -172,6 +172,18 @@ def test_a_resumed_run_has_the_report_that_it_would_have_had(
     assert report(cut)["verdict"] == report(whole)["verdict"]
 
 
+def test_python_gets_the_claims_of_its_run_with_the_result(tiny_config: Config) -> None:
+    usual = Config().to_mapping()
+    own = {k: v for k, v in tiny_config.to_mapping().items() if v != usual[k]}
+    settings = {name.replace("-", "_"): value for name, value in own.items()}
+    result = leakmeter.run(**settings, claims=[Claim(1e-9, against="outsider"), Claim(100)])
+    false, true = result.verdict.claims
+    assert (false.claim, true.claim) == (Claim(1e-9, against="outsider"), Claim(100))
+    assert (false.is_refuted, true.is_refuted) == (True, False)
+    with pytest.raises(AssertionError, match="claims: exceeded"):
+        leakmeter.assert_private(result, claims=True)
+
+
 def test_the_gate_ends_with_3_where_a_claim_is_refuted_and_4_where_none_was_tested(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
