@@ -94,6 +94,15 @@ class CanaryAuditor(Auditor):
             self._settle()
         return orders
 
+    def _power(self, canaries: int, directions: int) -> dict[str, float]:
+        """Return what decides how small an ε a bound can show, as facts of a finding.
+
+        Args:
+            canaries: Those whose coins or scores are used.
+            directions: Among which the largest cosine of each was taken.
+        """
+        return {"canaries": canaries, "dim": self._dim, "directions": directions}
+
     def _file(self, what: str) -> Path | None:
         """Return a working file in the folder of the run; None for a temporary one."""
         if self.folder is None:
