@@ -17,6 +17,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import derive, of_key
 
 SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
+MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
 BLOCK: Final = 2**15  # coordinates of a canary in memory at a time: they fit in the cache
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 
-from leakmeter.auditors._types import Floats, within
+from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.combined import combination
 from leakmeter.auditors.bounds.rules import checked_row
@@ -306,23 +306,26 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
     n = values.size
-    asked = [math.ceil(share * n) for share in SHARES]
-    asked = list(dict.fromkeys(asked)) if n < FEW else asked
-    level = (1 - confidence) / len(asked)
-    largest = np.sort(values)[::-1]
-    best = 0.0
-    for j in asked:
-        if (chance := level * j / n - delta) > _ROUNDING:
-            best = max(best, float(largest[j - 1]) + math.log(chance))
+    asked, log_chances = asked_shares(n, delta, confidence)
+    useful = np.isfinite(log_chances)  # otherwise an infinite score would be added to ln 0
+    proven = np.sort(values)[n - asked[useful]] + log_chances[useful]
     return Bound(
-        value=best,
+        value=float(proven.max(initial=0.0)),
         kind="lower_bound",
-        rule=f"score that a share of the canaries reaches, best of {len(asked)} shares",
+        rule=f"score that a share of the canaries reaches, best of {asked.size} shares",
         delta=delta,
         confidence=confidence,
         sample_sizes={"in": n},
         assumptions=(Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
     )
+
+
+def asked_shares(num_in: int, delta: float, confidence: float) -> tuple[Indices, Floats]:
+    """Return the counts j that `share_bound` asks for, descending, and ln(α_f·j/n − δ)."""
+    asked = np.ceil(np.array(SHARES) * num_in).astype(np.int64)
+    asked = np.unique(asked)[::-1] if num_in < FEW else asked
+    chances = (1 - confidence) / asked.size * asked / num_in - delta
+    return asked, np.array([math.log(c) if c > _ROUNDING else -math.inf for c in chances])
 
 
 def checked_p_values(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:

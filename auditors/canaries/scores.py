@@ -31,7 +31,7 @@ from leakmeter.auditors.bounds.one_run import (
     share_bound,
 )
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
-from leakmeter.auditors.canary import SEED_BITS
+from leakmeter.auditors.canary import MAX_SCORE, SEED_BITS
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians
@@ -51,7 +51,6 @@ _REFUTED: Final[Mapping[str, str]] = {
     Assumption.GAUSSIAN_COSINES: "refuted_fitted_std",
     Assumption.GAUSSIAN_MAXIMA: "refuted_largest_cosines",
 }
-MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
 _DEEP = 1e-290  # below this the incomplete beta function loses digits, then underflows
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 

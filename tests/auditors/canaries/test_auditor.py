@@ -23,8 +23,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
-from leakmeter.auditors.canaries.scores import MAX_SCORE
-from leakmeter.auditors.canary import SEED_BITS, canary_vector
+from leakmeter.auditors.canary import MAX_SCORE, SEED_BITS, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.order import is_weaker

@@ -10,16 +10,17 @@ from scipy.integrate import quad
 from scipy.stats import t as student
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import coin_bound, share_bound
 from leakmeter.auditors.canaries.scores import (
-    MAX_SCORE,
     cosine_logsf,
     headline,
     largest_cosine_log_p,
     prove,
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
+from leakmeter.auditors.canary import MAX_SCORE
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
@@ -304,20 +305,21 @@ SETS = [
 
 
 @pytest.mark.parametrize(("dim", "k", "sigma", "halves", "bets"), first_fast(1, SETS))
-def test_the_headline_shows_more_than_two_halves_did(
+def test_headline_and_bets_show_more_than_two_halves_and_bets_on_thresholds_did(
     dim: int, k: int, sigma: float, halves: float, bets: float
 ) -> None:
-    values = []
+    number, values, anytime = [one[:3] for one in SETS].index((dim, k, sigma)), [], []
     for seed in range(60):
-        rng = stream(seed, "sets", [one[:3] for one in SETS].index((dim, k, sigma)))
+        rng = stream(seed, "sets", number)
         is_in = rng.random(k) < 0.5
         products, gram = simulate_rounds(dim, 1.0 * is_in[None], np.zeros((1, 0)), sigma, rng)
         cosines = products[0] / math.sqrt(gram[0, 0])
         log_p = cosine_logsf(cosines, dim)
         bound, _ = headline(cosines, is_in, log_p, delta=1e-5, confidence=0.95, guesses=k // 5)
         values.append(bound.value)
+        anytime.append(AnytimeBound(delta=1e-5, planned=k).add_canaries(log_p, is_in))
     assert np.mean(values) > 1.1 * max(halves, bets)
-    assert np.mean(values) < epsilon_gaussian(1e-5, 1 / sigma)
+    assert bets < np.mean(anytime) < np.mean(values) < epsilon_gaussian(1e-5, 1 / sigma)
 
 
 @pytest.mark.parametrize("runs", few_or_many(60, 400))
