@@ -68,8 +68,14 @@ class Assumption(StrEnum):
     SEAT_STAYS_HONEST = given(
         "the seat of an excluded canary trains as usual, a weaker test than zero"
     )
+    SEAT_SENDS_OTHER = given(
+        "the seat of an excluded canary sends another update of the same norm and weight"
+    )
     ALL_CANARIES_PLAY = given(
         "all canaries take part; the null, that of canaries that nobody sent, needs no coins"
+    )
+    BYPASSED_NOISE = unchecked(
+        "the noise of mods behind canary_mod, which canaries bypass, hides nothing"
     )
     # Likelihood ratio and span
     FROZEN_UPDATES = given(

@@ -69,10 +69,21 @@ class CanaryBlocks:
     Args:
         seed: The seed that all canaries share.
         canaries: Their numbers.
+        drawn: Remembers them for whoever looks for the same; None draws them for this time only.
+        dim: Coordinates of a canary, if `drawn` is given.
     """
 
-    def __init__(self, seed: int, canaries: Iterable[int]) -> None:
-        self._streams = [_stream(seed, canary) for canary in canaries]
+    def __init__(
+        self,
+        seed: int,
+        canaries: Iterable[int],
+        drawn: DrawnCanaries | None = None,
+        dim: int = 0,
+    ) -> None:
+        self._streams: list[np.random.Generator | _Drawn] = [
+            _stream(seed, canary) if drawn is None else drawn.stream(seed, canary, dim)
+            for canary in canaries
+        ]
         self._squares = np.zeros(len(self._streams))
         self._short = np.empty(0, dtype=np.float32)
         self._long = np.empty((0, 0))
@@ -110,6 +121,44 @@ class CanaryBlocks:
             row[:] = self._short
         self._squares[some] += np.einsum("ij,ij->i", normals, normals)
         return normals
+
+
+class DrawnCanaries:
+    """Canaries that several auditors look for in one round: each is drawn once, if there is room.
+
+    Args:
+        most: Most numbers that are remembered, in four bytes each; further canaries are drawn anew
+            by everyone, so that memory does not depend on seats or model.
+    """
+
+    def __init__(self, most: int = 2**24) -> None:
+        self._most = most
+        self._normals: dict[tuple[int, int], NDArray[np.float32]] = {}
+
+    def stream(self, seed: int, canary: int, dim: int) -> np.random.Generator | _Drawn:
+        """Return what yields the numbers of a canary from its first on."""
+        if (seed, canary) not in self._normals:
+            if (len(self._normals) + 1) * dim > self._most:
+                return _stream(seed, canary)
+            normals = _stream(seed, canary).standard_normal(dim, dtype=np.float32)
+            self._normals[seed, canary] = normals
+        return _Drawn(self._normals[seed, canary])
+
+    def forget(self) -> None:
+        """Free the memory: a round is over."""
+        self._normals.clear()
+
+
+class _Drawn:
+    """Yields numbers that are drawn already, as a generator would."""
+
+    def __init__(self, normals: NDArray[np.float32]) -> None:
+        self._left = normals
+
+    def standard_normal(self, *, dtype: type[np.float32], out: NDArray[np.float32]) -> None:
+        """Put the next numbers into an array."""
+        out[:] = self._left[: out.size]
+        self._left = self._left[out.size :]
 
 
 def _stream(seed: int, canary: int) -> np.random.Generator:

@@ -119,12 +119,12 @@ def _shown_names() -> set[str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _few_null_draws() -> Iterator[dict[str, int]]:
+def _few_null_draws() -> Iterator[tuple[int, int]]:
     """Simulate less of what canaries look like without a leak, where no test is about that."""
-    from leakmeter.auditors.canaries import auditor
+    from leakmeter.auditors.canaries import auditor, canary_auditor
 
-    usual = {name: getattr(auditor, name) for name in ("_NULL_POOL", "_NULL_RUNS")}
-    with patch.multiple(auditor, _NULL_POOL=2000, _NULL_RUNS=20):
+    usual = auditor._NULL_POOL, canary_auditor.NULL_RUNS
+    with patch.object(auditor, "_NULL_POOL", 2000), patch.object(canary_auditor, "NULL_RUNS", 20):
         yield usual
 
 
@@ -151,11 +151,15 @@ def _libraries_found_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def usual_null_draws(_few_null_draws: dict[str, int]) -> Iterator[None]:
+def usual_null_draws(_few_null_draws: tuple[int, int]) -> Iterator[None]:
     """Simulate as much as other processes do, for tests that compare findings with theirs."""
-    from leakmeter.auditors.canaries import auditor
+    from leakmeter.auditors.canaries import auditor, canary_auditor
 
-    with patch.multiple(auditor, **_few_null_draws):
+    pool, runs = _few_null_draws
+    with (
+        patch.object(auditor, "_NULL_POOL", pool),
+        patch.object(canary_auditor, "NULL_RUNS", runs),
+    ):
         yield
 
 

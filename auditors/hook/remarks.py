@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from leakmeter.auditors.hook.seat import Answer
+from leakmeter.auditors.hook.seat import Answer, Size
 
 NO_ANSWER: Final = (
     "no client answered for canary_mod, so no canary was played: list it in the client app, "
@@ -82,8 +82,8 @@ _HARMLESS: Final = frozenset(
 # Known mods that keep no state, or none that a replay without masks changes.
 _STATELESS: Final = _HARMLESS | {"LocalDpMod", "MaskMod", "mask_mod"}
 _NOISE: Final = frozenset({"LocalDpMod", "NoiseMod", "noise_mod", "FillMod", "fill_mod"})
-_MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
-HIDING: Final = _NOISE | _MASKS
+MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
+HIDING: Final = _NOISE | MASKS
 
 
 def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
@@ -97,6 +97,17 @@ def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
         return [NO_ANSWER]
     said = (words for answer in answers.values() for words in _about(answer))
     return list(dict.fromkeys(said))
+
+
+def oversized(size: Size) -> str:
+    """Return that canaries are longer than updates, and why."""
+    least = f" or than the clip norm {size.least_norm:g}" if size.least_norm else ""
+    return (
+        f"a claim is tested, so canaries are {size.times:g} times as long as the update that they "
+        f"replace{least}: with shorter ones, a clip per parameter, a clip after the noise and "
+        "weights that undo the clip would stay invisible. Without a clip that works, they distort "
+        "the model; leave the claims out to train one for use"
+    )
 
 
 def replayed(answers: Mapping[int, Answer]) -> list[str]:
@@ -116,6 +127,11 @@ def noise_around(answers: Mapping[int, Answer]) -> str | None:
     return next((name for name in names if name in _NOISE), None)
 
 
+def bypasses_noise(answer: Answer) -> bool:
+    """Whether a mod adds noise to a client's own update, but not to a canary."""
+    return not _NOISE.isdisjoint(answer.inner)
+
+
 def _about(answer: Answer) -> Iterator[str]:
     for name in answer.inner:
         order = f"list canary_mod after it, [{name}, canary_mod]"
@@ -124,14 +140,14 @@ def _about(answer: Answer) -> Iterator[str]:
                 f"canaries bypass the noise of {name}, so the numbers are those of a run without "
                 f"it: {order}"
             )
-        elif name in _MASKS:
+        elif name in MASKS:
             yield f"{name} hides the update from canary_mod, so no canary was played: {order}"
         elif name not in _HARMLESS:
             yield (
                 f"{name} handles the update before a canary replaces it, so canaries bypass it: if "
                 f"it protects clients, {order}"
             )
-    if answer.outcome == "other-arrays" and not _MASKS & set(answer.inner):
+    if answer.outcome == "other-arrays" and not MASKS & set(answer.inner):
         yield (
             "clients reply with other arrays than they are sent, so no canary was played: a canary "
             "must look like the update it replaces"

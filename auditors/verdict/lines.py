@@ -40,7 +40,7 @@ _HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
 _IN_BITS = ("IN BITS", "ABOUT", "FOUND", "AT MOST", "EVIDENCE")  # never ordered against ε
 # No line ends between a number and its sign or unit, in any letters.
 _WHOLE = re.compile(r" (?=%)|(?<=[≥≤≈~]) |(?<=[<>]=) |(?<=ε) (?=[≥≤≈])|(?<=eps) (?=[<>~])")
-_MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES = 5, 2, 3, 4
+_MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES, _MAX_CLAIMS = 5, 2, 3, 4, 4
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def summary(
         *ending.wrapped(_VERDICT + sentences.headline(verdict), " " * len(_VERDICT)),
         *ending.wrapped(sentences.protection(verdict)),
         "",
+        *_claims(verdict, ending),
         *_table(verdict, ending),
         *ending.wrapped(sentences.upper_end(verdict, adds_noise=ending.adds_noise)),
         *ending.wrapped(f"{sentences.together(verdict)} {sentences.utility(verdict)}".strip()),
@@ -111,6 +112,20 @@ def details(
         limitations: What auditors cannot see or show here.
     """
     return [plain_spaces(line) for line in _details(verdict, failures, limitations)]
+
+
+def _claims(verdict: Verdict, ending: Ending) -> list[str]:
+    """Return the claims in columns, refuted ones first, and how far the audit could have seen."""
+    shown = verdict.claims[:_MAX_CLAIMS]
+    heads = [head.upper() for head in labels.CLAIM_HEADS]
+    cells = [labels.claimed(one) for one in shown]
+    lines = _columns(heads, cells, ending)
+    pairs = zip(shown, cells, strict=True)
+    said = (f"{row[0]}: {sentences.reach(one)}" for one, row in pairs if not one.is_refuted)
+    lines += [line for words in dict.fromkeys(said) for line in ending.wrapped(words, "  ")]
+    if left := len(verdict.claims) - len(shown):
+        lines += ending.wrapped(f"… and {counted(left, 'more claim')}: see the details")
+    return [*lines, ""] if lines else []
 
 
 def _table(verdict: Verdict, ending: Ending) -> list[str]:
@@ -193,6 +208,12 @@ def _details(
 ) -> Iterator[str]:
     for warning in verdict.warnings:
         yield from _paragraph(f"Warning: {warning.text}")
+    if verdict.claims:
+        yield ""
+        yield "What is claimed"
+    for one in verdict.claims:
+        yield from _paragraph(sentences.claimed(one.claim), indent="  ", hanging="      ")
+        yield from _paragraph(sentences.refuted(one), indent="      ", hanging="      ")
     told_of = parts(verdict)
     if told_of:
         yield ""

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from leakmeter.auditors.finding import RunWarning, WarningKind
+from leakmeter.auditors.verdict.claim import USER, ClaimResult
+from leakmeter.auditors.verdict.labels import delivered, upper
 from leakmeter.auditors.verdict.verdict import Row, Severity, Verdict
 from leakmeter.auditors.wording import CERTAIN, Spelling, aside
 
@@ -63,6 +65,7 @@ def _steps(verdict: Verdict, cohorts: Sequence[int], spelling: Spelling) -> Iter
         yield Step(f"{SLOWER}.")
     if verdict.is_distorted:
         return  # what else it shows is not that of a sound run
+    yield from map(corrected, verdict.false_claims[:1])
     few = kinds.get("few-canaries")
     if few is not None:
         yield _more_canaries(few, cohorts, spelling)
@@ -76,6 +79,17 @@ def _steps(verdict: Verdict, cohorts: Sequence[int], spelling: Spelling) -> Iter
         yield Step(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
     if all(math.isinf(row.high) for row in verdict.rows):
         yield Step("Bound every such attacker: add noise and account for it (Noised).")
+
+
+def corrected(result: ClaimResult) -> Step:
+    """Return what to do about a claim that is refuted."""
+    claim = result.claim
+    limit = f"{upper(claim.epsilon)} per {claim.per}"
+    if claim.source == USER:
+        return Step(f"Find why {limit} does not hold: check clip, noise, weights and accounting.")
+    if claim.delivered is None or claim.delivered <= claim.epsilon:
+        return Step(f"Do not state {limit} for {claim.source}: it does not hold in this app.")
+    return Step(f"Give {claim.source} more noise: it delivers {delivered(claim)}, not {limit}.")
 
 
 def failed_clients(kinds: Collection[WarningKind]) -> Iterator[Step]:

@@ -71,6 +71,8 @@ examples:
       the same settings with another seed
   %(prog)s --resume runs/demo
       resume an interrupted run
+  %(prog)s --secagg off --noise local --clip-norm 1 --claim "8 server"
+      check a claim: refuted, or how far the audit could have seen
   %(prog)s --fail-above 8
       for a pipeline: exit with code 3 if an ε above 8 is proven
   %(prog)s report runs/demo runs/other
@@ -125,6 +127,7 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
         names = "|".join(meta["choices"]) or meta["metavar"]
         read = kind if kind is str else partial(number_or_text, kind)
         options |= {"type": read, "metavar": names or {int: "N", float: "X"}[kind]}
+        options |= {"action": "append"} if meta["several"] else {}
     group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
     if meta["was"]:
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)

@@ -21,7 +21,7 @@ from leakmeter.fl_app.config.errors import (
     unknown_name,
 )
 from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
-from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES, PLAYERS, Settings, usual_auditors
 from leakmeter.fl_app.config.tables import CLIENT_NOISES, DISTRIBUTIONS, RECORD_NOISES
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ def check_together(config: Settings) -> None:
         else:
             _check_unasked(config, owner)
     _check_audits(config)
+    if config.claim:
+        _check_claims(config)
     if config.against:
         _check_against(config)
 
@@ -347,6 +349,16 @@ def _check_audits(config: Settings) -> None:
         raise config.refused("bounds", allowed, "Add --auditors one-shot")
 
 
+def _check_claims(config: Settings) -> None:
+    """Require texts that state claims."""
+    from leakmeter.auditors.verdict.claim import claims_of  # imports numpy
+
+    try:
+        claims_of(config.claim, option("claim"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _check_against(config: Settings) -> None:
     """Require an attacker that there is, and a limit that is about it."""
     from leakmeter.auditors.verdict.gate import ALLOWED, ATTACKERS  # imports numpy
@@ -363,7 +375,7 @@ def _named(config: Settings) -> list[type[AuditorSettings]]:
     return [AUDITORS[name] for name in config.auditor_names]
 
 
-def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
+def fitting_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return other defaults for settings that are not given, where the usual ones cannot fit.
 
     Args:
@@ -373,10 +385,13 @@ def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
     now = {**usual, **values}
     if any(type(now[name]) is not int for name in _SIZES):
         return {}  # checked later, with a message of its own
+    if "auditors" not in values:
+        now["auditors"] = usual_auditors(now["secagg"])
     names = {name.strip() for name in str(now["auditors"]).split(",")}
-    changed = _fitting_cohort(values, now, has_seats="one-shot" in names)
+    has_seats = not PLAYERS.isdisjoint(names)
+    changed = {"auditors": now["auditors"], **_fitting_cohort(values, now, has_seats=has_seats)}
     now |= changed
-    sample, seats = now["sample"], now["canary-seats"] if "one-shot" in names else 0
+    sample, seats = now["sample"], now["canary-seats"] if has_seats else 0
     if "mine" in names and "mine-draws" not in values and 1 < sample < 20 / usual["mine-draws"]:
         changed["mine-draws"] = -(-20 // sample)  # for 20 pairs of an update and a sum
     if now["participation"] == "once" and "rounds" not in values and sample + seats > 0:

@@ -20,6 +20,7 @@ from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import CodecError, codec, short
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import REPORT, ROUNDS, SCHEMA
+from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.wording import Spelling
 from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
@@ -83,6 +84,7 @@ class Report:
         glossary: Each assumption of the findings with its sentence.
         name: What the run is called, if somebody named it.
         schedules: Which rounds auditors looked at, of those that may skip some.
+        claims: What was claimed about the privacy of the run.
         verdict: What the findings say together; the page derives it from them again.
     """
 
@@ -98,6 +100,7 @@ class Report:
     glossary: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     schedules: tuple[Schedule, ...] = ()
+    claims: tuple[Claim, ...] = ()
     verdict: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -178,7 +181,7 @@ def read_run(path: Path) -> Run:
 def _finished(path: Path) -> Run:
     values = _parsed(_text(path), str(path))
     _check_schema(path, [values.get("schema") if isinstance(values, dict) else None])
-    report: Report = read(Report, values)
+    report: Report = read(Report, {"claims": [], **values})  # earlier releases had none
     known = {f.name: getattr(report, f.name) for f in fields(report)}
     known["name"] = report.name or path.parent.name
     known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
@@ -191,15 +194,26 @@ def _unfinished(path: Path) -> Run:
     _check_schema(path, [v.get("schema") for v in values if isinstance(v, dict)])
     rounds: tuple[Line, ...] = read(tuple[Line, ...], values, "rounds")
     folder = path.parent
+    config = _settings(folder / "config.toml") | _settings(folder / CALIBRATED)
     return Run(
         folder.name,
         folder,
         is_finished=False,
         written=path.stat().st_mtime,
-        config=_settings(folder / "config.toml") | _settings(folder / CALIBRATED),
+        config=config,
+        claims=_claims(config),
         rounds=rounds,
         findings=tuple(f for line in rounds for f in line.findings),
     )
+
+
+def _claims(config: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """Return the claims among the settings of an unfinished run; others are known at its end."""
+    stated = config.get("claim")
+    try:
+        return claims_of(stated) if isinstance(stated, str) else ()
+    except ValueError as error:
+        raise CodecError(str(error)) from None
 
 
 def _checked(run: Run) -> Run:

@@ -12,8 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.verdict.labels import glimpse, short_name
 from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.sentences import claimed
 from leakmeter.auditors.verdict.steps import steps
 from leakmeter.auditors.verdict.verdict import Verdict
 from leakmeter.auditors.wording import counted, in_ascii, plain_spaces, share
@@ -21,7 +23,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
-_HEADS = ("VERDICT", "ATTACKER", "IN BITS", "NEXT")  # lines that are bold in a terminal
+_HEADS = ("VERDICT", "CLAIM ", "ATTACKER", "IN BITS", "NEXT")  # lines that are bold in a terminal
 
 
 class _Once(logging.Filter):
@@ -105,9 +107,15 @@ class Progress:
             for line in _calibration(config):
                 self.say(line)
         self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
+        self.claims(claims_of(config.claim))
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
         self._count(config.rounds, rounds_done)
+
+    def claims(self, claims: Sequence[Claim]) -> None:
+        """Say what is claimed, and what the claims' own parameters deliver."""
+        for claim in claims:
+            self.say(f"claim     {claimed(claim)}")
 
     def begin_replay(self, source: str, auditors: Sequence[str], dim: int, rounds: int) -> None:
         """Say which recorded run is about to be audited again."""

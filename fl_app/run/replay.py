@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.replay_log import FOLDER, Recording
 from leakmeter.auditors.run_log import REPORT, ROUNDS, RoundLine, RunLog
+from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -147,6 +148,11 @@ class Recorded:
         of_the_run = () if self.report is None else self.report.of_the_run
         return [one for one in of_the_run if one.auditor not in AUDITORS]
 
+    def claims(self, config: Config) -> tuple[Claim, ...]:
+        """Return what is claimed: by the settings of the replay, and by the run's own noise."""
+        noted = () if self.report is None else self.report.claims
+        return claims_of([*claims_of(config.claim), *(one for one in noted if one.source != USER)])
+
     def limitations(self) -> Iterator[Limitation]:
         """Yield that this is a replay, and what the run has said about itself."""
         yield Limitation(
@@ -266,8 +272,16 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
         str(recorded.run), config.auditor_names, recording.dim, len(recording.rounds)
     )
     panel = Panel(auditors)
-    panel.begin(recording.dim, recording.num_rounds, log.folder, first_round=recording.first_round)
-    for project in _projects(recording, config):
+    claims = recorded.claims(config)
+    progress.claims(claims)
+    panel.begin(
+        recording.dim,
+        recording.num_rounds,
+        log.folder,
+        first_round=recording.first_round,
+        claims=claims,
+    )
+    for project in _projects(recording, config, claims):
         panel.consider(project)
     rounds = recorded.left.rounds if recorded.left else ()
     metrics = {one.server_round: one.metrics for one in rounds}  # what the run measured after each
@@ -280,7 +294,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     own = panel.report() + recorded.kept_findings()
     limitations = [*recorded.limitations(), *left_out, *panel.limitations]
     warnings = () if recorded.report is None else recorded.report.warnings
-    log.finish(own, panel.failures, limitations, warnings)
+    log.finish(own, panel.failures, limitations, warnings, claims=claims)
     panel.close()
     return read_run(out)
 
@@ -297,13 +311,13 @@ def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitati
         raise ConfigError(str(error)) from None
 
 
-def _projects(recording: Recording, config: Config) -> list[Project]:
+def _projects(recording: Recording, config: Config, claims: tuple[Claim, ...]) -> list[Project]:
     """Return what the run knew before it began, and once its first round had chosen clients."""
     from leakmeter.auditors.hook.chain import survey
     from leakmeter.fl_app.build import server_strategy
 
     first, facts = recording.rounds[0], recording.rounds[0].facts
-    known = survey(server_strategy(config), recording.dim, recording.num_rounds)
+    known = survey(server_strategy(config), recording.dim, recording.num_rounds, claims)
     chosen = replace(
         known,
         clients=facts.asked or len(first.replies) or facts.num_clients,

@@ -130,6 +130,7 @@ def run_on(
         failures=tuple(audited.failures),
         limitations=tuple(audited.limitations),
         warnings=tuple(audited.warnings),
+        claims=audited.audit.claims,
         rounds=read_run(folder.path).rounds,
     )
 
@@ -205,6 +206,7 @@ def _audited(
         rounds_done=0 if kept is None else kept.server_round,
         callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",
+        claims=config.claim,
     )
     audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
@@ -380,7 +382,8 @@ def end(run: Run, progress: Progress) -> bool:
     limits = len(run.limitations)
     more = f"  ({counted(limits, 'limit')} of this audit)" if limits else ""
     places.append(f"details: {program()} report --text {shlex.quote(str(run.folder))}{more}")
-    adds_noise = run.config.get("noise") not in (None, "none")
+    noise = run.settings.get("noise")  # another project's mods may add some
+    adds_noise = None if noise is None else noise != "none"
     ending = Ending(next_steps(run), adds_noise=adds_noise, places=places)
     progress.summary(verdict_of(run), run.failures, ending)
     return has_page

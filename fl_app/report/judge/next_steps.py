@@ -52,9 +52,10 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
     yield from _repairs(run)
     if is_distorted(run.warnings):
         return  # what else it shows is not that of a sound run
+    yield from map(general.corrected, verdict.false_claims[:1])
     if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
         text = "Turn on secure aggregation; now the server sees every single update:"
-        yield from _changed(run, text, {"secagg": "on"}, "secagg")
+        yield from _changed(run, text, {"secagg": "on", **_behind_masks(run)}, "secagg")
     leaks = [row for row in rows if row.severity in LEAKS]
     found = [(row.attacker, row.question.unit) for row in leaks]
     found += [(attacker(test), test.unit) for test in verdict.tests if is_shown(test)]
@@ -65,6 +66,15 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
     yield from _closer_look(run, rows)
     if not found and all(math.isinf(row.high) for row in rows):
         yield from _noise(run, [(row.attacker, row.question.unit) for row in rows], rows)
+
+
+def _behind_masks(run: Run) -> dict[str, str]:
+    """Return the auditors without that of single updates, which sees nothing behind masks."""
+    names = [name.strip() for name in str(run.settings.get("auditors", "")).split(",")]
+    if "single-update" not in names:
+        return {}
+    left = [name for name in names if name != "single-update"]
+    return {"auditors": ",".join(left or ["one-shot"])}
 
 
 def _repairs(run: Run) -> Iterator[Step]:

@@ -105,6 +105,7 @@ def checked(findings: list[Finding], sees: str) -> Finding:
             {"seats": 4, "repetitions": 2, "confidence": Anytime(0.95)},
             {"seats": 3, "include": "all"},
             {"seats": 3, "excluded": "honest"},
+            {"seats": 3, "excluded": "full"},
             {"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5},
         ],
     ),
@@ -179,7 +180,7 @@ def test_the_null_band_holds_what_is_said_when_nothing_leaks(
     runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 10_000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 200)
+    monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 200)
     # 90 % of no-leak runs, within three standard errors, for three estimates.
     inside = dict.fromkeys((KNOWN, FITTED, LARGEST), 0)
     for seed in range(runs):
@@ -282,11 +283,26 @@ def test_a_seat_whose_canary_is_out_sends_zero_or_stays_honest() -> None:
     assert counts["honest"][0] == counts["honest"][1] == counts["zero"][1] < 50
 
 
+def test_a_seat_that_sends_a_full_update_sends_nobodys_canary() -> None:
+    zero, full = OneShotCanaries(seats=50), OneShotCanaries(seats=50, excluded="full")
+    for auditor in (zero, full):
+        auditor.begin(100, 1)
+    told = [auditor.instruct(1, range(50)) for auditor in (zero, full)]
+    assert set(told[0]) == set(told[1])
+    assert all(order.included for order in told[1].values())
+    for client, order in told[0].items():
+        assert told[1][client].id == (order.id if order.included else 50 + order.id)
+    view = RoundView(1, np.zeros(100), {}, np.ones(100), RoundFacts(), instructed=told[1])
+    full.observe(view)
+    assert full.canaries_played == (sum(o.included for o in told[0].values()),) * 2
+
+
 @pytest.mark.parametrize(
     ("settings", "adjacency", "world"),
     [
         ({}, "zero-out", Assumption.SEAT_SENDS_ZERO),
         ({"excluded": "honest"}, "honest-seat", Assumption.SEAT_STAYS_HONEST),
+        ({"excluded": "full"}, "replace", Assumption.SEAT_SENDS_OTHER),
         ({"include": "all"}, "add-remove", Assumption.ALL_CANARIES_PLAY),
     ],
 )
@@ -400,7 +416,7 @@ def test_a_model_that_comes_back_to_its_start_is_no_division_by_zero() -> None:
     # Equal scores are no evidence: a cosine of 0 has a p-value of 1/2 only if something changed.
     found = bounds(findings, "final model")
     assert {f.value for f in found.values()} == {0.0}
-    assert set(found["headline"].facts) == {"median_score"}  # no threshold has shown anything
+    assert "threshold" not in found["headline"].facts  # none has shown anything
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -476,7 +492,7 @@ def test_canaries_of_another_auditor_are_not_counted() -> None:
         ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0.0"),
         ({"delta": 1.0}, "delta must be in"),
         ({"include": "some"}, "include must be 'auto', 'coin' or 'all', got 'some'"),
-        ({"excluded": "random"}, "excluded must be 'zero' or 'honest', got 'random'"),
+        ({"excluded": "random"}, "excluded must be 'zero', 'honest' or 'full', got 'random'"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
@@ -658,9 +674,9 @@ def test_gaussian_cosines_pass_their_test() -> None:
 def bounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the time that estimates take."""
     monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 2)
+    monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 2)
     monkeypatch.setattr(
-        "leakmeter.auditors.canaries.auditor.one_fit", lambda z, *_: np.zeros(len(z))
+        "leakmeter.auditors.canaries.canary_auditor.one_fit", lambda z, *_: np.zeros(len(z))
     )
     monkeypatch.setattr(
         "leakmeter.auditors.canaries.auditor.two_fits", lambda z, *_: np.zeros(len(z))

@@ -1,0 +1,483 @@
+"""What a server learns that sees every single update: canaries searched for in their own replies.
+
+Local noise, and every app without secure aggregation, releases each client's reply to the server.
+A seat plays its canary by a fair coin, through the client's own mods, and the server looks at what
+it gets. Ours, after Andrew et al. 2024 (arXiv:2302.03098), who look at released models:
+
+1. The score of a canary is the largest of three cosines, with directions that come from the
+   transcript alone and are fixed beforehand: the reply of its seat, that less the client's previous
+   one, that less the reply of another seat. Noise that repeats over rounds or clients hides a
+   canary in the first and is gone in a difference. The union bound pays for the choice.
+2. The null is that of a canary against any fixed direction. It is exact whatever mods do to a
+   reply: noise, clipping, rounding. An undefined cosine has p = 1.
+3. Over several rounds, the sum of a canary's cosines has the null of one canary against the sum of
+   its replies of unit length.
+
+Someone on the wire sees the same replies, unless the connection is encrypted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.audited_round import Claims
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
+from leakmeter.auditors.bounds.one_run import FEW, SHARES
+from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
+from leakmeter.auditors.canaries.changes import KeptRows, check_room, file_size
+from leakmeter.auditors.canaries.plan import (
+    CanaryPlan,
+    Excluded,
+    Include,
+    Seats,
+    seat_limitations,
+)
+from leakmeter.auditors.canaries.scores import (
+    CanaryScores,
+    Scores,
+    cosine_logsf,
+    headline,
+    histogram,
+    without_refuted,
+)
+from leakmeter.auditors.canary import BLOCK, CanaryBlocks, DrawnCanaries
+from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.finding import Detail, Finding, ThreatModel
+from leakmeter.auditors.verdict.order import Question
+
+_DIRECTIONS: Final = 3
+_KEPT_CLIENTS: Final = 32  # clients whose last reply as a seat is kept, in a file
+_DELTA_PAYS: Final = 4  # δ may take a quarter of a bound's failures, or a half without coins
+_FULL: Final = 0.1  # a reply is of full length from this share of the length of canaries on
+_ALONG: Final = 5.0  # standard deviations from which on replies point along a nudge
+_MASKED: Final = (
+    "clients mask their updates, so the server sees none of them alone and there is nothing to "
+    "measure here; one-shot and likelihood-ratio look at what it sees"
+)
+_HIDDEN: Final = (
+    "the replies of all seats are no plain updates, so there was nothing to see: a mod masks or "
+    "packs them; one-shot looks at the models that come of them"
+)
+_NORMALISED: Final = (
+    "seats that were told to send nothing send a full update along the rounding step that stands "
+    "for nothing: a mod scales every update to one norm. So the numbers are about two updates "
+    "(adjacency replace), not about an update and none; use excluded='full', where the second is "
+    "random as well"
+)
+
+
+class _Asked(NamedTuple):
+    """A bound that is planned: from all rounds of a canary or from its first, and at which δ."""
+
+    all_rounds: bool
+    delta: float
+
+
+class _Reply(NamedTuple):
+    """An update that is a direction, and its L2 norm."""
+
+    update: Vector
+    length: float
+
+
+class SingleUpdates(CanaryAuditor):
+    """Searches for canaries in the single updates that the server receives.
+
+    Where `OneShotCanaries` is among the auditors, it looks for the canaries that are played for
+    that one: there are no further seats, and the settings of the plan (seats, canaries,
+    repetitions, include, excluded, seed) are those of the other.
+
+    Args:
+        seats: Clients per round that play a canary in place of their update. "auto" takes one in
+            five of the first cohort that has three clients or more, so that most stay honest.
+        canaries: How many canaries; None fills all seats of all rounds.
+        repetitions: In how many rounds each canary plays. With several there is a second bound, on
+            what all of them show together.
+        delta: The delta of every epsilon. Claims about the server with a larger one get bounds of
+            their own, at their delta.
+        confidence: Confidence of each single lower bound.
+        include: "coin" leaves each canary out with probability 1/2; "all" plays all of them; "auto"
+            plays all if there are fewer than ten, else takes coins.
+        excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), its own
+            "honest" update, or a "full" one, which is another random vector of the same norm
+            (replace adjacency), for clients whose mods scale every update to one norm.
+        seed: Seed of canaries, coins and seats.
+    """
+
+    name = "single-update"
+    reads = frozenset({"replies", "sent", "instructed"})
+    wants_mean = False
+
+    _first: Kept[NDArray[np.int64]]  # first round with an order for each canary, 0 before
+    _log_p: Kept[Scores]  # ln of its p-value in that round
+    _cosines: Kept[Scores]  # with the reply itself in that round; NaN where that is undefined
+    _together: Kept[Scores]  # with the sum of its replies of unit length; NaN before the first
+    _rows: Kept[KeptRows]
+    _lean: Kept[_Lean]
+    _is_masked: Kept[bool]
+    _has_hidden: Kept[bool]  # whether a reply of a seat was no plain update
+
+    def __init__(
+        self,
+        *,
+        seats: Seats = "auto",
+        canaries: int | None = None,
+        repetitions: int = 1,
+        delta: float = 1e-5,
+        confidence: float = 0.95,
+        include: Include = "auto",
+        excluded: Excluded = "zero",
+        seed: int = 0,
+    ) -> None:
+        plan = CanaryPlan(
+            self.name,
+            seats=seats,
+            canaries=canaries,
+            repetitions=repetitions,
+            include=include,
+            excluded=excluded,
+            seed=seed,
+        )
+        super().__init__(plan, delta=delta, confidence=confidence)
+        self._own_plan, self._num_rounds = plan, 0
+        self._rows = KeptRows(0, None)
+        self.num_bounds = len(self._planned)
+
+    def join(self, others: Sequence[Auditor]) -> None:
+        """Look for the canaries of another auditor, if one plays some."""
+        players = (one for one in others if isinstance(one, CanaryAuditor))
+        plans = (one.plan for one in players if not isinstance(one, SingleUpdates))
+        self._plan = next(plans, self._own_plan)
+        if self._is_guest:
+            self._plan.drawn = self._plan.drawn or DrawnCanaries()
+        self.num_bounds = len(self._planned)
+
+    @property
+    def _is_guest(self) -> bool:
+        """Whether the canaries are another auditor's."""
+        return self._plan is not self._own_plan
+
+    @property
+    def _planned(self) -> list[_Asked]:
+        """The bounds without a condition that share the confidence: known before the run begins."""
+        ours = Question("client", self._plan.world[0])
+        tested = [
+            claim
+            for claim in self.claims
+            if claim.against == "server"
+            and claim.delta > self.delta
+            and ours.is_implied_by(Question(claim.unit, claim.adjacency))
+        ]
+        first = [self.delta, *sorted({claim.delta for claim in tested})]
+        every = [self.delta, *sorted({claim.delta for claim in tested if claim.per == "run"})]
+        found = [_Asked(False, delta) for delta in first]
+        return found + [_Asked(True, delta) for delta in every if self._plan.repetitions > 1]
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Plan which canary plays in which round, whatever node will play it."""
+        self._num_rounds = num_rounds
+        self._rows = KeptRows(dim, self._file("replies"))
+        self._lean, self._is_masked, self._has_hidden = _Lean(), False, False
+        super().begin(dim, num_rounds)
+
+    def _settle(self) -> None:
+        """Know nothing of any canary."""
+        super()._settle()
+        self._first, self._log_p = np.zeros(self._k, dtype=np.int64), np.zeros(self._k)
+        self._cosines, self._together = np.full(self._k, np.nan), np.full(self._k, np.nan)
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Return that masks leave nothing to see, or where there are too few canaries or clients.
+
+        Raises:
+            UnableError: The disk has no room for the replies of seats.
+        """
+        self._is_masked |= project.is_masked
+        if self._is_masked:
+            return [_MASKED]
+        sums = self._k if self._plan.repetitions > 1 else 0
+        rows = _KEPT_CLIENTS + 2 * self._plan.seated + sums
+        check_room(self._file("replies"), file_size(project.dim, rows), KeptRows.what)
+        if self._is_guest:
+            return []
+        said, plan = self._plan.limits(project), self._plan
+        if not plan.seated:
+            return said
+        included = self._k // 2 if plan.has_coins else self._k
+        counts = {"canaries": self._k, "included": included, "seats": plan.seated}
+        return said + seat_limitations(project, **counts, has_fits=False)
+
+    @property
+    def canaries_played(self) -> tuple[int, int] | None:
+        """Canaries that took part, of how many planned; None if they are another auditor's."""
+        return None if self._is_guest or self._is_masked else super().canaries_played
+
+    @property
+    def unplayed(self) -> str | None:
+        """Why no canary has taken part; None if one has, or if another auditor says it."""
+        if self.canaries_played is None or self._played.any():
+            return None
+        return self._plan.unplayed or (
+            "no seat delivered one: its clients failed, refused, lack canary_mod or could not tell "
+            "what they send"
+        )
+
+    @property
+    def noticed(self) -> Sequence[str]:
+        """What replies have shown: that they are no plain updates, or all of one norm."""
+        said = [_HIDDEN] if self._has_hidden and not self._has_seen else []
+        return [*said, *([_NORMALISED] if self._is_normalised else [])]
+
+    @property
+    def _has_seen(self) -> bool:
+        """Whether the reply of any canary's seat could be looked at."""
+        return bool(np.isfinite(self._cosines).any())
+
+    @property
+    def _is_normalised(self) -> bool:
+        return self._plan.excluded == "zero" and self._lean.is_along
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        """Give this round's canaries to clients, unless another auditor has done so."""
+        if self._is_masked:
+            return {}
+        orders = super().instruct(server_round, chosen)
+        # A seat that fails now has p = 1 for good: otherwise a run could choose its samples.
+        now = list(self._plan.seating(server_round).values())
+        self._first[now] = np.where(self._first[now] > 0, self._first[now], server_round)
+        return orders
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Look for the canaries of this round in the replies of their seats."""
+        if self._is_masked:
+            return ()
+        self._played[self._plan.played(view)] += 1
+        seating = self._plan.seating(view.server_round)
+        self._rows.begin_round()
+        with np.errstate(over="ignore", invalid="ignore"):  # a client may send anything
+            for client, own, another in self._seats(view, sorted(seating)):
+                canary = seating[client]
+                is_in = bool(self._plan.included[canary])
+                if client in view.instructed:
+                    self._lean.add(*own, is_in=is_in)
+                if is_in:
+                    self._look(canary, client, own, another, view.server_round)
+                if view.server_round < self._num_rounds:
+                    self._keep(client, own.update)
+        self._rows.end_round()
+        return ()
+
+    def _seats(
+        self, view: RoundView, seats: Sequence[int]
+    ) -> Iterator[tuple[int, _Reply, _Reply | None]]:
+        """Yield each seat whose reply is an update, the reply, and that of another client.
+
+        The other is the next seat that has one; a client without a canary if there is none.
+        """
+        reply = self._replies(view)
+        beside = [client for client in sorted(view.replies) if client not in seats]
+        for place, client in enumerate(seats):
+            if client in view.replies and (own := reply(client)) is not None:
+                later = [*seats[place + 1 :], *seats[:place], *beside]
+                found = (reply(one) for one in later if one in view.replies)
+                yield client, own, next((one for one in found if one is not None), None)
+
+    def _replies(self, view: RoundView) -> Callable[[int], _Reply | None]:
+        """Return what tells the reply of a client, None if that is no direction."""
+
+        @lru_cache(maxsize=2)  # that of a seat, and of the next
+        def reply(client: int) -> _Reply | None:
+            update = view.replies[client]
+            if update.shape != (self._dim,):  # masked, or packed
+                self._has_hidden = True
+                return None
+            square = float(update @ update)
+            return _Reply(update, math.sqrt(square)) if 0 < square < math.inf else None
+
+        return reply
+
+    def _look(
+        self, canary: int, client: int, own: _Reply, another: _Reply | None, server_round: int
+    ) -> None:
+        """Compute the cosines of a canary that is in with the directions of this round."""
+        before, total = f"client-{client}", f"canary-{canary}"
+        kept = self._rows.names
+        is_summed = self._plan.repetitions > 1
+        drawn = CanaryBlocks(self._plan.canary_seed, [canary], self._plan.drawn, self._dim)
+        buffer, short = np.zeros((_DIRECTIONS + is_summed, BLOCK)), np.empty(BLOCK, np.float32)
+        products, squares = np.zeros((len(buffer), 1)), np.zeros(len(buffer))
+        for start in range(0, self._dim, BLOCK):
+            part = own.update[start : start + BLOCK]
+            rows, old = buffer[:, : part.size], short[: part.size]
+            rows[0] = part
+            if before in kept:
+                self._rows.read(before, start, old)
+                np.subtract(part, old, out=rows[1])
+            if another is not None:
+                np.subtract(part, another.update[start : start + BLOCK], out=rows[2])
+            if is_summed:
+                old[:] = 0
+                if total in kept:
+                    self._rows.read(total, start, old)
+                # Look at the sum as it is stored: the null is then exact to the last digit.
+                old[:] = old + part / own.length
+                self._rows.write(total, start, old)
+                rows[3] = old
+            squares += np.einsum("ij,ij->i", rows, rows)
+            drawn.add_products(rows, products)
+        is_defined = (squares > 0) & np.isfinite(squares) & np.isfinite(products[:, 0])
+        cosines = np.full(len(buffer), np.nan)
+        cosines[is_defined] = products[is_defined, 0] / drawn.norms() / np.sqrt(squares[is_defined])
+        if is_summed:
+            self._together[canary] = cosines[3]
+            self._rows.note(total, math.sqrt(squares[3]))
+            if self._played[canary] == self._plan.repetitions:
+                self._rows.drop(total)
+        if self._first[canary] == server_round:
+            self._cosines[canary] = cosines[0]
+            tails = cosine_logsf(cosines[:_DIRECTIONS][is_defined[:_DIRECTIONS]], self._dim)
+            self._log_p[canary] = min(math.log(_DIRECTIONS) + tails.min(initial=0.0), 0.0)
+
+    def _keep(self, client: int, own: Vector) -> None:
+        """Keep a reply for the client's next one; of many clients, those who came last."""
+        name, short = f"client-{client}", own.astype(np.float32)
+        length = float(np.linalg.norm(short.astype(np.float64)))
+        self._rows.drop(name)
+        if not 0 < length < math.inf:  # beyond single precision
+            return
+        self._rows.write(name, 0, short)
+        self._rows.note(name, length)
+        clients = [one for one in self._rows.names if one.startswith("client-")]
+        for oldest in clients[:-_KEPT_CLIENTS]:
+            self._rows.drop(oldest)
+
+    def report(self) -> Sequence[Finding]:
+        """Return what one round of a client shows, and what all its rounds show together."""
+        if self._is_masked or not self._k:
+            return []
+        if not self._has_seen:  # "at least 0" would sound as if the audit had searched
+            return [] if self._is_guest or self._has_hidden else [self._nobody(self._claims(1))]
+        seen = self._cosines[np.isfinite(self._cosines)]
+        together = np.isfinite(self._together)
+        log_p_all = np.zeros(self._k)
+        log_p_all[together] = cosine_logsf(self._together[together], self._dim)
+        drawn = {
+            False: (self._drawn(seen),),
+            True: (self._drawn(self._together[together]),) if together.any() else (),
+        }
+        found = []
+        for asked in self._planned:
+            log_p = log_p_all if asked.all_rounds else self._log_p
+            details = drawn[asked.all_rounds] if asked.delta == self.delta else ()
+            found.append(self._proven(asked, log_p, details))
+        first, *others = found
+        estimates = self._from_cosines(seen, self._claims(1), ("known",))
+        return [*without_refuted([*first, *estimates]), *itertools.chain(*others)]
+
+    def close(self) -> None:
+        """Delete the file with replies of seats."""
+        self._rows.close()
+
+    def _drawn(self, cosines: Scores) -> Detail:
+        """Return the cosines of canaries that took part for a figure, beside their null."""
+        return histogram(CanaryScores(cosines, np.empty(0)), self._dim)
+
+    def _proven(self, asked: _Asked, log_p: Scores, details: tuple[Detail, ...]) -> list[Finding]:
+        """Return the ε that p-values prove; nothing if no coin let a canary take part."""
+        used, has_coins = self._used(asked.delta)
+        is_in, log_p = self._plan.included[used], log_p[used]
+        if not is_in.any():
+            return []
+        # The bound does not need scores of canaries that are out. They count as the best, so that
+        # no guess of a coin is right because of them.
+        scores = np.where(is_in, -log_p, np.inf)
+        bound, facts = headline(
+            scores,
+            is_in,
+            log_p,
+            delta=asked.delta,
+            confidence=self.confidence,
+            guesses=1 if has_coins else None,
+        )
+        rounds = self._plan.repetitions if asked.all_rounds else 1
+        how = "replies of all its rounds added" if asked.all_rounds else "best of 3 directions"
+        claims = self._claims(rounds, asked.delta)
+        bound = replace(claims.assuming(bound), rule=f"{bound.rule}, {how}")
+        facts |= self._power(is_in.size, 1 if asked.all_rounds else _DIRECTIONS)
+        return [claims.finding(bound, facts, details)]
+
+    def _used(self, delta: float) -> tuple[NDArray[np.intp], bool]:
+        """Return which canaries a bound at δ is made from, and whether by their coins.
+
+        It pays δ for every coin, or for every share of canaries that it tests. So at a large δ it
+        takes the first few canaries, which does not depend on what they show.
+        """
+        affordable = int((1 - self.confidence) / (_DELTA_PAYS * delta))
+        if self._plan.has_coins and affordable >= FEW:
+            return np.arange(min(affordable, self._k)), True
+        inside = np.flatnonzero(self._plan.included)
+        if affordable >= len(SHARES):
+            return inside, False
+        shares = {n: len({math.ceil(share * n) for share in SHARES}) for n in range(1, FEW)}
+        return inside[: max((n for n in shares if shares[n] <= affordable), default=1)], False
+
+    def _claims(self, rounds: int, delta: float | None = None) -> Claims:
+        """Return what makes findings about a server that sees a canary's seat so many times."""
+        adjacency, assumed = self._plan.world
+        if self._is_normalised:
+            adjacency, assumed = "replace", Assumption.SEAT_SENDS_OTHER
+        attacker = ThreatModel(
+            observer="server",
+            sees="updates",
+            holds="canary",
+            knows_cohort=True,
+            participations=rounds,
+        )
+        return Claims(
+            self.name,
+            attacker,
+            self.delta if delta is None else delta,
+            self.confidence,
+            adjacency,
+            seed=self._plan.seed,
+            assumptions=(assumed,),
+        )
+
+
+class _Lean(Resumable):
+    """Whether replies of seats that send nothing are full updates along their nudge.
+
+    Such a seat moves the first coordinate by a rounding step, so its reply is that short, or noise.
+    """
+
+    _lengths: Kept[list[float]]  # summed over replies: of canaries that are out, that are in
+    _counts: Kept[list[int]]
+    _along: Kept[float]  # how far the former point along the nudge, in standard deviations of noise
+
+    def __init__(self) -> None:
+        self._lengths, self._counts, self._along = [0.0, 0.0], [0, 0], 0.0
+
+    def add(self, update: Vector, length: float, *, is_in: bool) -> None:
+        """Look at the reply of a seat."""
+        self._lengths[is_in] += length
+        self._counts[is_in] += 1
+        if not is_in:
+            self._along += math.sqrt(update.size) * float(update[0]) / length
+
+    @property
+    def is_along(self) -> bool:
+        """Whether they are."""
+        if not all(self._counts):
+            return False
+        out, in_ = (s / n for s, n in zip(self._lengths, self._counts, strict=True))
+        return out > _FULL * in_ and self._along > _ALONG * math.sqrt(self._counts[0])
