@@ -269,7 +269,7 @@ class SingleUpdates(CanaryAuditor):
                 canary = seating[client]
                 is_in = bool(self._plan.included[canary])
                 if client in view.instructed:
-                    self._lean.add(*own, is_in=is_in)
+                    self._lean.add(*own, is_in=is_in, seat=(view.server_round, client))
                 if is_in:
                     self._look(canary, client, own, another, view.server_round)
                 if view.server_round < self._num_rounds:
@@ -458,21 +458,29 @@ class _Lean(Resumable):
     """Whether replies of seats that send nothing are full updates along their nudge.
 
     Such a seat moves the first coordinate by a rounding step, so its reply is that short, or noise.
+    Noise may come again, in other rounds of a client or from other clients of a round. So each
+    round counts once, and each client.
     """
 
     _lengths: Kept[list[float]]  # summed over replies: of canaries that are out, that are in
     _counts: Kept[list[int]]
     _along: Kept[float]  # how far the former point along the nudge, in standard deviations of noise
+    _last: Kept[int]  # round of the last one that counts in that
+    _clients: Kept[list[int]]  # those whose replies do
 
     def __init__(self) -> None:
-        self._lengths, self._counts, self._along = [0.0, 0.0], [0, 0], 0.0
+        self._lengths, self._counts = [0.0, 0.0], [0, 0]
+        self._along, self._last, self._clients = 0.0, 0, []
 
-    def add(self, update: Vector, length: float, *, is_in: bool) -> None:
-        """Look at the reply of a seat."""
+    def add(self, update: Vector, length: float, *, is_in: bool, seat: tuple[int, int]) -> None:
+        """Look at the reply of a seat, given by its round and its client."""
+        server_round, client = seat
         self._lengths[is_in] += length
         self._counts[is_in] += 1
-        if not is_in:
+        if not is_in and server_round > self._last and client not in self._clients:
             self._along += math.sqrt(update.size) * float(update[0]) / length
+            self._last = server_round
+            self._clients.append(client)
 
     @property
     def is_along(self) -> bool:
@@ -480,4 +488,4 @@ class _Lean(Resumable):
         if not all(self._counts):
             return False
         out, in_ = (s / n for s, n in zip(self._lengths, self._counts, strict=True))
-        return out > _FULL * in_ and self._along > _ALONG * math.sqrt(self._counts[0])
+        return out > _FULL * in_ and self._along > _ALONG * math.sqrt(len(self._clients))

@@ -216,7 +216,7 @@ def audited_run(
     from leakmeter.fl_app.run.progress import Progress
     from leakmeter.fl_app.run.run import preflight
 
-    with _quiet(), TemporaryDirectory() as parent:
+    with quiet(), TemporaryDirectory() as parent:
         folder = RunFolder.create(Path(parent) / "run", preflight(config))
         outcome = launch(folder, Progress(Console(quiet=True)), auditors)
         if outcome.failures:
@@ -225,7 +225,7 @@ def audited_run(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the log of many runs away: what it warns of is in the tables' notes."""
     log = logging.getLogger("flwr")
     level = log.level
