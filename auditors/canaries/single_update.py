@@ -57,6 +57,7 @@ from leakmeter.auditors.verdict.order import Question
 
 _DIRECTIONS: Final = 3
 _KEPT_CLIENTS: Final = 32  # clients whose last reply as a seat is kept, in a file
+_SHORTEST, _LONGEST = 1e-30, 1e30  # norms that single precision can keep
 _DELTA_PAYS: Final = 4  # δ may take a quarter of a bound's failures, or a half without coins
 _FULL: Final = 0.1  # a reply is of full length from this share of the length of canaries on
 _ALONG: Final = 5.0  # standard deviations from which on replies point along a nudge
@@ -273,7 +274,7 @@ class SingleUpdates(CanaryAuditor):
                 if is_in:
                     self._look(canary, client, own, another, view.server_round)
                 if view.server_round < self._num_rounds:
-                    self._keep(client, own.update)
+                    self._keep(client, own)
         self._rows.end_round()
         return ()
 
@@ -310,53 +311,63 @@ class SingleUpdates(CanaryAuditor):
         self, canary: int, client: int, own: _Reply, another: _Reply | None, server_round: int
     ) -> None:
         """Compute the cosines of a canary that is in with the directions of this round."""
-        before, total = f"client-{client}", f"canary-{canary}"
-        kept = self._rows.names
-        is_summed = self._plan.repetitions > 1
-        drawn = CanaryBlocks(self._plan.canary_seed, [canary], self._plan.drawn, self._dim)
-        buffer, short = np.zeros((_DIRECTIONS + is_summed, BLOCK)), np.empty(BLOCK, np.float32)
-        products, squares = np.zeros((len(buffer), 1)), np.zeros(len(buffer))
-        for start in range(0, self._dim, BLOCK):
-            part = own.update[start : start + BLOCK]
-            rows, old = buffer[:, : part.size], short[: part.size]
-            rows[0] = part
-            if before in kept:
-                self._rows.read(before, start, old)
-                np.subtract(part, old, out=rows[1])
-            if another is not None:
-                np.subtract(part, another.update[start : start + BLOCK], out=rows[2])
-            if is_summed:
-                old[:] = 0
-                if total in kept:
-                    self._rows.read(total, start, old)
-                # Look at the sum as it is stored: the null is then exact to the last digit.
-                old[:] = old + part / own.length
-                self._rows.write(total, start, old)
-                rows[3] = old
-            squares += np.einsum("ij,ij->i", rows, rows)
-            drawn.add_products(rows, products)
-        is_defined = (squares > 0) & np.isfinite(squares) & np.isfinite(products[:, 0])
-        cosines = np.full(len(buffer), np.nan)
-        cosines[is_defined] = products[is_defined, 0] / drawn.norms() / np.sqrt(squares[is_defined])
-        if is_summed:
-            self._together[canary] = cosines[3]
-            self._rows.note(total, math.sqrt(squares[3]))
-            if self._played[canary] == self._plan.repetitions:
-                self._rows.drop(total)
+        plan, blocks = self._plan, self._directions(canary, client, own, another)
+        drawn = CanaryBlocks(plan.canary_seed, [canary], plan.drawn, self._dim)
+        cosines, lengths = drawn.cosines(blocks)
+        if plan.repetitions > 1:
+            self._together[canary] = cosines[_DIRECTIONS]
+            self._rows.note(name := f"canary-{canary}", float(lengths[_DIRECTIONS]))
+            if self._played[canary] == plan.repetitions:
+                self._rows.drop(name)
         if self._first[canary] == server_round:
             self._cosines[canary] = cosines[0]
-            tails = cosine_logsf(cosines[:_DIRECTIONS][is_defined[:_DIRECTIONS]], self._dim)
+            found = cosines[:_DIRECTIONS]
+            tails = cosine_logsf(found[np.isfinite(found)], self._dim)
             self._log_p[canary] = min(math.log(_DIRECTIONS) + tails.min(initial=0.0), 0.0)
 
-    def _keep(self, client: int, own: Vector) -> None:
+    def _directions(
+        self, canary: int, client: int, own: _Reply, another: _Reply | None
+    ) -> Iterator[list[Vector]]:
+        """Yield the directions of a canary by blocks; where there is none, nothing but zeros.
+
+        They are the reply, that less the client's last one, that less another's, and with
+        repetitions the sum of all replies so far, each of length 1.
+        """
+        before, total, kept = f"client-{client}", f"canary-{canary}", self._rows.names
+        rows = np.zeros((_DIRECTIONS, min(BLOCK, self._dim)))
+        short = np.zeros(rows.shape[1], np.float32)
+        for start in range(0, self._dim, BLOCK):
+            part = own.update[start : start + BLOCK]
+            last, other, summed = rows[:, : part.size]
+            old = short[: part.size]
+            if before in kept:
+                self._rows.read(before, start, old)
+                np.subtract(part, old, out=last)
+            if another is not None:
+                np.subtract(part, another.update[start : start + BLOCK], out=other)
+            if self._plan.repetitions == 1:
+                yield [part, last, other]
+                continue
+            old[:] = 0.0
+            if total in kept:
+                self._rows.read(total, start, old)
+            # Look at the sum as it is stored: the null is then exact to the last digit.
+            old[:] = old + part / own.length
+            self._rows.write(total, start, old)
+            summed[:] = old
+            yield [part, last, other, summed]
+
+    def _keep(self, client: int, own: _Reply) -> None:
         """Keep a reply for the client's next one; of many clients, those who came last."""
-        name, short = f"client-{client}", own.astype(np.float32)
-        length = float(np.linalg.norm(short.astype(np.float64)))
-        self._rows.drop(name)
-        if not 0 < length < math.inf:  # beyond single precision
+        name, short = f"client-{client}", np.empty(min(BLOCK, self._dim), np.float32)
+        if not _SHORTEST < own.length < _LONGEST:
+            self._rows.drop(name)
             return
-        self._rows.write(name, 0, short)
-        self._rows.note(name, length)
+        for start in range(0, self._dim, BLOCK):
+            part = own.update[start : start + BLOCK]
+            short[: part.size] = part
+            self._rows.write(name, start, short[: part.size])
+        self._rows.note(name, own.length)
         clients = [one for one in self._rows.names if one.startswith("client-")]
         for oldest in clients[:-_KEPT_CLIENTS]:
             self._rows.drop(oldest)
