@@ -20,15 +20,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
@@ -42,6 +40,7 @@ from leakmeter.auditors.canaries.plan import (
     Seats,
     seat_limitations,
 )
+from leakmeter.auditors.canaries.replies import DIRECTIONS, KEPT_CLIENTS, Lean, Replies, Seat
 from leakmeter.auditors.canaries.scores import (
     CanaryScores,
     Scores,
@@ -50,17 +49,12 @@ from leakmeter.auditors.canaries.scores import (
     histogram,
     without_refuted,
 )
-from leakmeter.auditors.canary import BLOCK, CanaryBlocks, DrawnCanaries
-from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.canary import CanaryBlocks, DrawnCanaries
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
 from leakmeter.auditors.verdict.order import Question
 
-_DIRECTIONS: Final = 3
-_KEPT_CLIENTS: Final = 32  # clients whose last reply as a seat is kept, in a file
-_SHORTEST, _LONGEST = 1e-30, 1e30  # norms that single precision can keep
 _DELTA_PAYS: Final = 4  # δ may take a quarter of a bound's failures, or a half without coins
-_FULL: Final = 0.1  # a reply is of full length from this share of the length of canaries on
-_ALONG: Final = 5.0  # standard deviations from which on replies point along a nudge
 _MASKED: Final = (
     "clients mask their updates, so the server sees none of them alone and there is nothing to "
     "measure here; one-shot and likelihood-ratio look at what it sees"
@@ -82,13 +76,6 @@ class _Asked(NamedTuple):
 
     all_rounds: bool
     delta: float
-
-
-class _Reply(NamedTuple):
-    """An update that is a direction, and its L2 norm."""
-
-    update: Vector
-    length: float
 
 
 class SingleUpdates(CanaryAuditor):
@@ -123,10 +110,9 @@ class SingleUpdates(CanaryAuditor):
     _log_p: Kept[Scores]  # ln of its p-value in that round
     _cosines: Kept[Scores]  # with the reply itself in that round; NaN where that is undefined
     _together: Kept[Scores]  # with the sum of its replies of unit length; NaN before the first
-    _rows: Kept[KeptRows]
-    _lean: Kept[_Lean]
+    _replies: Kept[Replies]
+    _lean: Kept[Lean]
     _is_masked: Kept[bool]
-    _has_hidden: Kept[bool]  # whether a reply of a seat was no plain update
 
     def __init__(
         self,
@@ -151,7 +137,7 @@ class SingleUpdates(CanaryAuditor):
         )
         super().__init__(plan, delta=delta, confidence=confidence)
         self._own_plan, self._num_rounds = plan, 0
-        self._rows = KeptRows(0, None)
+        self._replies = Replies(0, None)
         self.num_bounds = len(self._planned)
 
     def join(self, others: Sequence[Auditor]) -> None:
@@ -187,8 +173,8 @@ class SingleUpdates(CanaryAuditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
         self._num_rounds = num_rounds
-        self._rows = KeptRows(dim, self._file("replies"))
-        self._lean, self._is_masked, self._has_hidden = _Lean(), False, False
+        self._replies = Replies(dim, self._file("replies"))
+        self._lean, self._is_masked = Lean(), False
         super().begin(dim, num_rounds)
 
     def _settle(self) -> None:
@@ -207,7 +193,7 @@ class SingleUpdates(CanaryAuditor):
         if self._is_masked:
             return [_MASKED]
         sums = self._k if self._plan.repetitions > 1 else 0
-        rows = _KEPT_CLIENTS + 2 * self._plan.seated + sums
+        rows = KEPT_CLIENTS + 2 * self._plan.seated + sums
         check_room(self._file("replies"), file_size(project.dim, rows), KeptRows.what)
         if self._is_guest:
             return []
@@ -236,7 +222,7 @@ class SingleUpdates(CanaryAuditor):
     @property
     def noticed(self) -> Sequence[str]:
         """What replies have shown: that they are no plain updates, or all of one norm."""
-        said = [_HIDDEN] if self._has_hidden and not self._has_seen else []
+        said = [_HIDDEN] if self._replies.has_hidden and not self._has_seen else []
         return [*said, *([_NORMALISED] if self._is_normalised else [])]
 
     @property
@@ -264,120 +250,44 @@ class SingleUpdates(CanaryAuditor):
             return ()
         self._played[self._plan.played(view)] += 1
         seating = self._plan.seating(view.server_round)
-        self._rows.begin_round()
         with np.errstate(over="ignore", invalid="ignore"):  # a client may send anything
-            for client, own, another in self._seats(view, sorted(seating)):
-                canary = seating[client]
+            for seat in self._replies.seats(view, sorted(seating)):
+                canary = seating[seat.client]
                 is_in = bool(self._plan.included[canary])
-                if client in view.instructed:
-                    self._lean.add(*own, is_in=is_in)
+                if seat.client in view.instructed:
+                    self._lean.add(seat, is_in=is_in)
                 if is_in:
-                    self._look(canary, client, own, another, view.server_round)
+                    self._look(canary, seat, view.server_round)
                 if view.server_round < self._num_rounds:
-                    self._keep(client, own)
-        self._rows.end_round()
+                    self._replies.keep(seat)
         return ()
 
-    def _seats(
-        self, view: RoundView, seats: Sequence[int]
-    ) -> Iterator[tuple[int, _Reply, _Reply | None]]:
-        """Yield each seat whose reply is an update, the reply, and that of another client.
-
-        The other is the next seat that has one; a client without a canary if there is none.
-        """
-        reply = self._replies(view)
-        beside = [client for client in sorted(view.replies) if client not in seats]
-        for place, client in enumerate(seats):
-            if client in view.replies and (own := reply(client)) is not None:
-                later = [*seats[place + 1 :], *seats[:place], *beside]
-                found = (reply(one) for one in later if one in view.replies)
-                yield client, own, next((one for one in found if one is not None), None)
-
-    def _replies(self, view: RoundView) -> Callable[[int], _Reply | None]:
-        """Return what tells the reply of a client, None if that is no direction."""
-
-        @lru_cache(maxsize=2)  # that of a seat, and of the next
-        def reply(client: int) -> _Reply | None:
-            update = view.replies[client]
-            if update.shape != (self._dim,):  # masked, or packed
-                self._has_hidden = True
-                return None
-            square = float(update @ update)
-            return _Reply(update, math.sqrt(square)) if 0 < square < math.inf else None
-
-        return reply
-
-    def _look(
-        self, canary: int, client: int, own: _Reply, another: _Reply | None, server_round: int
-    ) -> None:
+    def _look(self, canary: int, seat: Seat, server_round: int) -> None:
         """Compute the cosines of a canary that is in with the directions of this round."""
-        plan, blocks = self._plan, self._directions(canary, client, own, another)
+        plan = self._plan
         drawn = CanaryBlocks(plan.canary_seed, [canary], plan.drawn, self._dim)
-        cosines, lengths = drawn.cosines(blocks)
-        if plan.repetitions > 1:
-            self._together[canary] = cosines[_DIRECTIONS]
-            self._rows.note(name := f"canary-{canary}", float(lengths[_DIRECTIONS]))
+        total = f"canary-{canary}" if plan.repetitions > 1 else None
+        cosines = self._replies.cosines(drawn, seat, total)
+        if total is not None:
+            self._together[canary] = cosines[DIRECTIONS]
             if self._played[canary] == plan.repetitions:
-                self._rows.drop(name)
+                self._replies.forget(total)
         if self._first[canary] == server_round:
             self._cosines[canary] = cosines[0]
-            found = cosines[:_DIRECTIONS]
+            found = cosines[:DIRECTIONS]
             tails = cosine_logsf(found[np.isfinite(found)], self._dim)
-            self._log_p[canary] = min(math.log(_DIRECTIONS) + tails.min(initial=0.0), 0.0)
-
-    def _directions(
-        self, canary: int, client: int, own: _Reply, another: _Reply | None
-    ) -> Iterator[list[Vector]]:
-        """Yield the directions of a canary by blocks; where there is none, nothing but zeros.
-
-        They are the reply, that less the client's last one, that less another's, and with
-        repetitions the sum of all replies so far, each of length 1.
-        """
-        before, total, kept = f"client-{client}", f"canary-{canary}", self._rows.names
-        rows = np.zeros((_DIRECTIONS, min(BLOCK, self._dim)))
-        short = np.zeros(rows.shape[1], np.float32)
-        for start in range(0, self._dim, BLOCK):
-            part = own.update[start : start + BLOCK]
-            last, other, summed = rows[:, : part.size]
-            old = short[: part.size]
-            if before in kept:
-                self._rows.read(before, start, old)
-                np.subtract(part, old, out=last)
-            if another is not None:
-                np.subtract(part, another.update[start : start + BLOCK], out=other)
-            if self._plan.repetitions == 1:
-                yield [part, last, other]
-                continue
-            old[:] = 0.0
-            if total in kept:
-                self._rows.read(total, start, old)
-            # Look at the sum as it is stored: the null is then exact to the last digit.
-            old[:] = old + part / own.length
-            self._rows.write(total, start, old)
-            summed[:] = old
-            yield [part, last, other, summed]
-
-    def _keep(self, client: int, own: _Reply) -> None:
-        """Keep a reply for the client's next one; of many clients, those who came last."""
-        name, short = f"client-{client}", np.empty(min(BLOCK, self._dim), np.float32)
-        if not _SHORTEST < own.length < _LONGEST:
-            self._rows.drop(name)
-            return
-        for start in range(0, self._dim, BLOCK):
-            part = own.update[start : start + BLOCK]
-            short[: part.size] = part
-            self._rows.write(name, start, short[: part.size])
-        self._rows.note(name, own.length)
-        clients = [one for one in self._rows.names if one.startswith("client-")]
-        for oldest in clients[:-_KEPT_CLIENTS]:
-            self._rows.drop(oldest)
+            self._log_p[canary] = min(math.log(DIRECTIONS) + tails.min(initial=0.0), 0.0)
 
     def report(self) -> Sequence[Finding]:
         """Return what one round of a client shows, and what all its rounds show together."""
         if self._is_masked or not self._k:
             return []
         if not self._has_seen:  # "at least 0" would sound as if the audit had searched
-            return [] if self._is_guest or self._has_hidden else [self._nobody(self._claims(1))]
+            return (
+                []
+                if self._is_guest or self._replies.has_hidden
+                else [self._nobody(self._claims(1))]
+            )
         seen = self._cosines[np.isfinite(self._cosines)]
         together = np.isfinite(self._together)
         log_p_all = np.zeros(self._k)
@@ -397,7 +307,7 @@ class SingleUpdates(CanaryAuditor):
 
     def close(self) -> None:
         """Delete the file with replies of seats."""
-        self._rows.close()
+        self._replies.close()
 
     def _drawn(self, cosines: Scores) -> Detail:
         """Return the cosines of canaries that took part for a figure, beside their null."""
@@ -462,32 +372,3 @@ class SingleUpdates(CanaryAuditor):
             seed=self._plan.seed,
             assumptions=(assumed,),
         )
-
-
-class _Lean(Resumable):
-    """Whether replies of seats that send nothing are full updates along their nudge.
-
-    Such a seat moves the first coordinate by a rounding step, so its reply is that short, or noise.
-    """
-
-    _lengths: Kept[list[float]]  # summed over replies: of canaries that are out, that are in
-    _counts: Kept[list[int]]
-    _along: Kept[float]  # how far the former point along the nudge, in standard deviations of noise
-
-    def __init__(self) -> None:
-        self._lengths, self._counts, self._along = [0.0, 0.0], [0, 0], 0.0
-
-    def add(self, update: Vector, length: float, *, is_in: bool) -> None:
-        """Look at the reply of a seat."""
-        self._lengths[is_in] += length
-        self._counts[is_in] += 1
-        if not is_in:
-            self._along += math.sqrt(update.size) * float(update[0]) / length
-
-    @property
-    def is_along(self) -> bool:
-        """Whether they are."""
-        if not all(self._counts):
-            return False
-        out, in_ = (s / n for s, n in zip(self._lengths, self._counts, strict=True))
-        return out > _FULL * in_ and self._along > _ALONG * math.sqrt(self._counts[0])
