@@ -23,7 +23,6 @@ from leakmeter.auditors.verdict.order import Question, attacker, is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.steps import steps
 from leakmeter.auditors.verdict.verdict import Verdict, judge
-from leakmeter.auditors.wording import number
 from tests.auditors.verdict.test_laws import RUNS, findings
 from tests.helpers.findings import finding
 
@@ -274,7 +273,7 @@ def test_how_far_canaries_could_have_seen_is_the_power_of_their_own_audit() -> N
     about: Any = {**CANARIES, "delta": 1e-5, "confidence": 0.99}
     assert result.detectable == detectable_epsilon(4.0, **about)
     assert result.to_json()["detectable"] == result.detectable
-    words = f"must deliver ε = {number(result.detectable, kind='guarantee')} to be refuted in 80 %"
+    words = f"must deliver {labels.exactly(result.detectable)} to be refuted in 80 % of such runs."
     assert words in sentences.refuted(result)
     all_in = replace(found, assumptions=(Assumption.ALL_CANARIES_PLAY,))
     [other] = judge([all_in], claims=[Claim(4.0, delta=1e-6)]).claims
