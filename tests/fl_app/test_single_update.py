@@ -82,8 +82,9 @@ def test_a_run_without_masks_leads_with_the_server(tmp_path: Path, capsys: Any) 
     assert "--auditors one-shot " in f"{steps[0].command} "
     assert "single-update" not in steps[0].command  # which sees nothing behind masks
     page = (out / "report.html").read_text()
-    assert "single-update" in page
-    assert page.count("<figure") > 0
+    assert "cosines-in-single-updates" in page
+    assert "over their cosine with the update of their seat" in page
+    assert "did not (0)" not in page
 
 
 def test_a_guarantee_of_local_noise_covers_it(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from leakmeter.auditors.verdict import steps as general
 from leakmeter.auditors.verdict.order import attacker
 from leakmeter.auditors.verdict.steps import LEAKS, MAX_STEPS, Step
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_distorted, is_shown
-from leakmeter.auditors.wording import number
+from leakmeter.auditors.wording import is_certain, number
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.settings import PLAYERS
 from leakmeter.fl_app.config.tables import NO_NOISE, NOISES, RECORD_NOISES
 from leakmeter.fl_app.report.judge.command import again, program, resumed
 from leakmeter.fl_app.report.judge.of_run import verdict_of
@@ -167,7 +168,7 @@ def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
     for row in rows:
         for f in row.findings:
             is_bound = f.kind == "lower_bound" and not f.is_conditional
-            if not is_bound or not (f.saturated or f.value == 0):
+            if not is_bound or not (f.saturated or f.value == 0) or is_certain(f):
                 continue
             if f.auditor == "likelihood-ratio":
                 trials = 4 * int(run.settings["lrt-trials"])
@@ -175,7 +176,7 @@ def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
                 why = limit if f.saturated else "it has shown nothing"
                 text = f"Give the likelihood-ratio test more trials; {why}:"
                 yield from _changed(run, text, {"lrt-trials": trials}, "more-trials")
-            elif f.auditor == "one-shot":
+            elif f.auditor in PLAYERS:
                 rounds = 2 * int(run.settings["rounds"])
                 text = "Play more canaries, so that the audit can show more:"
                 yield from _changed(run, text, {"rounds": rounds}, "longer")
