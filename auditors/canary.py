@@ -7,7 +7,7 @@ for Federated Learning, arXiv:2302.03098, section 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import derive, of_key
 
 SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
+MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
 BLOCK: Final = 2**15  # coordinates of a canary in memory at a time: they fit in the cache
 
 
@@ -103,6 +104,32 @@ class CanaryBlocks:
         for first in range(0, len(self), at_a_time):
             some = slice(first, first + at_a_time)
             to[:, some] += rows @ self._next(some, rows.shape[1]).T
+
+    def cosines(
+        self, blocks: Iterable[Sequence[Vector]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the cosines of the only canary with some vectors, and the norms of these.
+
+        Single products take half the time of a matrix product of few rows.
+
+        Args:
+            blocks: The next coordinates of all vectors, up to the last.
+
+        Returns:
+            Cosines, NaN where a vector is zero or its norm is not finite, (vectors,).
+        """
+        products: list[float] = []
+        for rows in blocks:
+            [normals] = self._next(slice(None), rows[0].size)
+            found = [(float(row @ normals), float(row @ row)) for row in rows]
+            flat = [one for both in found for one in both]
+            products = [a + b for a, b in zip(products, flat, strict=True)] if products else flat
+        along, squares = np.array(products[::2]), np.array(products[1::2])
+        is_defined = (squares > 0) & np.isfinite(squares) & np.isfinite(along)
+        cosines = np.full(along.size, np.nan)
+        lengths = np.sqrt(squares)
+        np.divide(along / self.norms(), lengths, out=cosines, where=is_defined)
+        return cosines, lengths
 
     def norms(self) -> NDArray[np.float64]:
         """Return the norms of the canaries, as far as they are drawn."""

@@ -27,6 +27,7 @@ from leakmeter.clients.secure_sum.signing import Identity, KeyFileError, Trusted
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.settings import usual_auditors
 
 # Flower starts these for a SuperLink's runs and a SuperNode's clients, and never in a simulation.
 _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
@@ -97,7 +98,7 @@ def with_possible_auditors(config: Config) -> tuple[Config, str]:
     In a deployment the default auditors give way, since nobody has chosen them: canaries are
     played. Auditors that somebody has chosen are left to `check_deployed`.
     """
-    if not is_deployed() or config.auditors != Config.auditors:
+    if not is_deployed() or config.auditors != usual_auditors(config.secagg):
         return config, ""
     kept = [name for name in config.auditor_names if name in _possible()]
     left = [name for name in config.auditor_names if name not in kept]

@@ -303,7 +303,8 @@ class OneShotCanaries(CanaryAuditor):
             bets = self._betting.bounds()
             return [*(claims.finding(claims.assuming(b), None, details) for b in bets), *others]
         first, facts = headline(scores, is_in, log_p, **settings)
-        return [claims.finding(claims.assuming(first), self._facts(facts), details), *others]
+        facts |= self._power(self._k, self._transcript.num_rounds if sees == _ALL else 1)
+        return [claims.finding(claims.assuming(first), facts, details), *others]
 
     def _claims(self, sees: Sees, server_round: int | None = None) -> Claims:
         """Return what makes findings about who sees this, in a round or in the run.

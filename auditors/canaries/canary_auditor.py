@@ -95,10 +95,18 @@ class CanaryAuditor(Auditor):
             self._settle()
         return orders
 
-    def _facts(self, facts: Mapping[str, float]) -> dict[str, float]:
-        """Return facts of a bound, with how often clients take part, to set canaries against."""
+    def _power(self, canaries: int, directions: int) -> dict[str, float]:
+        """Return what decides how small an ε a bound can show, as facts of a finding.
+
+        How often clients take part is among them, since canaries may do so less often.
+
+        Args:
+            canaries: Those whose coins or scores are used.
+            directions: Among which the largest cosine of each was taken.
+        """
         rounds = self._plan.client_rounds
-        return {**facts, **({} if rounds is None else {"client_rounds": rounds})}
+        often = {} if rounds is None else {"client_rounds": rounds}
+        return {"canaries": canaries, "dim": self._dim, "directions": directions, **often}
 
     def _file(self, what: str) -> Path | None:
         """Return a working file in the folder of the run; None for a temporary one."""

@@ -25,7 +25,6 @@ from leakmeter.auditors.wording import counted
 Rows = NDArray[np.float32]
 
 _BYTES: Final = np.dtype(np.float32).itemsize
-_SAME: Final = 1e-9  # a norm that differs by more belongs to another change
 _SHARE: Final = 0.9  # of the free disk that may be used: the project itself needs some
 
 
@@ -39,6 +38,7 @@ class RowFile(Resumable):
 
     what: ClassVar[str]  # what the rows are, in words
     counted: ClassVar[tuple[str, str]]  # how their number is said: what goes before it, and a noun
+    same: ClassVar[float] = 1e-9  # a norm that differs by more belongs to another row
 
     def __init__(self, dim: int, path: Path | None) -> None:
         self._dim, self._path = dim, path
@@ -110,7 +110,7 @@ class RowFile(Resumable):
     def _check(self, lengths: Sequence[float], measured: Iterable[float]) -> None:
         """Raise if a row in the file has another norm than the row that was written."""
         for number, (length, found) in enumerate(zip(lengths, measured, strict=True), 1):
-            if not math.isclose(length, found, rel_tol=_SAME):
+            if not math.isclose(length, found, rel_tol=self.same):
                 raise DamagedError(
                     f"{self._wanted(len(lengths))}, but number {number} in it has been altered; "
                     f"{_START_AGAIN}"
@@ -258,6 +258,7 @@ class KeptRows(RowFile):
 
     what = "the replies of seats"
     counted = ("", "kept row")
+    same = 1e-5  # norms are those of rows in double precision
 
     _kept: Kept[list[KeptRow]]  # in the order in which they were written
 

@@ -20,15 +20,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
@@ -43,6 +41,7 @@ from leakmeter.auditors.canaries.plan import (
     Seats,
     seat_limitations,
 )
+from leakmeter.auditors.canaries.replies import DIRECTIONS, KEPT_CLIENTS, Lean, Replies, Seat
 from leakmeter.auditors.canaries.scores import (
     CanaryScores,
     Scores,
@@ -51,16 +50,12 @@ from leakmeter.auditors.canaries.scores import (
     histogram,
     without_refuted,
 )
-from leakmeter.auditors.canary import BLOCK, CanaryBlocks, DrawnCanaries
-from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.canary import CanaryBlocks, DrawnCanaries
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
 from leakmeter.auditors.verdict.order import Question
 
-_DIRECTIONS: Final = 3
-_KEPT_CLIENTS: Final = 32  # clients whose last reply as a seat is kept, in a file
 _DELTA_PAYS: Final = 4  # δ may take a quarter of a bound's failures, or a half without coins
-_FULL: Final = 0.1  # a reply is of full length from this share of the length of canaries on
-_ALONG: Final = 5.0  # standard deviations from which on replies point along a nudge
 _MASKED: Final = (
     "clients mask their updates, so the server sees none of them alone and there is nothing to "
     "measure here; one-shot and likelihood-ratio look at what it sees"
@@ -82,13 +77,6 @@ class _Asked(NamedTuple):
 
     all_rounds: bool
     delta: float
-
-
-class _Reply(NamedTuple):
-    """An update that is a direction, and its L2 norm."""
-
-    update: Vector
-    length: float
 
 
 class SingleUpdates(CanaryAuditor):
@@ -123,10 +111,9 @@ class SingleUpdates(CanaryAuditor):
     _log_p: Kept[Scores]  # ln of its p-value in that round
     _cosines: Kept[Scores]  # with the reply itself in that round; NaN where that is undefined
     _together: Kept[Scores]  # with the sum of its replies of unit length; NaN before the first
-    _rows: Kept[KeptRows]
-    _lean: Kept[_Lean]
+    _replies: Kept[Replies]
+    _lean: Kept[Lean]
     _is_masked: Kept[bool]
-    _has_hidden: Kept[bool]  # whether a reply of a seat was no plain update
 
     def __init__(
         self,
@@ -151,7 +138,7 @@ class SingleUpdates(CanaryAuditor):
         )
         super().__init__(plan, delta=delta, confidence=confidence)
         self._own_plan, self._num_rounds = plan, 0
-        self._rows = KeptRows(0, None)
+        self._replies = Replies(0, None)
         self.num_bounds = len(self._planned)
 
     def join(self, others: Sequence[Auditor]) -> None:
@@ -187,8 +174,8 @@ class SingleUpdates(CanaryAuditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
         self._num_rounds = num_rounds
-        self._rows = KeptRows(dim, self._file("replies"))
-        self._lean, self._is_masked, self._has_hidden = _Lean(), False, False
+        self._replies = Replies(dim, self._file("replies"))
+        self._lean, self._is_masked = Lean(), False
         super().begin(dim, num_rounds)
 
     def _settle(self) -> None:
@@ -207,7 +194,7 @@ class SingleUpdates(CanaryAuditor):
         if self._is_masked:
             return [_MASKED]
         sums = self._k if self._plan.repeats else 0
-        rows = _KEPT_CLIENTS + 2 * self._plan.seated + sums
+        rows = KEPT_CLIENTS + 2 * self._plan.seated + sums
         check_room(self._file("replies"), file_size(project.dim, rows), KeptRows.what)
         if self._is_guest:
             return []
@@ -236,7 +223,7 @@ class SingleUpdates(CanaryAuditor):
     @property
     def noticed(self) -> Sequence[str]:
         """What replies have shown: that they are no plain updates, or all of one norm."""
-        said = [_HIDDEN] if self._has_hidden and not self._has_seen else []
+        said = [_HIDDEN] if self._replies.has_hidden and not self._has_seen else []
         return [*said, *([_NORMALISED] if self._is_normalised else [])]
 
     @property
@@ -246,7 +233,7 @@ class SingleUpdates(CanaryAuditor):
 
     @property
     def _is_normalised(self) -> bool:
-        return self._plan.excluded == "zero" and self._lean.is_along
+        return self._plan.excluded == "zero" and self._lean.is_along(self._dim)
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients, unless another auditor has done so."""
@@ -264,110 +251,44 @@ class SingleUpdates(CanaryAuditor):
             return ()
         self._played[self._plan.played(view)] += 1
         seating = self._plan.seating(view.server_round)
-        self._rows.begin_round()
         with np.errstate(over="ignore", invalid="ignore"):  # a client may send anything
-            for client, own, another in self._seats(view, sorted(seating)):
-                canary = seating[client]
+            for seat in self._replies.seats(view, sorted(seating)):
+                canary = seating[seat.client]
                 is_in = bool(self._plan.included[canary])
-                if client in view.instructed:
-                    self._lean.add(*own, is_in=is_in)
+                if seat.client in view.instructed:
+                    self._lean.add(seat, is_in=is_in)
                 if is_in:
-                    self._look(canary, client, own, another, view.server_round)
+                    self._look(canary, seat, view.server_round)
                 if view.server_round < self._num_rounds:
-                    self._keep(client, own.update)
-        self._rows.end_round()
+                    self._replies.keep(seat)
         return ()
 
-    def _seats(
-        self, view: RoundView, seats: Sequence[int]
-    ) -> Iterator[tuple[int, _Reply, _Reply | None]]:
-        """Yield each seat whose reply is an update, the reply, and that of another client.
-
-        The other is the next seat that has one; a client without a canary if there is none.
-        """
-        reply = self._replies(view)
-        beside = [client for client in sorted(view.replies) if client not in seats]
-        for place, client in enumerate(seats):
-            if client in view.replies and (own := reply(client)) is not None:
-                later = [*seats[place + 1 :], *seats[:place], *beside]
-                found = (reply(one) for one in later if one in view.replies)
-                yield client, own, next((one for one in found if one is not None), None)
-
-    def _replies(self, view: RoundView) -> Callable[[int], _Reply | None]:
-        """Return what tells the reply of a client, None if that is no direction."""
-
-        @lru_cache(maxsize=2)  # that of a seat, and of the next
-        def reply(client: int) -> _Reply | None:
-            update = view.replies[client]
-            if update.shape != (self._dim,):  # masked, or packed
-                self._has_hidden = True
-                return None
-            square = float(update @ update)
-            return _Reply(update, math.sqrt(square)) if 0 < square < math.inf else None
-
-        return reply
-
-    def _look(
-        self, canary: int, client: int, own: _Reply, another: _Reply | None, server_round: int
-    ) -> None:
+    def _look(self, canary: int, seat: Seat, server_round: int) -> None:
         """Compute the cosines of a canary that is in with the directions of this round."""
-        before, total = f"client-{client}", f"canary-{canary}"
-        kept = self._rows.names
-        is_summed = self._plan.repetitions > 1
-        drawn = CanaryBlocks(self._plan.canary_seed, [canary], self._plan.drawn, self._dim)
-        buffer, short = np.zeros((_DIRECTIONS + is_summed, BLOCK)), np.empty(BLOCK, np.float32)
-        products, squares = np.zeros((len(buffer), 1)), np.zeros(len(buffer))
-        for start in range(0, self._dim, BLOCK):
-            part = own.update[start : start + BLOCK]
-            rows, old = buffer[:, : part.size], short[: part.size]
-            rows[0] = part
-            if before in kept:
-                self._rows.read(before, start, old)
-                np.subtract(part, old, out=rows[1])
-            if another is not None:
-                np.subtract(part, another.update[start : start + BLOCK], out=rows[2])
-            if is_summed:
-                old[:] = 0
-                if total in kept:
-                    self._rows.read(total, start, old)
-                # Look at the sum as it is stored: the null is then exact to the last digit.
-                old[:] = old + part / own.length
-                self._rows.write(total, start, old)
-                rows[3] = old
-            squares += np.einsum("ij,ij->i", rows, rows)
-            drawn.add_products(rows, products)
-        is_defined = (squares > 0) & np.isfinite(squares) & np.isfinite(products[:, 0])
-        cosines = np.full(len(buffer), np.nan)
-        cosines[is_defined] = products[is_defined, 0] / drawn.norms() / np.sqrt(squares[is_defined])
-        if is_summed:
-            self._together[canary] = cosines[3]
-            self._rows.note(total, math.sqrt(squares[3]))
-            if self._played[canary] == self._plan.repetitions:
-                self._rows.drop(total)
+        plan = self._plan
+        drawn = CanaryBlocks(plan.canary_seed, [canary], plan.drawn, self._dim)
+        total = f"canary-{canary}" if plan.repetitions > 1 else None
+        cosines = self._replies.cosines(drawn, seat, total)
+        if total is not None:
+            self._together[canary] = cosines[DIRECTIONS]
+            if self._played[canary] == plan.repetitions:
+                self._replies.forget(total)
         if self._first[canary] == server_round:
             self._cosines[canary] = cosines[0]
-            tails = cosine_logsf(cosines[:_DIRECTIONS][is_defined[:_DIRECTIONS]], self._dim)
-            self._log_p[canary] = min(math.log(_DIRECTIONS) + tails.min(initial=0.0), 0.0)
-
-    def _keep(self, client: int, own: Vector) -> None:
-        """Keep a reply for the client's next one; of many clients, those who came last."""
-        name, short = f"client-{client}", own.astype(np.float32)
-        length = float(np.linalg.norm(short.astype(np.float64)))
-        self._rows.drop(name)
-        if not 0 < length < math.inf:  # beyond single precision
-            return
-        self._rows.write(name, 0, short)
-        self._rows.note(name, length)
-        clients = [one for one in self._rows.names if one.startswith("client-")]
-        for oldest in clients[:-_KEPT_CLIENTS]:
-            self._rows.drop(oldest)
+            found = cosines[:DIRECTIONS]
+            tails = cosine_logsf(found[np.isfinite(found)], self._dim)
+            self._log_p[canary] = min(math.log(DIRECTIONS) + tails.min(initial=0.0), 0.0)
 
     def report(self) -> Sequence[Finding]:
         """Return what one round of a client shows, and what all its rounds show together."""
         if self._is_masked or not self._k:
             return []
         if not self._has_seen:  # "at least 0" would sound as if the audit had searched
-            return [] if self._is_guest or self._has_hidden else [self._nobody(self._claims(1))]
+            return (
+                []
+                if self._is_guest or self._replies.has_hidden
+                else [self._nobody(self._claims(1))]
+            )
         seen = self._cosines[np.isfinite(self._cosines)]
         together = np.isfinite(self._together)
         log_p_all = np.zeros(self._k)
@@ -387,7 +308,7 @@ class SingleUpdates(CanaryAuditor):
 
     def close(self) -> None:
         """Delete the file with replies of seats."""
-        self._rows.close()
+        self._replies.close()
 
     def _drawn(self, cosines: Scores) -> Detail:
         """Return the cosines of canaries that took part for a figure, beside their null."""
@@ -414,7 +335,8 @@ class SingleUpdates(CanaryAuditor):
         how = "replies of all its rounds added" if asked.all_rounds else "best of 3 directions"
         claims = self._claims(rounds, asked.delta)
         bound = replace(claims.assuming(bound), rule=f"{bound.rule}, {how}")
-        return [claims.finding(bound, self._facts(facts), details)]
+        facts |= self._power(is_in.size, 1 if asked.all_rounds else DIRECTIONS)
+        return [claims.finding(bound, facts, details)]
 
     def _used(self, delta: float) -> tuple[NDArray[np.intp], bool]:
         """Return which canaries a bound at δ is made from, and whether by their coins.
@@ -452,32 +374,3 @@ class SingleUpdates(CanaryAuditor):
             seed=self._plan.seed,
             assumptions=(assumed,),
         )
-
-
-class _Lean(Resumable):
-    """Whether replies of seats that send nothing are full updates along their nudge.
-
-    Such a seat moves the first coordinate by a rounding step, so its reply is that short, or noise.
-    """
-
-    _lengths: Kept[list[float]]  # summed over replies: of canaries that are out, that are in
-    _counts: Kept[list[int]]
-    _along: Kept[float]  # how far the former point along the nudge, in standard deviations of noise
-
-    def __init__(self) -> None:
-        self._lengths, self._counts, self._along = [0.0, 0.0], [0, 0], 0.0
-
-    def add(self, update: Vector, length: float, *, is_in: bool) -> None:
-        """Look at the reply of a seat."""
-        self._lengths[is_in] += length
-        self._counts[is_in] += 1
-        if not is_in:
-            self._along += math.sqrt(update.size) * float(update[0]) / length
-
-    @property
-    def is_along(self) -> bool:
-        """Whether they are."""
-        if not all(self._counts):
-            return False
-        out, in_ = (s / n for s, n in zip(self._lengths, self._counts, strict=True))
-        return out > _FULL * in_ and self._along > _ALONG * math.sqrt(self._counts[0])

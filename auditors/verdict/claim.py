@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
 
 from leakmeter.auditors._types import require
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel, Unit
 from leakmeter.auditors.verdict.order import Question, attacker, carries_bounds, is_weaker
@@ -22,6 +23,8 @@ _EXAMPLE: Final = "10@1e-5 server round"
 _APART: Final = ";"  # between claims in one text; Flower's settings are no lists
 _HIDDEN: Final = "cohort-hidden"
 _USUAL: Final = ("client", "zero-out")  # words that may be left out
+# What decides how far canaries see, among the facts of a bound, and the least of each.
+_POWER: Final[Mapping[str, int]] = {"canaries": 1, "dim": 2, "directions": 1}
 # What each word of a text sets.
 _WORDS: Final[Mapping[str, tuple[str, Any]]] = {
     **{word: ("against", word) for word in get_args(Observer)},
@@ -249,16 +252,31 @@ class ClaimResult:
         One that does not state its cap is not known to be able to show anything.
         """
         if self.audit is None or self.detectable == math.inf:
-            return False
+            return self.is_refuted
         return (self.audit.cap or 0.0) > self.claim.over(rounds_of(self.audit))[0]
 
     @property
     def detectable(self) -> float | None:
         """The ε that a Gaussian mechanism must deliver for the audit to refute it in 80 % of runs.
 
-        Infinite if no mechanism would be refuted; None where that is not known.
+        Infinite if no mechanism would be refuted; None where the claim is refuted, or where that is
+        not known, as for audits without canaries.
         """
-        return None
+        if self.audit is None or self.is_refuted:
+            return None
+        facts = {name: self.audit.facts.get(name) for name in _POWER}
+        known: Any = {k: v for k, v in facts.items() if isinstance(v, int) and v >= _POWER[k]}
+        if len(known) < len(facts):
+            return None
+        from leakmeter.auditors.bounds.detectable import detectable_epsilon
+
+        return detectable_epsilon(
+            self.claim.over(rounds_of(self.audit))[0],
+            delta=self.audit.delta or 0.0,
+            confidence=self.audit.confidence or 0.0,
+            has_coins=Assumption.ALL_CANARIES_PLAY not in self.audit.assumptions,
+            **known,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data."""

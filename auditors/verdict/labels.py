@@ -242,10 +242,12 @@ def claimed(result: ClaimResult) -> tuple[str, ...]:
 
 def delivered(claim: Claim) -> str:
     """Return the ε that a claim's own parameters give, as a cell."""
-    if claim.delivered is None:
-        return "not known"
-    digits = 2 if claim.delivered > CERTAIN else 3
-    return f"ε = {number(claim.delivered, digits)}"
+    return "not known" if claim.delivered is None else exactly(claim.delivered)
+
+
+def exactly(epsilon: float) -> str:
+    """Return an ε that is neither shown nor guaranteed: "ε = 10.4"."""
+    return f"ε = {number(epsilon, 2 if epsilon > CERTAIN else 3)}"
 
 
 def upper(epsilon: float) -> str:

@@ -17,6 +17,7 @@ from leakmeter.auditors.verdict.labels import (
     amount,
     at_most,
     delivered,
+    exactly,
     question,
     subject,
     sure,
@@ -270,10 +271,7 @@ def reach(result: ClaimResult) -> str:
         return f"The audit could not have refuted it: it can show at most {most}."
     if seen is None:
         return f"The audit can show at most {most}."
-    return (
-        f"A Gaussian mechanism must deliver ε = {number(seen, kind='guarantee')} to be refuted in "
-        "80 % of such runs."
-    )
+    return f"A Gaussian mechanism must deliver {exactly(seen)} to be refuted in 80 % of such runs."
 
 
 def _false_claim(verdict: Verdict) -> str:

@@ -367,7 +367,7 @@ def judge(
         others=_blocks([f for f in findings if f not in of_rows]),
         warnings=tuple(warnings),
         accuracy=accuracy,
-        claims=tuple(sorted(judged, key=lambda one: not one.is_refuted)),
+        claims=tuple(sorted(judged, key=_weight)),
     )
 
 
@@ -487,6 +487,11 @@ def _rank(row: Row) -> tuple[float, float, bool]:
     Of equal rows, that of whoever was audited comes before those that take its bound over.
     """
     return -row.low, -row.high, row.shown not in row.findings
+
+
+def _weight(result: ClaimResult) -> tuple[bool, bool]:
+    """Return the order of claims: refuted ones first, and of these those that say why."""
+    return not result.is_refuted, result.claim.delivered is None
 
 
 def _shown(bound: Finding) -> dict[str, Any]:

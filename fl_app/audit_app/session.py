@@ -62,7 +62,7 @@ class AppAudit:
     project: AppProject
     out: Path
     clients: int = 10
-    auditors: tuple[str, ...] = ("one-shot",)
+    auditors: tuple[str, ...] = ("one-shot", "single-update")
     seats: int = 0
     claims: tuple[Claim, ...] = ()
 

@@ -57,8 +57,9 @@ exit codes:
   3  replies differ
   4  cannot tell: two runs without the audit differ from one another too
 """
-_ONE_SHOT, _RESAMPLING = ("one-shot",), ("likelihood-ratio", "mutual-information")
-NAMES = (*_ONE_SHOT, *_RESAMPLING)
+_CANARIES = ("one-shot", "single-update")
+_RESAMPLING = ("likelihood-ratio", "mutual-information")
+NAMES = (*_CANARIES, *_RESAMPLING)
 _ENGINES = ("inline", "flwr")
 
 
@@ -70,7 +71,10 @@ class _Options:
         10, "number of clients; an app does not say it itself", group="audit", low=2, most=100_000
     )
     auditors: str = setting(
-        "one-shot", "auditors, separated by commas", group="audit", metavar="|".join(NAMES)
+        ",".join(_CANARIES),
+        "auditors, separated by commas",
+        group="audit",
+        metavar="|".join(NAMES),
     )
     seats: str = setting(
         "auto",

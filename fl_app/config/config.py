@@ -21,7 +21,13 @@ from leakmeter.fl_app.config.errors import (
     unknown_name,
 )
 from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
-from leakmeter.fl_app.config.settings import AUDITOR_NAMES, AUTO, Settings
+from leakmeter.fl_app.config.settings import (
+    AUDITOR_NAMES,
+    AUTO,
+    PLAYERS,
+    Settings,
+    usual_auditors,
+)
 from leakmeter.fl_app.config.tables import CLIENT_NOISES, DISTRIBUTIONS, RECORD_NOISES
 
 if TYPE_CHECKING:
@@ -409,7 +415,7 @@ def _named(config: Settings) -> list[type[AuditorSettings]]:
     return [AUDITORS[name] for name in config.auditor_names]
 
 
-def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
+def fitting_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return other defaults for settings that are not given, where the usual ones cannot fit.
 
     Args:
@@ -419,10 +425,13 @@ def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
     now = {**usual, **values}
     if any(type(now[name]) is not int for name in _SIZES):
         return {}  # checked later, with a message of its own
+    if "auditors" not in values:
+        now["auditors"] = usual_auditors(now["secagg"])
     names = {name.strip() for name in str(now["auditors"]).split(",")}
-    changed = _fitting_cohort(values, now, has_seats="one-shot" in names)
+    has_seats = not PLAYERS.isdisjoint(names)
+    changed = {"auditors": now["auditors"], **_fitting_cohort(values, now, has_seats=has_seats)}
     now |= changed
-    sample, seats = now["sample"], now["canary-seats"] if "one-shot" in names else 0
+    sample, seats = now["sample"], now["canary-seats"] if has_seats else 0
     if "mine" in names and "mine-draws" not in values and 1 < sample < 20 / usual["mine-draws"]:
         changed["mine-draws"] = -(-20 // sample)  # for 20 pairs of an update and a sum
     if now["participation"] == "once" and "rounds" not in values and sample + seats > 0:

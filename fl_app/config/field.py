@@ -180,6 +180,7 @@ class AuditorSettings:
         auditor: The name that a user types.
         short_name: What rounds and papers call it; suggested to whoever types it.
         bets: Whether it has bounds that hold after every round (`--bounds anytime`).
+        plays: Whether clients play canaries for it, in the seats of `--canary-seats`.
         resamples: Whether it resamples sums of updates, in the game of `--lrt-game`.
         needs_images: Whether it works with image data sets only.
         lacks: Why it cannot run in a deployment; empty if it can.
@@ -189,6 +190,7 @@ class AuditorSettings:
     auditor: ClassVar[str]
     short_name: ClassVar[str] = ""
     bets: ClassVar[bool] = False
+    plays: ClassVar[bool] = False
     resamples: ClassVar[bool] = False
     needs_images: ClassVar[bool] = False
     lacks: ClassVar[str] = "resamples the clients' data, which the server does not have"

@@ -24,6 +24,7 @@ from leakmeter.fl_app.config.tables import (
 
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
 AUTO: Final = "auto"  # a clip norm that is still to be measured
+PLAYERS: Final = frozenset(name for name, owner in AUDITORS.items() if owner.plays)
 ENGINES: Final = ("inline", "ray")
 DEVICES: Final = ("auto", "cpu", "cuda", "mps")
 
@@ -260,7 +261,8 @@ class AuditSettings:
 
     auditors: str = audit_setting(
         "one-shot,likelihood-ratio,mutual-information,mine",
-        f"auditors to run, separated by commas: {', '.join(AUDITOR_NAMES)}",
+        f"auditors to run, separated by commas: {', '.join(AUDITOR_NAMES)}; with --secagg off, "
+        "single-update is one of the defaults",
         metavar="NAMES",
     )
     delta: float = audit_setting(1e-5, "δ of every (ε, δ) reported", above=0, below=1)
@@ -281,6 +283,16 @@ class AuditSettings:
         was="claims",
         several=True,
     )
+
+
+def usual_auditors(secagg: str) -> str:
+    """Return the default auditors; where no masks hide single updates, one looks at these too.
+
+    >>> usual_auditors("off")
+    'one-shot,single-update,likelihood-ratio,mutual-information,mine'
+    """
+    usual: str = AuditSettings.auditors
+    return usual.replace("one-shot", "one-shot,single-update") if secagg == "off" else usual
 
 
 @dataclass(frozen=True)
@@ -390,8 +402,8 @@ class Settings(  # fields come in reverse order
 
     @property
     def seats(self) -> int:
-        """Canary seats per round; none without the auditor one-shot."""
-        return self.canary_seats if "one-shot" in self.auditor_names else 0
+        """Canary seats per round; none without an auditor that plays canaries."""
+        return 0 if PLAYERS.isdisjoint(self.auditor_names) else self.canary_seats
 
     @property
     def cohort(self) -> int:

@@ -50,7 +50,7 @@ _log = logging.getLogger("flwr")
 _CHARGES = "charges.json"
 _OPEN = (
     "Secure aggregation is off: the server sees every update itself. This audit measures what sums "
-    "and models reveal."
+    "and models reveal; the auditor single-update measures what it sees."
 )
 _CLIPS = (
     "The server clips the mean update after it has seen it: audits of sums judge the sum before "
@@ -262,7 +262,7 @@ def _ledger_in_report(charges: Charges, account: Account, strategy: Strategy) ->
 
 def _limitations(config: Config, strategy: Strategy) -> Iterator[Limitation]:
     """Yield what this audit cannot show, whatever the auditors."""
-    if link(strategy, Masked) is None:
+    if link(strategy, Masked) is None and "single-update" not in config.auditor_names:
         yield Limitation("server", _OPEN)
     if any(wrapper.clips_mean for wrapper in wrappers(strategy)):
         yield Limitation("server", _CLIPS)

@@ -125,7 +125,7 @@ def _block(mechanism: Mechanism, first: int, last: int) -> dict[str, Any]:
         # Rounded down: a bound must not become stronger.
         "shown": [math.floor(one.low * 1e4) / 1e4 for one in found],
         "refuted": sum(one.is_refuted for one in found),
-        "confidence": min(round(one.confidence or 0.0, 9) for one in found),
+        "confidence": min(round(one.confidence, 9) for one in found if one.confidence is not None),
     }
 
 

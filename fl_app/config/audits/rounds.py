@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import EVERY_NTH, AuditorSettings, audit_setting
@@ -25,10 +25,14 @@ class OneShotSettings(AuditorSettings):
     auditor = "one-shot"
     short_name = "canaries"
     bets = True
+    plays = True
     lacks = ""
 
     canary_seats: int = audit_setting(
-        12, "clients per round, in addition to --sample, that play canaries for one-shot", low=0
+        12,
+        "clients per round, in addition to --sample, that play canaries for one-shot and "
+        "single-update",
+        low=0,
     )
     canaries: int = audit_setting(
         0, "total number of canaries; 0 = as many as the seats allow", low=0, most=10**7
@@ -44,8 +48,12 @@ class OneShotSettings(AuditorSettings):
 
     @staticmethod
     def repetitions(config: Settings) -> int:
-        """Return the rounds in which each canary plays: by default as many as a client."""
-        if config.canary_repetitions or config.participation == "once":
+        """Return the rounds in which each canary plays: by default as many as a client.
+
+        A claim about each round is tested by canaries that play once: there are more of them.
+        """
+        tests_rounds = "round" in config.claim.replace(";", " ").split()
+        if config.canary_repetitions or tests_rounds or config.participation == "once":
             return config.canary_repetitions or 1
         often = round(config.sample * config.rounds / config.clients)
         room = config.canary_seats * config.rounds // (config.canaries or 2)
@@ -59,8 +67,13 @@ class OneShotSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require enough seats for the canaries."""
+        cls.check_seats(config, cls.auditor)
+
+    @classmethod
+    def check_seats(cls, config: Settings, auditor: str) -> None:
+        """Require enough seats for the canaries of an auditor."""
         if config.canary_seats < 1:
-            allowed = "at least 1 for the auditor one-shot"
+            allowed = f"at least 1 for the auditor {auditor}"
             raise config.refused("canary_seats", allowed, "Try --canary-seats 10")
         if config.canary_repetitions > config.rounds:
             allowed = f"at most --rounds {config.rounds}"
@@ -79,19 +92,49 @@ class OneShotSettings(AuditorSettings):
 
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
-        """Return the canaries of a run; a fair coin decides which of them play."""
+        """Return the canaries of a run."""
         from leakmeter.auditors import OneShotCanaries
 
-        config = run.config
-        return OneShotCanaries(
-            seats=config.canary_seats,
-            canaries=config.canaries or None,
-            repetitions=cls.repetitions(config),
-            include="coin",
-            delta=config.delta,
-            confidence=run.anytime_confidence,
-            seed=config.seed,
-        )
+        return OneShotCanaries(**cls.plan(run.config), confidence=run.anytime_confidence)
+
+    @classmethod
+    def plan(cls, config: Settings) -> dict[str, Any]:
+        """Return which canaries play, and at which δ; a fair coin decides about each."""
+        return {
+            "seats": config.canary_seats,
+            "canaries": config.canaries or None,
+            "repetitions": cls.repetitions(config),
+            "include": "coin",
+            "delta": config.delta,
+            "seed": config.seed,
+        }
+
+
+@dataclass(frozen=True)
+class SingleUpdateSettings(AuditorSettings):
+    """Canaries again, searched for in single updates: what does a server see without masks?"""
+
+    auditor = "single-update"
+    plays = True
+    lacks = ""
+
+    @classmethod
+    def check(cls, config: Settings) -> None:
+        """Require enough seats for the canaries."""
+        OneShotSettings.check_seats(config, cls.auditor)
+
+    @classmethod
+    def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
+        """Return the bytes of the canaries' scores and of a few updates."""
+        size, settings = OneShotSettings.memory(config, dim, features)
+        return size + 48 * dim, settings
+
+    @classmethod
+    def make(cls, run: AuditRun) -> Auditor:
+        """Return the search in single updates; canaries are those of one-shot if that runs too."""
+        from leakmeter.auditors import SingleUpdates
+
+        return SingleUpdates(**OneShotSettings.plan(run.config), confidence=run.config.confidence)
 
 
 @dataclass(frozen=True)

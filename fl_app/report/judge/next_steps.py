@@ -14,9 +14,9 @@ from leakmeter.auditors.verdict import steps as general
 from leakmeter.auditors.verdict.order import Question, attacker
 from leakmeter.auditors.verdict.steps import LEAKS, MAX_STEPS, TARGET, Step
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_distorted, is_shown
-from leakmeter.auditors.wording import counted, number, share
+from leakmeter.auditors.wording import counted, is_certain, number, share
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.settings import AUTO
+from leakmeter.fl_app.config.settings import AUTO, PLAYERS
 from leakmeter.fl_app.config.tables import NO_NOISE, NOISES, RECORD_NOISES
 from leakmeter.fl_app.report.judge.command import again, program, resumed
 from leakmeter.fl_app.report.judge.of_run import verdict_of
@@ -57,7 +57,7 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
     yield from map(general.corrected, verdict.false_claims[:1])
     if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
         text = "Turn on secure aggregation; now the server sees every single update:"
-        yield from _changed(run, text, {"secagg": "on"}, "secagg")
+        yield from _changed(run, text, {"secagg": "on", **_behind_masks(run)}, "secagg")
     found = _shown(verdict)
     if found:
         yield from _noise(run, verdict)
@@ -65,6 +65,15 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
     yield from _closer_look(run, rows)
     if not found and _is_noise_wanted(verdict):
         yield from _noise(run, verdict)
+
+
+def _behind_masks(run: Run) -> dict[str, str]:
+    """Return the auditors without that of single updates, which sees nothing behind masks."""
+    names = [name.strip() for name in str(run.settings.get("auditors", "")).split(",")]
+    if "single-update" not in names:
+        return {}
+    left = [name for name in names if name != "single-update"]
+    return {"auditors": ",".join(left or ["one-shot"])}
 
 
 def _repairs(run: Run) -> Iterator[Step]:
@@ -232,7 +241,7 @@ def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
     for row in rows:
         for f in row.findings:
             is_bound = f.kind == "lower_bound" and not f.is_conditional
-            if not is_bound or not (f.saturated or f.value == 0):
+            if not is_bound or not (f.saturated or f.value == 0) or is_certain(f):
                 continue
             if f.auditor == "likelihood-ratio":
                 trials = 4 * int(run.settings["lrt-trials"])
@@ -240,7 +249,7 @@ def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
                 why = limit if f.saturated else "it has shown nothing"
                 text = f"Give the likelihood-ratio test more trials; {why}:"
                 yield from _changed(run, text, {"lrt-trials": trials}, "more-trials")
-            elif f.auditor == "one-shot":
+            elif f.auditor in PLAYERS:
                 yield from _more_canaries(
                     run, "Play more canaries, so that the audit can show more"
                 )

@@ -252,7 +252,7 @@ def test_all_rounds_of_a_canary_show_more_than_its_first() -> None:
     assert every.value > 3 * first.value > 0
     assert epsilon_gaussian(DELTA, 1 / 0.5) < every.value < epsilon_gaussian(DELTA, 3 / 0.5)
     # The sums of canaries that are done are dropped.
-    assert all(name.startswith("client-") for name in auditor._rows.names)
+    assert all(name.startswith("client-") for name in auditor._replies._rows.names)
 
 
 def test_replies_of_one_canary_add_up_as_vectors_do() -> None:
@@ -457,7 +457,7 @@ def test_replies_of_few_clients_are_kept_and_of_no_more(tmp_path: Path) -> None:
     auditor = SingleUpdates(seats=20)
     auditor.folder = tmp_path
     play(auditor, rounds=6, clients=90)
-    assert len(auditor._rows.names) == 32
+    assert len(auditor._replies._rows.names) == 32
     size = (tmp_path / "single-update-replies.f32").stat().st_size
     assert size <= 4 * DIM * (32 + 2 * 20)
     auditor.close()

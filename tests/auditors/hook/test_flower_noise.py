@@ -34,8 +34,10 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors import (
     Audited,
+    AuditedGrid,
     Auditor,
     Claim,
+    LegacyAudited,
     OneShotCanaries,
     Project,
     SingleUpdates,
@@ -316,6 +318,16 @@ def test_claims_survive_a_resume(federation: Any) -> None:
     again.restore({**state, "panel": {**state["panel"], "auditors": {}}})
     assert again.claims == first.audit.claims
     assert [claim.source for claim in again.claims] == ["user", "LocalDpMod"]
+
+
+def test_every_hook_takes_claims(federation: Any) -> None:
+    grid = federation(mods=[canary_mod]).grid
+    hooks = (
+        Audited(FedAvg(), [], claims="3"),
+        AuditedGrid(grid, [], num_rounds=1, claims=[Claim(3)]),
+        LegacyAudited(LegacyFedAvg(), [], num_rounds=1, claims=["3@1e-5 server run"]),
+    )
+    assert [hook.audit.claims for hook in hooks] == [(Claim(3),)] * 3
 
 
 def test_wrong_claims_are_refused_before_any_work() -> None:

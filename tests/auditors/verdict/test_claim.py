@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors import Assumption, Claim, Finding
+from leakmeter.auditors.bounds.detectable import detectable_epsilon
 from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.finding import Adjacency, Observer, RunWarning, Unit
 from leakmeter.auditors.verdict import labels, lines, sentences
@@ -119,6 +120,14 @@ def test_several_rounds_refute_a_claim_per_run_or_the_basic_composition_of_one_p
     assert refuted(Claim(10.0, per="round"), bound(30.1, rounds=3, delta=3.1e-5))
     # Three rounds at δ each are 3δ together: a bound below that δ says nothing about them.
     assert not refuted(Claim(10.0, per="round"), bound(80.0, rounds=3, delta=2.9e-5))
+
+
+def test_the_bound_that_goes_furthest_beyond_the_claim_decides_not_the_largest() -> None:
+    """25 in three rounds is less than thrice 10, and 11 in one is more than 10."""
+    three, one = bound(25.0, rounds=3, delta=1e-4), bound(11.0)
+    [result] = judge([three, one], claims=[Claim(10.0, per="round")]).claims
+    assert result.is_refuted
+    assert result.bound is one
 
 
 def test_a_bound_refutes_only_at_a_delta_that_is_no_smaller_than_the_claims() -> None:
@@ -239,9 +248,13 @@ def test_an_audit_of_a_weaker_attacker_is_no_audit_of_the_claims_own() -> None:
     assert "ε ≥ 0.5 is shown. No audit here looks at this attacker." in sentences.refuted(result)
 
 
-def test_behind_masks_an_audit_of_sums_is_one_of_the_server() -> None:
-    [result] = judge([bound(0.5, sees="round sum")], claims=[Claim(1.0)]).claims
+def test_an_audit_of_sums_is_one_of_the_server_behind_masks_alone() -> None:
+    sums = bound(0.5, sees="round sum")
+    [result] = judge([sums], claims=[Claim(1.0)]).claims
     assert result.is_testable
+    open_ = finding(kind="guarantee", value=math.inf, adjacency="replace", **SEEN)
+    [result] = judge([sums, open_], claims=[Claim(1.0)]).claims
+    assert not result.is_testable
 
 
 def test_an_audit_that_could_not_have_refuted_a_claim_says_so() -> None:
@@ -249,6 +262,44 @@ def test_an_audit_that_could_not_have_refuted_a_claim_says_so() -> None:
     assert not result.is_testable
     said = "NOT REFUTED, which does not confirm it: ε ≥ 0.5 is shown. The audit could not have"
     assert sentences.refuted(result) == f"{said} refuted it: it can show at most ε = 9."
+
+
+CANARIES = {"canaries": 200, "dim": 10_000, "directions": 3}
+
+
+def test_how_far_canaries_could_have_seen_is_the_power_of_their_own_audit() -> None:
+    found = bound(0.5, facts=CANARIES, confidence=0.99)
+    [result] = judge([found], claims=[Claim(4.0, delta=1e-6)]).claims
+    about: Any = {**CANARIES, "delta": 1e-5, "confidence": 0.99}
+    assert result.detectable == detectable_epsilon(4.0, **about)
+    assert result.to_json()["detectable"] == result.detectable
+    words = f"must deliver {labels.exactly(result.detectable)} to be refuted in 80 % of such runs."
+    assert words in sentences.refuted(result)
+    all_in = replace(found, assumptions=(Assumption.ALL_CANARIES_PLAY,))
+    [other] = judge([all_in], claims=[Claim(4.0, delta=1e-6)]).claims
+    assert (
+        other.detectable == detectable_epsilon(4.0, **about, has_coins=False) != result.detectable
+    )
+    [thrice] = judge(
+        [bound(0.5, rounds=3, facts=CANARIES, confidence=0.99)],
+        claims=[Claim(4.0, delta=1e-6, per="round")],
+    ).claims
+    assert thrice.detectable == detectable_epsilon(12.0, **about)
+
+
+def test_what_no_mechanism_would_be_refuted_at_is_not_tested() -> None:
+    few = bound(0.0, facts={"canaries": 2, "dim": 200, "directions": 1})
+    [result] = judge([few], claims=[Claim(70.0)]).claims
+    assert result.detectable == math.inf
+    assert not result.is_testable
+    assert "The audit could not have refuted it" in sentences.refuted(result)
+
+
+def test_a_refuted_claim_and_an_audit_without_canaries_have_no_such_number() -> None:
+    for found in (bound(9.0, facts=CANARIES), bound(0.5), bound(0.5, facts={"dim": "x"})):
+        [result] = judge([found], claims=[Claim(4.0)]).claims
+        assert result.detectable is None
+        assert result.is_testable
 
 
 # What is said.

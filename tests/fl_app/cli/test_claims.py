@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,11 @@ from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from tests.docs_blocks import blocks, commands
 from tests.fl_app.cli.test_main import refused
 from tests.fl_app.run.test_resume import Dying
 from tests.helpers.apps import CLIENT, FEDAVG, LEGACY_CLIENT, LEGACY_SERVER, PYPROJECT, app_in
+from tests.helpers.project import ROOT
 
 LOCAL = """
 from flwr.{client}.mod import LocalDpMod
@@ -169,6 +172,18 @@ def test_a_resumed_run_has_the_report_that_it_would_have_had(
     assert report(cut)["verdict"] == report(whole)["verdict"]
 
 
+def test_python_gets_the_claims_of_its_run_with_the_result(tiny_config: Config) -> None:
+    usual = Config().to_mapping()
+    own = {k: v for k, v in tiny_config.to_mapping().items() if v != usual[k]}
+    settings = {name.replace("-", "_"): value for name, value in own.items()}
+    result = leakmeter.run(**settings, claims=[Claim(1e-9, against="outsider"), Claim(100)])
+    false, true = result.verdict.claims
+    assert (false.claim, true.claim) == (Claim(1e-9, against="outsider"), Claim(100))
+    assert (false.is_refuted, true.is_refuted) == (True, False)
+    with pytest.raises(AssertionError, match="claims: exceeded"):
+        leakmeter.assert_private(result, claims=True)
+
+
 def test_the_gate_ends_with_3_where_a_claim_is_refuted_and_4_where_none_was_tested(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,8 +221,29 @@ def test_an_untouched_app_with_local_noise_has_its_claim_refuted(
     assert "its parameters deliver ε = 2.1e+08" in printed
     found = {one["source"]: one for one in report(out)["verdict"]["claims"]}
     assert set(found) == {"user", "LocalDpMod"}
-    assert found["LocalDpMod"]["refuted"] or kind == "legacy"
+    assert found["LocalDpMod"]["refuted"]
     assert sorted(texts(out)) == sorted(
         ["30@1e-05 outsider run", "10@1e-05 server round", "10@1e-05 server round"]
     )
     assert "REFUTED" in printed
+
+
+@pytest.mark.slow
+def test_the_page_on_checking_a_claim_can_be_followed_literally(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its copy of an app, its lines and its command give its lines, but for the size of the ε."""
+    page = blocks(ROOT / "docs" / "check-a-claim.md")
+    copy = shutil.copytree(ROOT / "examples" / "logistic_sklearn" / "before", tmp_path / "copy")
+    client = copy / "logistic_sklearn" / "client_app.py"
+    lines = next(one.text for one in page if "LocalDpMod(" in one.text)
+    text = client.read_text().replace("app = ClientApp()\n", f"app = ClientApp()\n{lines}")
+    client.write_text(text.replace("@app.train()", "@app.train(mods=[noise])"))
+    [words] = commands(next(one.text for one in page if "audit copy" in one.text))
+    assert main(words[1:]) == 0
+    printed, said = (
+        re.sub(r"ε ≥ \d+", "ε ≥ N", one)
+        for one in (capsys.readouterr().out, next(b.text for b in page if "VERDICT" in b.text))
+    )
+    assert said in printed
+    assert main(["gate", "runs/claimed", "--claims"]) == 3

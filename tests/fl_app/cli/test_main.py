@@ -98,7 +98,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ["--auditors", "one-shot,mi"],
-            "auditors must be one of one-shot, likelihood-ratio, mutual-information, ",
+            "auditors must be one of one-shot, single-update, likelihood-ratio, mutual-",
         ),
         (["--engine", "local"], "engine must be one of inline, ray, got 'local'"),
         (["--rounds", "0"], "--rounds must be at least 1, got 0. Try --rounds 30."),

@@ -88,7 +88,7 @@ def test_toml_holds_every_setting() -> None:
         ("engine", "inline, ray"),
         (
             "auditors",
-            "one-shot, likelihood-ratio, mutual-information, mine, transcript, record-likelihood-",
+            "one-shot, single-update, likelihood-ratio, mutual-information, mine, transcript, ",
         ),
     ],
 )
@@ -322,6 +322,7 @@ def test_the_settings_of_a_task_are_those_of_the_run_and_have_its_defaults() -> 
         ({"clients": 8, "sample": 2}, {"canary-seats": 6, "mine-draws": 10}),
         ({"participation": "once"}, {"rounds": 1}),
         ({"clients": 60, "sample": 30, "canary-seats": 10}, {}),
+        ({"clients": 10, "auditors": "single-update"}, {"sample": 8, "canary-seats": 2}),
     ],
 )
 def test_defaults_give_way_to_what_is_given_and_say_so(
