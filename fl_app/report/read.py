@@ -76,6 +76,8 @@ class Rehearsal:
             that run: canary seats train like other clients.
         seed: Its random seed.
         accuracies: Accuracy on the test set after each round.
+        without_noise: Accuracy of the last model of the same rehearsal without noise; None where
+            that was not run, as it is for `--clip-norm auto`.
         clip_norm: Norm that updates were clipped to in the last round; None without clipping.
         clipped_share: Share of all updates that were longer than that.
         norm_quantiles: Share to the norm that as many updates, before clipping, are at most as long
@@ -90,6 +92,7 @@ class Rehearsal:
     settings: Mapping[str, Any]
     seed: int
     accuracies: tuple[float, ...]
+    without_noise: float | None = None
     clip_norm: float | None = None
     clipped_share: float | None = None
     norm_quantiles: Mapping[str, float] = field(default_factory=dict)

@@ -22,17 +22,13 @@ from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.wording import is_epsilon
-from leakmeter.clients.secure_sum.announcement import PublicKeys
-from leakmeter.clients.secure_sum.graph import Graph
 from leakmeter.fl_app.build.strategy import calibrated, link, server_strategy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.engines.open_sums import cheapest_sums
 from leakmeter.fl_app.report.read import Rehearsal
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Masked, Noised
-from leakmeter.strategies.secure_sum.exchange import Exchange
-from leakmeter.strategies.secure_sum.topology import Plan
-from leakmeter.strategies.secure_sum.unmasking import MaskedCohort
+from leakmeter.strategies import Noised
 
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles that every rehearsal has
 _DIGITS = 3  # of a measured clip norm: what is printed is what is used
@@ -66,7 +62,9 @@ def rehearse(config: Config) -> Rehearsal:
     Raises:
         ConfigError: The settings do not work.
     """
-    return _played(config, alone(calibrated(with_clip_norm(config)[0])))
+    settled, measured = with_clip_norm(config)
+    found = _played(config, alone(calibrated(settled)))
+    return replace(found, without_noise=None if measured is None else measured.accuracy)
 
 
 def with_clip_norm(config: Config) -> tuple[Config, Rehearsal | None]:
@@ -117,8 +115,8 @@ def _rehearsed(config: Config) -> Rehearsal:
     from leakmeter.fl_app.engines.inline import run_inline
 
     task = load_task(config)
-    few = config.secagg == "on" and not config.dropout and config.colluders <= 0
-    strategy = server_strategy(config, _FewMasks if few else Masked)
+    sums, masks = cheapest_sums(config)
+    strategy = server_strategy(config, sums)
     meter = _Meter(Layout.of(task.initial_arrays()), link(strategy, Noised))
     accuracies: list[float] = []
 
@@ -133,7 +131,7 @@ def _rehearsed(config: Config) -> Rehearsal:
         first = task.initial_arrays()
         strategy.start(grid, first, num_rounds=config.rounds, evaluate_fn=evaluate)
 
-    run_inline(main, client_app_of(config, meter.mod), config.clients)
+    run_inline(main, client_app_of(config, meter.mod, masks=masks), config.clients)
     found = (f for wrapper in wrappers(strategy) for f in wrapper.findings())
     return Rehearsal(
         settings={},
@@ -142,23 +140,6 @@ def _rehearsed(config: Config) -> Rehearsal:
         **meter.measured(config.clip_quantile),
         guarantees=tuple(f for f in found if f.kind == "guarantee" and is_epsilon(f)),
     )
-
-
-class _FewMasks(Masked):
-    """The same sums with two peers for each client, in a third of the time.
-
-    Masks cancel whoever masks with whom, and in this process there is nobody to hide from. Prices
-    and thresholds of findings are those of the whole plan.
-    """
-
-    def _cohort(
-        self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: Plan
-    ) -> MaskedCohort:
-        """Return all clients in a ring."""
-        numbers = sorted(keys)
-        after = [*numbers[1:], numbers[0]]
-        ring: Graph = {n: (after[i - 2], after[i]) for i, n in enumerate(numbers)}
-        return MaskedCohort(exchange.session, keys, ring, threshold=2)
 
 
 class _Meter:
