@@ -33,7 +33,7 @@ _LIMITS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
         "deltas": {"minimum": 0, "exclusiveMaximum": 1},
         **dict.fromkeys(("fpr", "fnr", "observed_fpr", "observed_fnr", "balanced_error"), _SHARE),
     },
-    "Rehearsal": {"accuracies": _SHARE, "clipped_share": _SHARE},
+    "Rehearsal": {"accuracies": _SHARE, "without_noise": _SHARE, "clipped_share": _SHARE},
     "Claim": {"epsilon": _COUNT, "delta": {"minimum": 0, "exclusiveMaximum": 1}},
     "Schedule": {"every": {"minimum": -1}, "num_rounds": _COUNT, "audited": {"minimum": 1}},
     "Histogram": {"included": _COUNT, "excluded": _COUNT, "null": _SHARE},

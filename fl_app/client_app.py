@@ -40,12 +40,15 @@ _HIDDEN = "Flower's simulation hides GPUs unless client-resources-num-gpus is ab
 _NO_KEYS = "this client's keys or its least threshold cannot be used; its own log says why"
 
 
-def client_app_of(config: Config | None = None, *innermost: Mod) -> ClientApp:
+def client_app_of(
+    config: Config | None = None, *innermost: Mod, masks: type[MaskMod] = MaskMod
+) -> ClientApp:
     """Return the client's app for a configuration, or for that of each message's context.
 
     Args:
         config: The configuration; None takes that of the context.
         innermost: Further mods, next to the training: a rehearsal measures there.
+        masks: What takes part in secure sums.
     """
     app = ClientApp()
     add_identity(app)
@@ -55,7 +58,7 @@ def client_app_of(config: Config | None = None, *innermost: Mod) -> ClientApp:
 
     def mask(message: Message, context: Context, call_next: Call) -> Message:
         own, deployed = config_of(context), is_deployed()
-        mod = _policies(own, deployed).mask
+        mod = _policies(own, deployed, masks).mask  # type: ignore[arg-type]  # classes have a hash
         try:
             keys, least = client_keys(own, deployed, context), own_threshold(context, deployed)
         except ConfigError as error:  # it names files of this machine, and an error travels
@@ -112,11 +115,11 @@ class _Policies:
 # Once per configuration. Every message asks again whether this is a deployment, and the answer is
 # part of the key: a deployment must never keep using the seed and tap of a simulation.
 @lru_cache(maxsize=8)
-def _policies(config: Config, deployed: bool) -> _Policies:
+def _policies(config: Config, deployed: bool, masks: type[MaskMod] = MaskMod) -> _Policies:
     seed, allow_tap = noise_seed(config, deployed), not deployed
     return _Policies(
         dropout=DropoutMod(0.0 if deployed else config.dropout, config.seed),
-        mask=MaskMod(
+        mask=masks(
             required=config.has_sums,
             colluders=max(config.colluders, 0),
             allow_tap=allow_tap,

@@ -147,6 +147,11 @@ def tells(row: Row) -> str:
     return _stakes(row)[0]
 
 
+def at_stake(question: Question) -> str:
+    """Return what a question is about, as the end of a sentence."""
+    return _STAKES[question][1]
+
+
 def question(row: Row) -> str:
     """Return what the attacker of a row can tell, as the end of a sentence."""
     return _stakes(row)[1]

@@ -135,7 +135,7 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
     cells = [labels.cells(row) for row in shown]
     rows = [(*row[:-1], row[-1] + mark) for row, mark in zip(cells, marks, strict=True)]
     rows += [labels.tested(test) for test in verdict.tests]
-    lines = _columns(_HEADS, rows, ending)
+    lines = columns(_HEADS, rows, ending)
     if any(marks):
         lines.append("* shown by a weaker attacker, so by this one too")
     if left := len(verdict.rows) - len(shown):
@@ -145,11 +145,11 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
 
 def _bits(verdict: Verdict, ending: Ending) -> list[str]:
     """Return the first figures in bits in a table of their own; the page has all of them."""
-    lines = _columns(_IN_BITS, labels.in_bits(verdict)[:_MAX_BITS], ending)
+    lines = columns(_IN_BITS, labels.in_bits(verdict)[:_MAX_BITS], ending)
     return ["", *lines] if lines else []
 
 
-def _columns(heads: Sequence[str], found: Sequence[Sequence[str]], ending: Ending) -> list[str]:
+def columns(heads: Sequence[str], found: Sequence[Sequence[str]], ending: Ending) -> list[str]:
     """Return cells as lines of a table; none for an empty one.
 
     Where the terminal is too narrow for columns, a row is one sentence. A cell is never cut: the

@@ -36,6 +36,7 @@ _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
        %(prog)s audit PATH [--clients N]
        %(prog)s check PATH
+       %(prog)s sweep --over NAME=V1,V2 [settings]
        %(prog)s report RUN [RUN ...]
        %(prog)s gate DIR --max-epsilon E
        %(prog)s reproduce NAME
@@ -53,6 +54,7 @@ commands:
   run         train and audit; the default, so you can leave the word out
   audit       audit a Flower app as it is, without a changed line
   check       run a Flower app with and without the audit, and compare
+  sweep       compare settings: accuracy against what is guaranteed
   report      write a page about one run, or compare several
   gate        check a run against limits, with an exit code for pipelines
   reproduce   repeat a published table or figure
@@ -75,6 +77,8 @@ examples:
       check a claim: refuted, or how far the audit could have seen
   %(prog)s --fail-above 8
       for a pipeline: exit with code 3 if an ε above 8 is proven
+  %(prog)s sweep --target-epsilon 1..32
+      what accuracy each guarantee costs, on one page
   %(prog)s report runs/demo runs/other
       one page that compares both runs, ./report.html
   %(prog)s report --text runs/demo

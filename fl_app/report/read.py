@@ -77,13 +77,14 @@ class Rehearsal:
             that run: canary seats train like other clients.
         seed: Its random seed.
         accuracies: Accuracy on the test set after each round.
+        without_noise: Accuracy of the last model of the same rehearsal without noise; None where
+            that was not run, as it is for `--clip-norm auto`.
         clip_norm: Norm that updates were clipped to in the last round; None without clipping.
         clipped_share: Share of all updates that were longer than that.
         norm_quantiles: Share to the norm that as many updates, before clipping, are at most as long
             as.
         signal_to_noise: Norm of the mean update over the norm of the noise on it, median over the
             rounds; None without such noise.
-        before: Accuracies of the same without noise, if that was rehearsed.
         instead: Settings under which the noise would be small beside the mean update, where it is
             not; empty if none were found.
         guarantees: Every ε that is guaranteed, against each attacker and for each adjacency. With
@@ -94,11 +95,11 @@ class Rehearsal:
     settings: Mapping[str, Any]
     seed: int
     accuracies: tuple[float, ...]
+    without_noise: float | None = None
     clip_norm: float | None = None
     clipped_share: float | None = None
     norm_quantiles: Mapping[str, float] = field(default_factory=dict)
     signal_to_noise: float | None = None
-    before: tuple[float, ...] = ()
     instead: Mapping[str, Any] = field(default_factory=dict)
     guarantees: tuple[Finding, ...] = ()
 

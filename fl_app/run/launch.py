@@ -15,26 +15,41 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors import Auditor
+from leakmeter.clients import MaskMod
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.fl_app.engines.open_sums import cheapest_sums
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import run_on
 from leakmeter.fl_app.task import device_of
+from leakmeter.strategies import Masked
 from leakmeter.strategies.grid import InterruptibleGrid
 
 
-def launch(folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | None = None) -> Run:
+def launch(
+    folder: RunFolder,
+    progress: Progress,
+    auditors: Sequence[Auditor] | None = None,
+    *,
+    without_masks: bool = False,
+) -> Run:
     """Run the folder's configuration in its engine and return it.
 
-    `auditors` replace those that the configuration names.
+    Args:
+        folder: Of the run.
+        progress: Shows it.
+        auditors: Replace those that the configuration names.
+        without_masks: Whether to leave out the masks of secure sums where the report is the same
+            without them: see `cheapest_sums`.
     """
     # Clients elsewhere take the device that this machine has chosen, or say that they lack it.
     config = replace(folder.config, device=device_of(folder.config.device).type)
+    sums, masks = cheapest_sums(config) if without_masks else (Masked, MaskMod)
     done: list[Run] = []
     stop, threads = threading.Event(), set[threading.Thread]()
     server_app = ServerApp()
@@ -43,9 +58,9 @@ def launch(folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | 
     def main(grid: Grid, _: Context) -> None:
         threads.add(threading.current_thread())
         own = grid if config.engine == "inline" else InterruptibleGrid(grid, stop)
-        done.append(run_on(own, folder, progress, auditors))
+        done.append(run_on(own, folder, progress, auditors, sums=sums))
 
-    client_app = client_app_of(config)
+    client_app = client_app_of(config, masks=masks)
     if config.engine == "inline":
         run_inline(server_app, client_app, config.clients)
     else:

@@ -23,7 +23,8 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
-_HEADS = ("VERDICT", "CLAIM ", "ATTACKER", "IN BITS", "NEXT")  # lines that are bold in a terminal
+# Lines that are bold in a terminal.
+_HEADS = ("VERDICT", "CLAIM ", "ATTACKER", "IN BITS", "NEXT", "POINT", "FRONTIER")
 
 
 class _Once(logging.Filter):
@@ -129,12 +130,22 @@ class Progress:
             self.say(line)
         self._count(rounds, 0)
 
-    def _count(self, rounds: int, done: int) -> None:
+    def begin_steps(self, name: str, total: int, done: int) -> None:
+        """Show how many of several steps, which are no rounds, are done."""
+        self._count(total, done, name)
+
+    def step(self, text: str, done: int) -> None:
+        """Show a finished step."""
+        self.say(text)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+
+    def _count(self, rounds: int, done: int, name: str = "rounds") -> None:
         """Show a bar of the rounds, in a terminal."""
         self._total = rounds
         if self._console.is_terminal:
             self._bar = Bar(
-                TextColumn("rounds"),
+                TextColumn(name),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
@@ -143,7 +154,7 @@ class Progress:
                 console=self._console,
                 speed_estimate_period=math.inf,  # a round may take minutes, and the next seconds
             )
-            self._task = self._bar.add_task("rounds", total=rounds, completed=done, audit="")
+            self._task = self._bar.add_task(name, total=rounds, completed=done, audit="")
             self._bar.start()
             self._log.attach()
 
@@ -177,11 +188,15 @@ class Progress:
         """
         self.stop()
         self.say("")
-        ending = replace(ending or Ending(steps(verdict)), is_ascii=self._is_ascii)
-        if self._console.is_terminal:
-            ending = replace(ending, width=min(max(self._console.width, 60), 120))
-        for line in summary(verdict, failures, ending):
+        for line in summary(verdict, failures, self.fitted(ending or Ending(steps(verdict)))):
             self.say(line)
+
+    def fitted(self, ending: Ending) -> Ending:
+        """Return an ending in the width and the letters of the terminal."""
+        ending = replace(ending, is_ascii=self._is_ascii)
+        if not self._console.is_terminal:
+            return ending
+        return replace(ending, width=min(max(self._console.width, 60), 120))
 
 
 def _can_print(text: str, encoding: str) -> bool:

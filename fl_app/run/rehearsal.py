@@ -22,17 +22,13 @@ from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.wording import is_epsilon
-from leakmeter.clients.secure_sum.announcement import PublicKeys
-from leakmeter.clients.secure_sum.graph import Graph
 from leakmeter.fl_app.build.strategy import calibrated, link, server_strategy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.engines.open_sums import cheapest_sums
 from leakmeter.fl_app.report.read import Rehearsal
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Masked, Noised
-from leakmeter.strategies.secure_sum.exchange import Exchange
-from leakmeter.strategies.secure_sum.topology import Plan
-from leakmeter.strategies.secure_sum.unmasking import MaskedCohort
+from leakmeter.strategies import Noised
 
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles that every rehearsal has
 _DIGITS = 3  # of a measured clip norm: what is printed is what is used
@@ -66,7 +62,9 @@ def rehearse(config: Config) -> Rehearsal:
     Raises:
         ConfigError: The settings do not work.
     """
-    return _played(config, alone(calibrated(with_clip_norm(config)[0])))
+    settled, measured = with_clip_norm(config)
+    found = _played(config, alone(calibrated(settled)))
+    return replace(found, without_noise=None if measured is None else measured.accuracy)
 
 
 def with_clip_norm(config: Config) -> tuple[Config, Rehearsal | None]:
@@ -93,33 +91,22 @@ def _clip_norm(config: Config, rehearsal: Rehearsal) -> float:
 
 
 def sketch(config: Config, rounds: int) -> Rehearsal:
-    """Return what noise does to the model, with its accuracies before; guarantees are left out.
+    """Return what the noise of a run does to its model in the first rounds.
 
-    A fast rehearsal without masks: sums are the same but for their rounding, and the noise of
-    clients adds up in them like noise of the server.
+    The same without noise is rehearsed, too. Guarantees, which take seconds, are left out.
 
     Args:
         config: The run, with noise for clients.
-        rounds: How many of its rounds to play.
+        rounds: How many of its rounds to play; noise is that for all of them.
 
     Raises:
         ConfigError: The settings do not work.
     """
-    short: dict[str, Any] = {"rounds": rounds, "secagg": "off"}
-    plain = _rehearsed(replace(alone(without_noise(config)), **short), is_priced=False)
+    plain = _rehearsed(replace(alone(without_noise(config)), rounds=rounds), is_priced=False)
     if config.measures_clip:
         config = replace(config, clip_norm=_clip_norm(config, plain))
-    ready = calibrated(config)
-    untargeted = {name: _DEFAULTS[name] for name in ("target_epsilon", "target_adjacency")}
-    noise: dict[str, Any] = {
-        "noise": "central",
-        "noise_distribution": "gaussian",
-        "noise_multiplier": sum_noise(ready),
-        "clipping": "fixed",
-    }
-    noised = replace(alone(replace(ready, **untargeted)), **short, **noise)
-    found = _rehearsed(noised, is_priced=False)
-    return replace(found, before=plain.accuracies)
+    noised = replace(alone(calibrated(config)), rounds=rounds)
+    return replace(_rehearsed(noised, is_priced=False), without_noise=plain.accuracy)
 
 
 def sum_noise(config: Config) -> float:
@@ -160,8 +147,8 @@ def _rehearsed(config: Config, *, is_priced: bool) -> Rehearsal:
     from leakmeter.fl_app.engines.inline import run_inline
 
     task = load_task(config)
-    few = config.secagg == "on" and not config.dropout and config.colluders <= 0
-    strategy = server_strategy(config, _FewMasks if few else Masked)
+    sums, masks = cheapest_sums(config)
+    strategy = server_strategy(config, sums)
     meter = _Meter(Layout.of(task.initial_arrays()), link(strategy, Noised))
     accuracies: list[float] = []
 
@@ -176,7 +163,7 @@ def _rehearsed(config: Config, *, is_priced: bool) -> Rehearsal:
         first = task.initial_arrays()
         strategy.start(grid, first, num_rounds=config.rounds, evaluate_fn=evaluate)
 
-    run_inline(main, client_app_of(config, meter.mod), config.clients)
+    run_inline(main, client_app_of(config, meter.mod, masks=masks), config.clients)
     # Amplification by sampling takes seconds to price.
     found = [f for wrapper in wrappers(strategy) for f in wrapper.findings()] if is_priced else []
     return Rehearsal(
@@ -186,23 +173,6 @@ def _rehearsed(config: Config, *, is_priced: bool) -> Rehearsal:
         **meter.measured(config.clip_quantile),
         guarantees=tuple(f for f in found if f.kind == "guarantee" and is_epsilon(f)),
     )
-
-
-class _FewMasks(Masked):
-    """The same sums with two peers for each client, in a third of the time.
-
-    Masks cancel whoever masks with whom, and in this process there is nobody to hide from. Prices
-    and thresholds of findings are those of the whole plan.
-    """
-
-    def _cohort(
-        self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: Plan
-    ) -> MaskedCohort:
-        """Return all clients in a ring."""
-        numbers = sorted(keys)
-        after = [*numbers[1:], numbers[0]]
-        ring: Graph = {n: (after[i - 2], after[i]) for i, n in enumerate(numbers)}
-        return MaskedCohort(exchange.session, keys, ring, threshold=2)
 
 
 class _Meter:

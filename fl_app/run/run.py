@@ -101,19 +101,20 @@ def run_on(
     auditors: Sequence[Auditor] | None = None,
     *,
     launch: str = "",
+    sums: type[Masked] = Masked,
 ) -> Run:
     """Run or continue the run of `folder` on the clients of `grid`, to its report.
 
     `auditors` replace those that the configuration names. `launch` is noted with the settings, so
-    that advice is in the words of whoever started the run; empty for our own command line. No other
-    process can write to the folder meanwhile.
+    that advice is in the words of whoever started the run; empty for our own command line. `sums`
+    makes secure sums. No other process can write to the folder meanwhile.
     """
     use_one_thread()
     config = folder.config
     noted = {**config.to_mapping(), "device": device_of(config.device).type}
     noted |= {LAUNCH: launch} if launch else {}
     with folder.locked():
-        task, strategy = load_task(config), build.server_strategy(config)
+        task, strategy = load_task(config), build.server_strategy(config, sums)
         check_resumable(strategy)
         kept = folder.load()
         rounds_done = 0 if kept is None else kept.server_round

@@ -123,7 +123,8 @@ def noise_changes(run: Run) -> dict[str, Any] | None:
 
 def is_ruined(rehearsal: Rehearsal) -> bool:
     """Whether noise takes more of the accuracy than a guarantee is worth."""
-    return bool(rehearsal.before) and rehearsal.before[-1] - rehearsal.accuracy > _RUINED
+    before = rehearsal.without_noise
+    return before is not None and before - rehearsal.accuracy > _RUINED
 
 
 def _is_noise_wanted(verdict: Verdict) -> bool:
@@ -179,7 +180,8 @@ def _effect(run: Run, heard: Rehearsal) -> str:
     """Return what a rehearsal has shown."""
     played, planned = len(heard.accuracies), int(run.settings["rounds"])
     part = "" if played == planned else f" of {counted(played, 'round')}"
-    return f"accuracy {share(heard.before[-1])} → {share(heard.accuracy)} in a rehearsal{part}"
+    before = "" if heard.without_noise is None else f"{share(heard.without_noise)} → "
+    return f"accuracy {before}{share(heard.accuracy)} in a rehearsal{part}"
 
 
 def _searched(
