@@ -119,7 +119,7 @@ def _claims(verdict: Verdict, ending: Ending) -> list[str]:
     shown = verdict.claims[:_MAX_CLAIMS]
     heads = [head.upper() for head in labels.CLAIM_HEADS]
     cells = [labels.claimed(one) for one in shown]
-    lines = _columns(heads, cells, ending)
+    lines = columns(heads, cells, ending)
     pairs = zip(shown, cells, strict=True)
     said = (f"{row[0]}: {sentences.reach(one)}" for one, row in pairs if not one.is_refuted)
     lines += [line for words in dict.fromkeys(said) for line in ending.wrapped(words, "  ")]
