@@ -334,7 +334,7 @@ class SingleUpdates(CanaryAuditor):
         how = "replies of all its rounds added" if asked.all_rounds else "best of 3 directions"
         claims = self._claims(rounds, asked.delta)
         bound = replace(claims.assuming(bound), rule=f"{bound.rule}, {how}")
-        facts |= self._power(is_in.size, 1 if asked.all_rounds else _DIRECTIONS)
+        facts |= self._power(is_in.size, 1 if asked.all_rounds else DIRECTIONS)
         return [claims.finding(bound, facts, details)]
 
     def _used(self, delta: float) -> tuple[NDArray[np.intp], bool]:
