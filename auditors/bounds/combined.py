@@ -34,7 +34,7 @@ MEANS: Final = 2.0 ** (np.arange(-2, 8) / 2)
 # Evidence is counted in bins of 0.1, from −3 on. In k canaries, more than ln k + 6 is rare: bins of
 # 1 beyond it serve small levels.
 _LOWEST, _FINE, _RARE, _COARSE, _HIGHEST = -3.0, 0.1, 6.0, 1.0, 26.0
-_NATS: Final = 4.0  # information of all canaries in the weakest case that a part is made for
+_NATS: Final = 6.0  # information of all canaries in the weakest case that a part is made for
 _DRAWS: Final = 8000
 _FEWEST: Final = 50  # draws behind a standard error
 _ERRORS: Final = 3.0  # standard errors that are paid for

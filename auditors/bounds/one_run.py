@@ -214,7 +214,7 @@ def coin_bound(
 
     >>> log_p = np.full(100, -50.0)
     >>> round(coin_bound(log_p, np.arange(100) < 50, delta=1e-6).value, 1)
-    49.4
+    49.3
     """
     # Proof of that probability. For one canary v and transcript t let Q1(v, t) and Q0(v, t) be the
     # joint densities if it is in and if it is out, and r = Q1/Q0. Out, v is independent of t, so

@@ -142,7 +142,7 @@ class OneShotCanaries(CanaryAuditor):
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
         k = self._k if self._plan.has_coins else 2 * self._k
         self._ids = self._transcript.canaries = range(k)
-        if self._is_anytime:
+        if self._is_anytime and self._k:
             self._check_delta()
             about = (self._plan.by_round, self._plan.included, self._dim)
             self._betting = Betting(*about, delta=self.delta, confidence=self.confidence)

@@ -284,11 +284,8 @@ class SingleUpdates(CanaryAuditor):
         if self._is_masked or not self._k:
             return []
         if not self._has_seen:  # "at least 0" would sound as if the audit had searched
-            return (
-                []
-                if self._is_guest or self._replies.has_hidden
-                else [self._nobody(self._claims(1))]
-            )
+            is_said = self._is_guest or self._replies.has_hidden
+            return [] if is_said else [self._nobody(self._claims(1))]
         seen = self._cosines[np.isfinite(self._cosines)]
         together = np.isfinite(self._together)
         log_p_all = np.zeros(self._k)
