@@ -22,7 +22,7 @@ from leakmeter.auditors.verdict.gate import attacker_name
 from leakmeter.auditors.verdict.lines import Ending, columns
 from leakmeter.auditors.verdict.order import Question
 from leakmeter.auditors.verdict.verdict import Asked, Row, judge
-from leakmeter.auditors.wording import counted, plain_spaces, share
+from leakmeter.auditors.wording import counted, number, plain_spaces, share
 from leakmeter.fl_app.report.judge.command import program, spelled
 from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Rehearsal, Run
@@ -287,23 +287,35 @@ class Results:
 
 
 def frontier(accuracies: Sequence[float], ends: Sequence[float]) -> list[bool]:
-    """Return for each point whether no other one is better: as accurate, with a smaller ε.
+    """Return for each point whether no other one beats it: as accurate, with a smaller ε.
 
-    A point without a guarantee is on no frontier. Of points that are equal in both, all are.
+    Guarantees that are equal in their printed digits count as equal: noise that is calibrated for
+    one target misses it by a little, and by another little elsewhere. A point without a guarantee
+    is on no frontier. Of points that are equal in everything, all are.
 
     Args:
         accuracies: Of the points.
         ends: What is guaranteed, an ε each; infinite for nothing.
 
-    >>> frontier([0.9, 0.8, 0.8, 0.95], [4.0, 2.0, 3.0, math.inf])
-    [True, True, False, False]
+    >>> frontier([0.9, 0.8, 0.7, 0.1, 0.95], [4.0, 2.0, 3.0, 1.99999, math.inf])
+    [True, True, False, False, False]
     """
-    points = list(zip(accuracies, ends, strict=True))
+    points = [(a, _printed(e), e) for a, e in zip(accuracies, ends, strict=True)]
     return [
         math.isfinite(end)
-        and not any(a >= accuracy and e <= end and (a > accuracy or e < end) for a, e in points)
-        for accuracy, end in points
+        and not any(
+            other >= accuracy
+            and near <= printed
+            and (other > accuracy or near < printed or e < end)
+            for other, near, e in points
+        )
+        for accuracy, printed, end in points
     ]
+
+
+def _printed(epsilon: float) -> float:
+    """Return an ε as a guarantee is printed, rounded up."""
+    return float(number(epsilon, kind="guarantee").replace(",", "").replace("∞", "inf"))
 
 
 def spread(result: Result) -> str:
