@@ -21,7 +21,7 @@ _MIN_ROUNDS: Final = 3
 _SMALLEST: Final = "linear"  # model
 _MIN_RECORDS: Final = 2  # of a client
 _ENOUGH: Final = 20  # rounds
-_SMALL: Final = 1.0  # noise beside the mean update from which on a model still learns
+_SMALL: Final = 3.0  # times the mean update: noise in which a model still learns
 
 
 def rehearsed_advice(config: Config, run: Run) -> tuple[Rehearsal, ...]:
@@ -57,14 +57,16 @@ def roomier(config: Config) -> Mapping[str, Any]:
     """
     records = sum(len(part) for part in load_task(config).parts)
     most = 0 if config.partition == "natural" else _round_number(records // _MIN_RECORDS)
-    larger = {"clients": most, "sample": most // 2} if most > config.clients else {}
-    rounds = min(config.rounds, _ENOUGH)
-    for crowd in ({}, larger):
+    crowds: list[dict[str, Any]] = [{}, {"sample": config.clients - config.cohort + config.sample}]
+    if most > config.clients:
+        crowds.append({"clients": most, "sample": most // 2})
+    kept = config.to_mapping()
+    for crowd in crowds:
         for model in dict.fromkeys((config.model, _SMALLEST)):
-            change = {"rounds": rounds, "model": model, **crowd}
-            if noise_ratio(config, change) <= _SMALL:
-                kept = config.to_mapping()
-                return {name: value for name, value in change.items() if kept[name] != value}
+            for rounds in dict.fromkeys((config.rounds, min(config.rounds, _ENOUGH))):
+                change = {"model": model, **crowd, "rounds": rounds}
+                if noise_ratio(config, change) <= _SMALL:
+                    return {name: value for name, value in change.items() if kept[name] != value}
     return {}
 
 
