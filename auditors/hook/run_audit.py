@@ -439,7 +439,8 @@ class RunAudit(Resumable):
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
         if replied is not None and replied.answers:
-            self._hear(replied.answers)
+            with self._panel.guarded("what clients claim could not be read"):
+                self._hear(replied.answers)
         self.limit.note(findings)
         answered = 0 if replied is None else replied.num_replies
         line = RoundLine(number, answered, scalars(metrics), tuple(findings))

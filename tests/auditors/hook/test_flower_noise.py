@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from dataclasses import replace
@@ -223,6 +224,19 @@ def test_whatever_a_client_sends_as_its_noise_is_read_as_parameters_or_as_nothin
         assert math.isfinite(found.claim.epsilon)
         assert found.claim.delivered is not None
         assert found.claim.delivered >= 0
+
+
+EXTREMES = (0.0, 5e-324, 1e-300, 1e-5, 0.5, 1.0, 1e154, 1.7e308)
+
+
+def test_parameters_at_the_ends_of_floats_are_priced_and_end_no_run() -> None:
+    read = [LocalNoise.read(list(four)) for four in itertools.product(EXTREMES, repeat=4)]
+    claims = [noise.claim for noise in read if noise is not None]
+    assert len(claims) > 500
+    for claim in claims:
+        assert claim.delivered is not None
+        assert claim.delivered >= 0
+        assert sentences.claimed(claim)
 
 
 @given(st.lists(st.floats(1e-3, 0.9), min_size=4, max_size=4))
