@@ -128,7 +128,7 @@ def claims_of_strategy(strategy: Strategy | None, delta: float) -> Iterator[Clai
     for held in foreigners(strategy):
         try:
             yield from _of_wrapper(held, delta)
-        except (AttributeError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
             continue  # somebody has changed what Flower's class keeps
 
 

@@ -205,6 +205,9 @@ def test_a_wrapper_that_lost_its_attributes_ends_nothing() -> None:
     broken = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 10)
     del broken.clipping_norm
     assert list(claims_of_strategy(broken, DELTA)) == []
+    exact = DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 0.5, 40)
+    exact.clipped_count_stddev = 0.0
+    assert list(claims_of_strategy(exact, DELTA)) == []
 
 
 # On the wire.
