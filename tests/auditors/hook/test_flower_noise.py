@@ -412,9 +412,10 @@ def test_what_clients_said_before_an_interruption_does_not_change_what_auditors_
     again = SingleUpdates(seats=2)
     plain = FedAvg(fraction_evaluate=0.0, min_train_nodes=6, min_available_nodes=6)
     audit = RunAudit(plain, [again])
-    state = first.audit.state()
-    audit.restore({**state, "panel": {**state["panel"], "auditors": {}}})
+    audit.restore(first.audit.state())
     audit.begin(fed.arrays(), 6, 1.0)
+    assert audit.claims == first.audit.claims
+    assert audit.auditors == [again]
     assert again.num_bounds == first.audit.auditors[0].num_bounds == 1
 
 
