@@ -74,6 +74,9 @@ class Assumption(StrEnum):
     ALL_CANARIES_PLAY = given(
         "all canaries take part; the null, that of canaries that nobody sent, needs no coins"
     )
+    BYPASSED_TRAINING = given(
+        "canaries bypass what the training, or a mod behind canary_mod, may do to protect a client"
+    )
     BYPASSED_NOISE = unchecked(
         "the noise of mods behind canary_mod, which canaries bypass, hides nothing"
     )

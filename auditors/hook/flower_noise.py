@@ -92,7 +92,9 @@ class LocalNoise:
         """Standard deviation of the noise on each coordinate."""
         if self.epsilon == 0:
             return math.inf
-        return self.sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+        # Two logs: 1.25/δ overflows, and a client may answer any δ above 0.
+        log = math.log(1.25) - math.log(self.delta)
+        return self.sensitivity * math.sqrt(2 * log) / self.epsilon
 
     @property
     def claim(self) -> Claim:
@@ -126,7 +128,7 @@ def claims_of_strategy(strategy: Strategy | None, delta: float) -> Iterator[Clai
     for held in foreigners(strategy):
         try:
             yield from _of_wrapper(held, delta)
-        except (AttributeError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
             continue  # somebody has changed what Flower's class keeps
 
 
@@ -197,4 +199,5 @@ def _is_plain_mean(strategy: Any) -> bool:
 
 def _delivered(delta: float, distance: float, std: float) -> float:
     """Return the exact ε of Gaussian noise between two worlds at this distance."""
-    return math.inf if std == 0 else float(epsilon_gaussian(delta, distance / std))
+    separation = math.inf if std == 0 else distance / std
+    return separation if math.isinf(separation) else float(epsilon_gaussian(delta, separation))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
@@ -116,6 +116,7 @@ class RunAudit(Resumable):
     _panel: Kept[Panel]
     claims: Kept[tuple[Claim, ...]]
     _is_bypassed: Kept[bool]
+    _may_bypass: Kept[bool]
 
     def __init__(
         self,
@@ -133,7 +134,8 @@ class RunAudit(Resumable):
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
-        self.claims = claims_of(claims)
+        self._given = self.claims = claims_of(claims)
+        self._heard: dict[int, Answer] = {}  # what each node has answered last
         self._strategy = strategy
         self._panel = Panel(auditors)
         self.limit = Limit(callbacks, auditors)
@@ -159,6 +161,7 @@ class RunAudit(Resumable):
         self.offset, self.seen, self.has_begun = rounds_done, 0, False
         self.logs_verdict = True
         self._is_bypassed = False  # whether canaries miss noise that clients' own updates get
+        self._may_bypass = False  # whether they may miss some: in training, or of an unknown mod
         self.on_round: OnRound | None = None
         self.on_report: Callable[[], Mapping[str, Any]] | None = None
 
@@ -235,9 +238,11 @@ class RunAudit(Resumable):
             self._lines.findings, self._layout, self._project = [], None, None
             self._observer.health = Health()
             self.limit.begin()
+            self.claims, self._is_bypassed, self._may_bypass = self._given, False, False
             if self._run_log is not None:
                 self._run_log.start_again()
         self.seen, self._is_blind = 0, False
+        self._heard.clear()
         self._aggregated.clear()
         self._wake(arrays, num_rounds)
         name = self._name or (self.folder.name if self.folder else "run")
@@ -251,15 +256,20 @@ class RunAudit(Resumable):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
+        early = self._given
         with self._panel.guarded("what is claimed could not be read"):
             # A noise multiplier claims an ε at every δ: that of the audits' bounds is judged.
             deltas = (auditor.delta for auditor in self.auditors if auditor.num_bounds)
             stated = claims_of_strategy(self._strategy, min(deltas, default=Auditor.delta))
-            self._claim(dict.fromkeys((*self.claims, *stated)))
-        self._panel.begin(self._layout.dim, num_rounds, self.folder, claims=self.claims)
+            early = tuple(dict.fromkeys((*self._given, *stated)))
+            self._claim(early)
+        # Not what clients said before an interruption: it must not change what auditors plan.
+        self._panel.begin(self._layout.dim, num_rounds, self.folder, claims=early)
         with self._panel.guarded("the project could not be surveyed"):
-            self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=self.claims)
+            self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=early)
             self._panel.consider(self._project)
+            if any(claim.source == USER and claim.unit == "client" for claim in early):
+                self._panel.note_canaries(remarks.CLAIMED)
             self._size = size_for(self._project)
             if self._size != Size():
                 self._panel.note_canaries(remarks.oversized(self._size))
@@ -272,16 +282,20 @@ class RunAudit(Resumable):
             _log.info("%s", plain_spaces(sentences.claimed(claim)))
         self.claims = tuple(dict.fromkeys((*self.claims, *said)))
 
-    def _hear(self, answers: Collection[Answer]) -> None:
+    def _hear(self, answers: Mapping[int, Answer]) -> None:
         """Note what the mods of most clients claim, and whether canaries miss their noise.
 
-        A client may answer anything, so none speaks for the others.
+        A client may answer anything, so none speaks for the others. In most rounds seats alone are
+        asked, often a single one: what each node has answered last counts.
         """
-        most, known = len(answers) / 2, {claim.source for claim in self.claims}
-        noises = Counter(answer.local_noise for answer in answers)
+        self._heard |= answers
+        said = self._heard.values()
+        most, known = len(said) / 2, {claim.source for claim in self.claims}
+        noises = Counter(answer.local_noise for answer in said)
         heard = (one.claim for one, count in noises.items() if one is not None and count > most)
         self._claim(claim for claim in heard if claim.source not in known)
-        self._is_bypassed |= sum(map(remarks.bypasses_noise, answers)) > most
+        self._is_bypassed |= sum(map(remarks.bypasses_noise, said)) > most
+        self._may_bypass |= sum(map(remarks.may_bypass, said)) > most
 
     def _stop(self, when: str, reason: str) -> None:
         """Look no more; the training continues, and auditors report on what they have seen."""
@@ -427,7 +441,8 @@ class RunAudit(Resumable):
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
         if replied is not None and replied.answers:
-            self._hear(replied.answers.values())
+            with self._panel.guarded("what clients claim could not be read"):
+                self._hear(replied.answers)
         self.limit.note(findings)
         answered = 0 if replied is None else replied.num_replies
         line = RoundLine(number, answered, scalars(metrics), tuple(findings))
@@ -509,7 +524,10 @@ class RunAudit(Resumable):
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
         final = self.limit.qualified(self._panel.report()) if was_seen else []
-        final = [unprotected(one) for one in final] if self._is_bypassed else final
+        if self._is_bypassed:
+            final = [unprotected(one, Assumption.BYPASSED_NOISE) for one in final]
+        if self._may_bypass:
+            final = [unprotected(one, Assumption.BYPASSED_TRAINING) for one in final]
         for wrapper in wrappers(self._strategy):  # what the mechanism itself guarantees
             with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):
                 final += wrapper.findings()
@@ -561,11 +579,11 @@ class RunAudit(Resumable):
         return [Finding.of(bound, threat_model=model, **about)]
 
 
-def unprotected(finding: Finding) -> Finding:
-    """Return a finding of an audit whose canaries miss the noise of clients: a bound without it."""
+def unprotected(finding: Finding, bypassed: Assumption) -> Finding:
+    """Return a finding; a bound of canaries says what they bypass."""
     if finding.kind != "lower_bound" or finding.threat_model.holds != "canary":
         return finding
-    return replace(finding, assumptions=(*finding.assumptions, Assumption.BYPASSED_NOISE))
+    return replace(finding, assumptions=(*finding.assumptions, bypassed))
 
 
 def size_for(project: Project) -> Size:

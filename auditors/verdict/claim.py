@@ -164,13 +164,16 @@ class Claim:
         """Whether a lower bound above what the claim allows would refute it.
 
         The bound must need no condition, be about an attacker no stronger than that of the claim
-        and about a question that the claim answers, at a δ no smaller than the claim's.
+        and about a question that the claim answers, at a δ no smaller than the claim's. A user's
+        claim is about the whole app, so canaries must not bypass a part that may protect.
         """
         return self._is_about(bound) and (bound.delta or 0.0) >= self.over(rounds_of(bound))[1]
 
     def _is_about(self, bound: Finding) -> bool:
         """Whether a bound is about this claim, at whatever δ."""
         asked = Question.of(bound)
+        if self.source == USER and Assumption.BYPASSED_TRAINING in bound.assumptions:
+            return False
         if bound.kind != "lower_bound" or bound.is_conditional or bound.quantity != "epsilon":
             return False
         # What a claim allows grows with the rounds, so the bound's own number of them is compared.

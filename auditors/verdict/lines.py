@@ -121,7 +121,7 @@ def _claims(verdict: Verdict, ending: Ending) -> list[str]:
     cells = [labels.claimed(one) for one in shown]
     lines = columns(heads, cells, ending)
     pairs = zip(shown, cells, strict=True)
-    said = (f"{row[0]}: {sentences.reach(one)}" for one, row in pairs if not one.is_refuted)
+    said = (f"{row[0]}: {sentences.unconfirmed(one)}" for one, row in pairs if not one.is_refuted)
     lines += [line for words in dict.fromkeys(said) for line in ending.wrapped(words, "  ")]
     if left := len(verdict.claims) - len(shown):
         lines += ending.wrapped(f"… and {counted(left, 'more claim')}: see the details")

@@ -256,6 +256,12 @@ def refuted(result: ClaimResult) -> str:
     )
 
 
+def unconfirmed(result: ClaimResult) -> str:
+    """Return what a claim that is not refuted is worth, below the table of claims."""
+    tested = "Not refuted is not confirmed. " if result.is_testable else ""
+    return f"{tested}{reach(result)}"
+
+
 def reach(result: ClaimResult) -> str:
     """Return how far the audits could have seen, where they do not refute a claim."""
     audit, seen = result.audit, result.detectable

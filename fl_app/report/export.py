@@ -30,6 +30,7 @@ _APART = ("details", "null_band", "threat_model")
 _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in _APART]
 _HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null_high"]
 _CLAIM = ["run", "result", *ClaimResult(Claim(0.0)).to_json()]
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula of a spreadsheet begins
 _CURVE = ["figure", "line", "x_label", "y_label", "x", "y", "low", "high"]
 
 
@@ -102,9 +103,14 @@ def _curves(runs: Sequence[Run]) -> list[list[Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Return what one cell contains: lists and objects as JSON, numbers with all digits."""
+    """Return what one cell contains: lists and objects as JSON, numbers with all digits.
+
+    A report may be a stranger's, and spreadsheets compute texts that look like formulas.
+    """
     if value is None:
         return ""
     if isinstance(value, tuple | list | dict):
         return json.dumps(plain(value), ensure_ascii=False)
+    if isinstance(value, str) and value.startswith(_FORMULA) and value != "-inf":
+        return f"'{value}"
     return repr(value) if isinstance(value, float) else value

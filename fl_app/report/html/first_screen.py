@@ -150,7 +150,7 @@ def first_screen(run: Run) -> Markup:
         facts=_facts(run, verdict),
         term=_glossary(),
         claims=[
-            (labels.claimed(one), "" if one.is_refuted else sentences.reach(one))
+            (labels.claimed(one), "" if one.is_refuted else sentences.unconfirmed(one))
             for one in verdict.claims
         ],
         rows=_rows(verdict, this_round(run)),

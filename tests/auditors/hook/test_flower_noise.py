@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from dataclasses import replace
@@ -43,6 +44,8 @@ from leakmeter.auditors import (
     SingleUpdates,
     canary_mod,
 )
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise, claims_of_mods, claims_of_strategy
@@ -202,6 +205,9 @@ def test_a_wrapper_that_lost_its_attributes_ends_nothing() -> None:
     broken = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 10)
     del broken.clipping_norm
     assert list(claims_of_strategy(broken, DELTA)) == []
+    exact = DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 0.5, 40)
+    exact.clipped_count_stddev = 0.0
+    assert list(claims_of_strategy(exact, DELTA)) == []
 
 
 # On the wire.
@@ -223,6 +229,19 @@ def test_whatever_a_client_sends_as_its_noise_is_read_as_parameters_or_as_nothin
         assert found.claim.delivered >= 0
 
 
+EXTREMES = (0.0, 5e-324, 1e-300, 1e-5, 0.5, 1.0, 1e154, 1.7e308)
+
+
+def test_parameters_at_the_ends_of_floats_are_priced_and_end_no_run() -> None:
+    read = [LocalNoise.read(list(four)) for four in itertools.product(EXTREMES, repeat=4)]
+    claims = [noise.claim for noise in read if noise is not None]
+    assert len(claims) > 500
+    for claim in claims:
+        assert claim.delivered is not None
+        assert claim.delivered >= 0
+        assert sentences.claimed(claim)
+
+
 @given(st.lists(st.floats(1e-3, 0.9), min_size=4, max_size=4))
 def test_an_answer_carries_the_parameters_and_nothing_where_they_are_wrong(
     values: list[float],
@@ -236,7 +255,7 @@ def test_an_answer_carries_the_parameters_and_nothing_where_they_are_wrong(
 
 def heard(answers: list[Answer]) -> tuple[Claim, ...]:
     audit = RunAudit(None, [])
-    audit._hear(answers)
+    audit._hear(dict(enumerate(answers)))
     return audit.claims
 
 
@@ -247,6 +266,16 @@ def test_most_clients_make_a_claim_and_one_does_not() -> None:
     honest, liar, silent = (Answer(local_noise=one) for one in (noise, lie, None))
     assert heard([honest] * 3 + [liar]) == (noise.claim,)
     assert heard([honest, liar]) == heard([silent] * 3 + [liar]) == heard([liar, silent]) == ()
+
+
+def test_a_liar_that_is_the_only_seat_of_a_round_neither_makes_a_claim_nor_hides_one() -> None:
+    noise = LocalNoise.of([SHIPPED])
+    assert noise is not None
+    audit = RunAudit(None, [])
+    audit._hear(dict.fromkeys(range(5), Answer()))
+    audit._hear({4: Answer("played", inner=("LocalDpMod",), local_noise=noise)})
+    assert audit.claims == ()
+    assert not audit._is_bypassed
 
 
 # In a run.
@@ -309,6 +338,85 @@ def test_local_noise_that_canaries_bypass_is_no_claim_and_its_bounds_have_a_cond
     bounds = [f for f in made.findings() if f.kind == "lower_bound" and f.server_round is None]
     assert bounds
     assert all(f.is_conditional for f in bounds)
+
+
+class Shown:
+    """A mod of the user's own, which may add noise."""
+
+    def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
+        return call_next(message, context)
+
+
+def test_a_user_s_claim_is_not_tested_by_canaries_that_bypass_a_mod_of_their_own(
+    federation: Any,
+) -> None:
+    """Nobody knows whether it protects clients. What canaries leak is shown all the same."""
+    inside, outside = (
+        audited(federation(mods=mods), claims=[Claim(1.0, against="server")]).verdict
+        for mods in ([canary_mod, Shown()], [Shown(), canary_mod])
+    )
+    assert [v.claims[0].is_refuted for v in (inside, outside)] == [False, True]
+    assert inside.claims[0].audit is None
+    assert inside.rows[0].low == outside.rows[0].low > 20
+
+
+def test_a_claim_of_flowers_own_noise_is_about_that_noise_alone() -> None:
+    bound = Finding.of(
+        Bound(30.0, "lower_bound", "", 1e-5, 0.95, assumptions=(Assumption.BYPASSED_TRAINING,)),
+        auditor="single-update",
+        quantity="epsilon",
+        adjacency="zero-out",
+        threat_model=ThreatModel(
+            observer="server", sees="updates", holds="canary", knows_cohort=True, participations=1
+        ),
+    )
+    assert claims_of_mods([SHIPPED])[0].is_tested_by(bound)
+    assert not Claim(10, per="round").is_tested_by(bound)
+
+
+def test_a_canary_is_no_longer_than_an_update_that_a_mod_behind_it_has_clipped(
+    federation: Any,
+) -> None:
+    """Ten times as long, it would refute what a wrapper with this clip claims, though it holds."""
+
+    def lengths(mods: list[Any]) -> list[float]:
+        class Lengths(OneShotCanaries):
+            def observe(self, view: Any) -> Any:
+                played = [c for c, order in view.instructed.items() if order.included]
+                found.extend(float(np.linalg.norm(view.replies[c])) for c in played)
+                return super().observe(view)
+
+        found: list[float] = []
+        plain = FedAvg(fraction_evaluate=0.0, min_train_nodes=6, min_available_nodes=6)
+        wrapper = DifferentialPrivacyClientSideFixedClipping(plain, 1.0, 0.01, 6)
+        audited(
+            federation(mods=mods),
+            wrapper,
+            auditors=[Lengths(seats=2, include="all")],
+            claims=[Claim(5.0, against="outsider")],
+        )
+        assert found
+        return found
+
+    assert 0.005 < max(lengths([canary_mod, fixedclipping_mod])) < 0.0101
+    assert max(lengths([canary_mod])) > 0.05
+
+
+def test_what_clients_said_before_an_interruption_does_not_change_what_auditors_plan(
+    federation: Any,
+) -> None:
+    large = LocalDpMod(1.0, 1e-4, 10.0, 1e-3)
+    fed = federation(mods=[large, canary_mod])
+    first = audited(fed, auditors=[SingleUpdates(seats=2)])
+    assert [claim.delta for claim in first.audit.claims] == [1e-3]
+    again = SingleUpdates(seats=2)
+    plain = FedAvg(fraction_evaluate=0.0, min_train_nodes=6, min_available_nodes=6)
+    audit = RunAudit(plain, [again])
+    audit.restore(first.audit.state())
+    audit.begin(fed.arrays(), 6, 1.0)
+    assert audit.claims == first.audit.claims
+    assert audit.auditors == [again]
+    assert again.num_bounds == first.audit.auditors[0].num_bounds == 1
 
 
 def test_claims_survive_a_resume(federation: Any) -> None:

@@ -194,8 +194,7 @@ def test_canaries_of_a_legacy_app_show_a_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize("claims", [(), (Claim(10.0),)])
 def test_single_updates_of_a_legacy_app_are_seen(claims: tuple[Claim, ...]) -> None:
     strategy, plain = strategy_of(), strategy_of()
-    watched = audited(strategy, [SingleUpdates(seats=2)], num_rounds=1)
-    watched.audit.claims = claims
+    watched = audited(strategy, [SingleUpdates(seats=2)], num_rounds=1, claims=claims)
     run(watched, num_rounds=1)
     run(plain, mods=(), num_rounds=1)
     assert largest(watched.audit.findings, "updates") > 80

@@ -191,8 +191,7 @@ def test_auditors_know_what_is_claimed_before_anybody_trains(federation: Any) ->
 
     of, claim = federation(mods=[canary_mod]), Claim(10.0, per="round")
     inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
-    audited = Audited(inner, [Reading()])
-    audited.audit.claims = (claim,)
+    audited = Audited(inner, [Reading()], claims=[claim])
     audited.start(of.grid, of.arrays(), num_rounds=1)
     assert known == [(claim,), (claim,)]  # at the start, and with the first cohort
 

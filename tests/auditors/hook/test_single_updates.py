@@ -52,8 +52,7 @@ def run(
 ) -> Audited:
     """Return an audited run of all clients."""
     strategy = options.pop("strategy", None) or fedavg()
-    audited = Audited(strategy, auditors, **{"sends": "models", **options})
-    audited.audit.claims = tuple(claims)
+    audited = Audited(strategy, auditors, claims=claims, **{"sends": "models", **options})
     audited.start(of.grid, of.arrays(), num_rounds=rounds)
     assert audited.failures == []
     return audited

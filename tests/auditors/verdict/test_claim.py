@@ -275,6 +275,7 @@ def test_how_far_canaries_could_have_seen_is_the_power_of_their_own_audit() -> N
     assert result.to_json()["detectable"] == result.detectable
     words = f"must deliver {labels.exactly(result.detectable)} to be refuted in 80 % of such runs."
     assert words in sentences.refuted(result)
+    assert sentences.unconfirmed(result).startswith("Not refuted is not confirmed. A Gaussian")
     all_in = replace(found, assumptions=(Assumption.ALL_CANARIES_PLAY,))
     [other] = judge([all_in], claims=[Claim(4.0, delta=1e-6)]).claims
     assert (

@@ -137,6 +137,17 @@ def test_a_run_keeps_its_claims_and_judges_them_wherever_it_is_read(
     assert "NOT REFUTED, which does not confirm it" in page
 
 
+def test_a_table_computes_no_formula_of_a_strangers_report(kept: Path, tmp_path: Path) -> None:
+    strange = Path(shutil.copytree(kept, tmp_path / "strange"))
+    values, formula = report(strange), '=HYPERLINK("http://x","<b>")'
+    values["claims"][0]["source"] = formula
+    (strange / "report.json").write_text(json.dumps(values))
+    assert main(["report", str(strange), "--csv", str(tmp_path / "csv")]) == 0
+    rows = list(csv.DictReader((tmp_path / "csv" / "claims.csv").open(newline="")))
+    assert rows[0]["source"] == f"'{formula}"
+    assert formula not in (strange / "report.html").read_text()
+
+
 def test_a_report_of_an_earlier_release_has_no_claims(kept: Path, tmp_path: Path) -> None:
     old = Path(shutil.copytree(kept, tmp_path / "old"))
     values = report(old)
