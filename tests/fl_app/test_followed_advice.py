@@ -110,8 +110,9 @@ JOBS: dict[str, tuple[list[str], str, Follow]] = {
     ),
     "few trials": (
         [
-            *("--clients", "40", "--sample", "30", "--rounds", "1", "--partition", "dirichlet"),
+            *("--clients", "24", "--sample", "16", "--rounds", "2", "--model", "linear"),
             *("--auditors", "likelihood-ratio", "--lrt-trials", "20", "--lrt-fit", "60"),
+            *("--noise", "distributed", "--clip-norm", "1", "--noise-multiplier", "5"),
         ],
         "Give the likelihood-ratio test more trials",
         is_tried,
