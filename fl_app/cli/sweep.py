@@ -18,7 +18,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
 from leakmeter.fl_app.report import NAME
-from leakmeter.fl_app.sweep.plan import REFUSED, Plan, plan_of, shown
+from leakmeter.fl_app.sweep.plan import REFUSED, Plan, named, plan_of, shown
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.sweep.folder import SweepFolder
@@ -149,6 +149,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> Plan:
     """Return the plan of a new sweep."""
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
+    for text in arguments.over:  # what is typed replaces what is in the file
+        settings.pop(named(text), None)
     return plan_of(
         {**settings, **given_settings(arguments)},
         arguments.over,
@@ -160,6 +162,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _opened(arguments: argparse.Namespace) -> SweepFolder:
     """Return the sweep to continue, which has its settings."""
     more = {"config": arguments.config, "out": arguments.out, "over": arguments.over}
+    more |= {"seeds": arguments.seeds != 1, "skip-refused": arguments.skip_refused}
     names = [*given_settings(arguments), *(name for name, value in more.items() if value)]
     if names:
         raise ConfigError(

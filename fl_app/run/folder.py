@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
@@ -137,21 +137,9 @@ class RunFolder:
             config = Config.from_mapping({**config.to_mapping(), **found})
         return cls(path, config)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Lock the folder against other processes while the block runs."""
-        try:
-            with locked(self.path / _LOCK):
-                yield
-        except HeldError as held:
-            raise ConfigError(
-                f"{self.path} is in use by {held}: wait until it ends, or end it first"
-            ) from None
-        except NoLockFileError as error:
-            raise ConfigError(
-                f"{self.path / _LOCK} must be a file that can be written, got: {error.strerror}; "
-                "remove it and try again"
-            ) from None
+        return locked_folder(self.path)
 
     @property
     def checkpoint(self) -> Path:
@@ -265,6 +253,23 @@ class RunFolder:
             raise ConfigError(
                 f"--resume needs rounds 1 to {done} in {self.path / 'rounds.jsonl'}, got {rounds}"
             )
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """Lock a folder against other processes while the block runs."""
+    try:
+        with locked(path / _LOCK):
+            yield
+    except HeldError as held:
+        raise ConfigError(
+            f"{path} is in use by {held}: wait until it ends, or end it first"
+        ) from None
+    except NoLockFileError as error:
+        raise ConfigError(
+            f"{path / _LOCK} must be a file that can be written, got: {error.strerror}; "
+            "remove it and try again"
+        ) from None
 
 
 def read_rehearsal(path: Path) -> Rehearsal | None:

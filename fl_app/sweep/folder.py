@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.run_log import HeldError, locked, write_atomically
+from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded
@@ -67,17 +65,6 @@ class SweepFolder:
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"--resume needs a whole {path / _PLAN}, got: {error}") from None
         return cls(path, kept.plan)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the folder against other processes while the block runs."""
-        try:
-            with locked(self.path / ".lock"):
-                yield
-        except HeldError as held:
-            raise ConfigError(
-                f"{self.path} is in use by {held}: wait until it ends, or end it first"
-            ) from None
 
     def rehearsal(self, point: Point, config: Config) -> Path:
         """Return the file with the rehearsal of a point for one seed."""

@@ -29,8 +29,9 @@ _TEMPLATE = """
 <tbody>{% for one in results.points %}{% set first = one.rehearsals[0] %}<tr>
 <th scope="row"><data value="{{ one.point.name }}"><span class="alias">{{ one.point.name }}</span>
 {% if one in results.frontier %} *{% endif %}</data></th>
-{% for number, text in results.cells(one) %}<td>
-{{ text if number is none else number|data(text) }}
+{% for cell in results.cells(one) %}<td>
+{{ cell.text if cell.number is none else cell.number|data(cell.text) }}
+{% if cell.ends %}<small>{{ cell.ends }}</small>{% endif %}
 {% if loop.first and one.point.adapted %}<small>{{ one.point.adapted|with_code }}</small>{% endif %}
 </td>{% endfor %}
 <td>{{ dash if first.without_noise is none
@@ -48,12 +49,13 @@ _TEMPLATE = """
 _COMMANDS = """
 <p class="note">The first command of a point trains and audits it. The second one repeats its
  rehearsal, whose accuracy is shown above{% if seeds > 1 %} for the first of {{ seeds }} seeds
-{% endif %}.</p><div class="cards">
-{% for one in points %}<article class="card {{ "calm" if one in frontier else "grey" }}">
-<h3><span class="alias">{{ one.point.name }}</span> {{ one.point.label }}</h3>
+{% endif %}.</p><div class="keys">
+{% for one in points %}
+<h3><span class="alias">{{ one.point.name }}</span>{{ " *" if one in frontier }}
+ {{ one.point.label }}</h3>
 {% for name, command in one.commands.items() %}
 <pre tabindex="0" role="group" aria-label="Command of {{ one.point.name }}, {{ name }}">
-{{ command|command_line }}</pre>{% endfor %}</article>{% endfor %}</div>
+{{ command|command_line }}</pre>{% endfor %}{% endfor %}</div>
 """
 
 

@@ -34,8 +34,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "ledger": "its points are rehearsals that no ledger counts",
     "budget": "its points are rehearsals that no ledger counts",
     "over-budget": "its points are rehearsals that no ledger counts",
-    "fail-above": "use leakmeter gate on the folder of a point",
-    "require-guarantee": "use leakmeter gate on the folder of a point",
+    "fail-above": "use leakmeter gate on the audit of a point",
+    "require-guarantee": "use leakmeter gate on the audit of a point",
     "stop-above": "every point runs all of its rounds",
 }
 _DEFAULTS: Final = {kebab(spec.name): spec.default for spec in fields(Config)}
@@ -218,10 +218,14 @@ def _name(index: int, count: int) -> str:
     return ascii_uppercase[index] if count <= len(ascii_uppercase) else str(index + 1)
 
 
+def named(text: str) -> str:
+    """Return the setting of one `--over`."""
+    return text.partition("=")[0].strip().removeprefix("--")
+
+
 def _axis(text: str) -> Axis:
     """Return the setting and values of one `--over`."""
-    name, equals, values = text.partition("=")
-    name = name.strip().removeprefix("--")
+    name, (_, equals, values) = named(text), text.partition("=")
     if not equals or not name:
         raise out_of_range("--over", "NAME=V1,V2", text, fix=f"Try {EXAMPLE}")
     return _listed(name, values)

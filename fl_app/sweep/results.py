@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding
@@ -37,6 +37,10 @@ COST: Final = (
 ACCURACY: Final = (
     "Accuracy is that of rehearsals, the same runs without auditors: no canary changes the model."
 )
+_REFUTED: Final = (
+    "The audit shows more than is guaranteed at {}: a guarantee is wrong, so do not rely on this "
+    "frontier. The page of the audit says which."
+)
 _MEASURED: Final = (
     "Clip norms were measured on the clients' data (--clip-norm auto), which no ε here covers."
 )
@@ -44,9 +48,19 @@ _NO_GUARANTEE: Final = (
     "No point guarantees anything, so there is no frontier and nothing was audited. Add --noise "
     "distributed, or name other attackers with --against."
 )
-Cell = tuple[float | None, str]  # a number, if it is one, and what is printed
 # The question that a target is about comes first.
 _ORDER: Final = ("zero-out", "add-remove", "replace", "honest-seat")
+
+
+class Cell(NamedTuple):
+    """What is printed of a point, the number behind it, and between which ends it varies."""
+
+    text: str
+    number: float | None = None
+    ends: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.ends})" if self.ends else self.text
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,7 @@ class Results:
     @cached_property
     def asked(self) -> tuple[Asked, ...]:
         """Attackers and questions for which some point guarantees something."""
-        rows = (row for one in self.points for row in self._verdicts(one))
+        rows = (row for one in self.points for row in _guarantees(one))
         against = self.plan.against
         return tuple(
             dict.fromkeys(
@@ -120,7 +134,7 @@ class Results:
 
     def guaranteed(self, result: Result, question: Question) -> Finding | None:
         """Return the largest guarantee over attackers and seeds; None if one of them lacks any."""
-        rows = [row for row in self._verdicts(result, self.asked) if self._is_about(row, question)]
+        rows = (row for row in self._rows[result.point.name] if self._is_about(row, question))
         worst = max(rows, key=lambda row: row.high, default=None)
         return None if worst is None or math.isinf(worst.high) else worst.at_most
 
@@ -135,9 +149,10 @@ class Results:
     def _is_about(self, row: Row, question: Question) -> bool:
         return row.question == question and row.asked in self.asked
 
-    def _verdicts(self, result: Result, also: Sequence[Asked] = ()) -> Iterator[Row]:
-        for rehearsal in result.rehearsals:
-            yield from judge(rehearsal.guarantees, also=also).rows
+    @cached_property
+    def _rows(self) -> Mapping[str, list[Row]]:
+        """What is guaranteed to the attackers of all points, by the name of each point."""
+        return {one.point.name: list(_guarantees(one, self.asked)) for one in self.points}
 
     @cached_property
     def frontier(self) -> tuple[Result, ...]:
@@ -166,8 +181,7 @@ class Results:
         return f"{count} {are} on the frontier{said}."
 
     def _described(self, one: Result) -> str:
-        [_, most] = self.ends(one)[0]
-        return f"{most} with accuracy {share(one.accuracy)} ({one.point.name})"
+        return f"{self.ends(one)[0]} with accuracy {share(one.accuracy)} ({one.point.name})"
 
     @property
     def about(self) -> str:
@@ -187,7 +201,9 @@ class Results:
         is_measured = any(
             config.clipping == "measured" for one in self.points for config in one.point.configs
         )
+        refuted = [one.point.name for one in self.points if _is_refuted(one)]
         return [
+            *([_REFUTED.format(", ".join(refuted))] if refuted else []),
             COST,
             ACCURACY,
             *([_MEASURED] if is_measured else []),
@@ -253,27 +269,27 @@ class Results:
 
     def cells(self, one: Result) -> list[Cell]:
         """Return a point as terminal and page show it."""
-        values = [(None, shown(one.point.values[axis.name])) for axis in self.plan.axes]
-        return [*values, (one.accuracy, spread(one)), *self.ends(one), *self._seen(one)]
+        values = [Cell(shown(one.point.values[axis.name])) for axis in self.plan.axes]
+        return [*values, _spread(one.accuracies), *self.ends(one), *self._seen(one)]
 
     def ends(self, one: Result) -> list[Cell]:
         """Return what is guaranteed for each question."""
         found = [self.guaranteed(one, question) for question in self.questions]
-        return [(None, "no bound") if f is None else (f.value, labels.amount(f)) for f in found]
+        return [Cell("no bound") if f is None else Cell(labels.amount(f), f.value) for f in found]
 
     def _seen(self, one: Result) -> Iterator[Cell]:
         """Yield what the audit shows for the first question."""
         row = self.shown(one, self.questions[0]) if self.questions else None
         if row is not None:
             is_shown = row.shown is not None and row.low > 0
-            yield row.low, labels.amount(row.shown) if row.shown and is_shown else "nothing"
+            yield Cell(labels.amount(row.shown) if row.shown and is_shown else "nothing", row.low)
         elif self.questions:
-            yield None, "not audited"
+            yield Cell("not audited")
 
     def lines(self, ending: Ending) -> list[str]:
         """Return the table and its notes for a terminal, then the commands of the frontier."""
         rows = [
-            [one.point.name + " *" * (one in self.frontier), *(text for _, text in self.cells(one))]
+            [one.point.name + " *" * (one in self.frontier), *map(str, self.cells(one))]
             for one in self.points
         ]
         said = ending.wrapped(f"FRONTIER  {self.headline}", " " * len("FRONTIER  "))
@@ -284,6 +300,16 @@ class Results:
             said += ["", *ending.wrapped(f"{one.point.name}  {one.point.label}:")]
             said += [ending.spelled(f"   {one.commands['audit']}")]
         return [plain_spaces(line) for line in said]
+
+
+def _guarantees(result: Result, also: Sequence[Asked] = ()) -> Iterator[Row]:
+    """Yield what is guaranteed to each attacker, for each seed."""
+    for rehearsal in result.rehearsals:
+        yield from judge(rehearsal.guarantees, also=also).rows
+
+
+def _is_refuted(result: Result) -> bool:
+    return result.audit is not None and verdict_of(result.audit).headline[0] == "refuted"
 
 
 def frontier(accuracies: Sequence[float], ends: Sequence[float]) -> list[bool]:
@@ -318,11 +344,10 @@ def _printed(epsilon: float) -> float:
     return float(number(epsilon, kind="guarantee").replace(",", "").replace("∞", "inf"))
 
 
-def spread(result: Result) -> str:
-    """Return the mean accuracy of a point, and its ends over several seeds."""
-    found = result.accuracies
-    ends = f" ({share(min(found))} to {share(max(found))})" if len(found) > 1 else ""
-    return f"{share(result.accuracy)}{ends}"
+def _spread(found: Sequence[float]) -> Cell:
+    """Return the mean accuracy of several seeds, and its ends."""
+    ends = f"{share(min(found))} to {share(max(found))}" if len(found) > 1 else ""
+    return Cell(share(fmean(found)), fmean(found), ends)
 
 
 def _asks(question: Question) -> str:

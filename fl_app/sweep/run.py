@@ -20,7 +20,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.html import leave_page
 from leakmeter.fl_app.report.read import read_run
-from leakmeter.fl_app.run.folder import RunFolder, read_rehearsal
+from leakmeter.fl_app.run.folder import RunFolder, locked_folder, read_rehearsal
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import rehearse
@@ -64,7 +64,7 @@ def run_sweep(
         progress: Shows each step, and how long the rest takes.
     """
     use_one_thread()
-    with folder.locked():
+    with locked_folder(folder.path):
         rehearsed = _rehearsals(folder, points, progress)
         results = Results(folder.plan, tuple(rehearsed), tuple(refused))
         _write(folder, results)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import leakmeter
 from leakmeter.auditors import Auditor, RoundView
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Finding
@@ -192,6 +193,28 @@ def test_a_run_keeps_the_measured_norm_for_resume_report_and_a_command_to_repeat
     assert measured["accuracies"] == list(rehearsal.accuracies)
     assert measured["settings"]["auditors"] == "none"
     assert f"--clip-norm {norm:g} --clipping measured" in capsys.readouterr().out
+
+
+def test_a_replay_takes_the_number_and_rehearses_nothing(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run(auto(tiny_config, auditors="one-shot,recorder"), tmp_path / "kept")
+    monkeypatch.setattr("leakmeter.fl_app.run.rehearsal._rehearsed", None)
+    assert main(["replay", str(tmp_path / "kept"), "--out", str(tmp_path / "again")]) == 0
+    again = json.loads((tmp_path / "again" / "report.json").read_text())
+    assert again["config"]["clip-norm"] == made.config["clip-norm"]
+    assert again["config"]["clipping"] == "measured"
+
+
+def test_python_takes_an_automatic_clip_norm_as_well(tiny_config: Config) -> None:
+    config = auto(tiny_config)
+    own = {
+        name: value for name, value in vars(config).items() if name not in ("clip_norm", "clipping")
+    }
+    result = leakmeter.run(**{**own, "clip_norm": "auto"})
+    priced = [f for f in result.findings if f.kind == "guarantee" and f.auditor == "accountant"]
+    assert priced
+    assert all(Assumption.PUBLIC_CLIP_NORM in f.assumptions for f in priced)
 
 
 def test_the_price_of_a_measured_norm_is_said_in_finding_limits_and_terminal(

@@ -274,6 +274,10 @@ def test_a_broken_folder_is_named(tmp_path: Path) -> None:
             "--resume takes all settings from the folder; leave out -",
         ),
         (["--resume", "x", "--over", "lr=1,2"], "--resume takes all settings from the folder"),
+        (
+            ["--resume", "x", "--seeds", "3"],
+            "--resume takes all settings from the folder; leave out ",
+        ),
         (["--ovr", "lr=1,2"], "unknown option --ovr; did you mean --over?"),
         (["--over", "lr=1,2", "--out", "full"], "--out must be a new or empty folder"),
         (

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict.lines import Ending
-from leakmeter.fl_app.report.read import Rehearsal
+from leakmeter.fl_app.report.read import Rehearsal, Run
 from leakmeter.fl_app.sweep.plan import plan_of
 from leakmeter.fl_app.sweep.results import COST, Result, Results, frontier
 from tests.helpers.findings import finding
@@ -131,7 +133,7 @@ def test_the_worst_attacker_counts_and_each_adjacency_is_named() -> None:
         [rehearsal(0.6, guarantee(3.0), guarantee(7.0, adjacency="replace"))],
     )
     assert [q.adjacency for q in found.questions] == ["zero-out", "replace"]
-    ends = [[text for _, text in found.ends(one)] for one in found.points]
+    ends = [[cell.text for cell in found.ends(one)] for one in found.points]
     assert ends == [["ε ≤ 2", "ε ≤ 5"], ["ε ≤ 3", "ε ≤ 7"]]
     assert found.heads == ["lr", "accuracy", "zero-out", "replace", "shown"]
     assert found.about.endswith("against: server, all sums; outsider, noised sums.")
@@ -154,7 +156,7 @@ def test_several_seeds_have_a_mean_and_ends_and_the_largest_guarantee() -> None:
     [first, second] = found.points
     assert first.accuracy == pytest.approx(0.6)
     assert (found.end(first), found.end(second)) == (3.0, 2.5)
-    assert [text for _, text in found.cells(first)][1] == "0.600 (0.500 to 0.700)"
+    assert str(found.cells(first)[1]) == "0.600 (0.500 to 0.700)"
     one_without = results([rehearsal(0.5, guarantee(2.0)), rehearsal(0.7)], [rehearsal(0.1)] * 2)
     assert math.isinf(one_without.end(one_without.points[0]))
 
@@ -190,6 +192,20 @@ def test_the_price_of_choosing_and_of_a_measured_norm_are_said_first() -> None:
     assert "no ε here covers" in COST
     assert any("Clip norms were measured" in note for note in found.notes)
     assert " ".join(COST.split()) in " ".join(" ".join(found.lines(Ending())).split())
+
+
+def test_an_audit_that_refutes_a_guarantee_leads_the_notes(tmp_path: Path) -> None:
+    found = results([rehearsal(0.5, guarantee(2.0))], [rehearsal(0.4, guarantee(3.0))])
+    shown = replace(guarantee(2.5), kind="lower_bound", confidence=0.95, auditor="one-shot")
+    [first, second] = found.points
+    for audited, is_refuted in (((guarantee(2.0), shown), True), ((guarantee(3.0), shown), False)):
+        run = Run("audit", tmp_path, findings=audited)
+        seen = replace(found, points=(replace(first, audit=run), second))
+        assert (
+            seen.notes[0].startswith("The audit shows more than is guaranteed at A") == is_refuted
+        )
+        assert str(seen.cells(seen.points[0])[-1]) == "ε ≥ 2.5"
+        assert names(seen) == ["A"]
 
 
 def test_commands_name_what_differs_from_a_run_and_are_one_line() -> None:

@@ -21,6 +21,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.open_sums import OpenSums
 from leakmeter.fl_app.run import rehearsal
+from leakmeter.fl_app.run.folder import locked_folder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import new_run
@@ -209,6 +210,24 @@ def test_the_terminal_says_how_far_it_is_and_marks_the_frontier(
     assert "Choosing a setting by its accuracy on private data costs privacy" in said
     assert "no canary" in said
     assert f"page: {Path('here').absolute() / 'report.html'}" in said
+
+
+def test_what_is_typed_replaces_what_is_in_a_file_of_settings(
+    swept: Path, points: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    on = next(one for one in points if one["frontier"])
+    file = swept / on["folder"] / "audit" / "config.toml"
+    words = ["sweep", "--config", str(file), "--auditors", "none", "--out", "here"]
+    assert main([*words, "--over", "noise-multiplier=1,3"]) == 0
+    assert "2 points (noise-multiplier 1, 3)" in capsys.readouterr().out
+
+
+def test_two_sweeps_in_one_folder_are_refused(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked_folder(swept):
+        assert main(["sweep", "--resume", str(swept)]) == 2
+    assert f"{swept} is in use by process" in capsys.readouterr().err
 
 
 def test_without_auditors_nothing_is_audited(tiny: list[str]) -> None:
