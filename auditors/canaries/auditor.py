@@ -83,6 +83,8 @@ class OneShotCanaries(CanaryAuditor):
             "honest" update, a weaker test that the findings name, or a "full" one, which is another
             random vector of the same norm (replace adjacency).
         seed: Seed of canaries, coins and seats.
+        client_rounds: Rounds that a client takes part in, which findings set canaries against; None
+            takes what the first cohort shows, with seats="auto".
 
     Attributes:
         scores: Cosines behind the report, by what the attacker sees; empty before `report`.
@@ -109,6 +111,7 @@ class OneShotCanaries(CanaryAuditor):
         include: Include = "auto",
         excluded: Excluded = "zero",
         seed: int = 0,
+        client_rounds: int | None = None,
     ) -> None:
         plan = CanaryPlan(
             self.name,
@@ -118,6 +121,7 @@ class OneShotCanaries(CanaryAuditor):
             include=include,
             excluded=excluded,
             seed=seed,
+            client_rounds=client_rounds,
         )
         super().__init__(plan, delta=delta, confidence=Anytime.level(confidence))
         self._is_anytime = isinstance(confidence, Anytime)
@@ -125,6 +129,9 @@ class OneShotCanaries(CanaryAuditor):
             allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
             raise ValueError(f"include must be {allowed}, got {include!r}")
         plan.needs_coins |= self._is_anytime
+        plan.plays_once = (
+            self._is_anytime
+        )  # a canary is bet on when it has played for the last time
         self.scores: Mapping[Sees, CanaryScores] = {}
         self._betting = None
 

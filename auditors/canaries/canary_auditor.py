@@ -50,6 +50,11 @@ class CanaryAuditor(Auditor):
         self._played = np.zeros(0, dtype=np.int64)
 
     @property
+    def repetitions(self) -> int:
+        """In how many rounds each canary plays; 1 until that is known."""
+        return self._plan.repetitions
+
+    @property
     def plan(self) -> CanaryPlan:
         """The plan, which another auditor may follow too."""
         return self._plan
@@ -61,7 +66,7 @@ class CanaryAuditor(Auditor):
                 f"the model must have at least {_LEAST_DIM} parameters for canaries, got {dim}"
             )
         self._dim = dim
-        self._plan.plays_once = any(claim.per == "round" for claim in self.claims)
+        self._plan.plays_once |= any(claim.per == "round" for claim in self.claims)
         self._plan.begin(num_rounds, self.first_round)
         self._settle()
 

@@ -120,6 +120,7 @@ class CanaryPlan(Resumable):
         excluded: What the seat of a canary that is out sends: "zero", its own "honest" update, or
             a "full" one, which is another random vector of the same norm.
         seed: Of canaries, coins and seats.
+        client_rounds: Rounds that a client can expect to take part in, if that is known before.
 
     Attributes:
         begun: First round of the plan; None until it is known.
@@ -150,6 +151,7 @@ class CanaryPlan(Resumable):
         include: Include,
         excluded: Excluded,
         seed: int,
+        client_rounds: int | None = None,
     ) -> None:
         for what, number in (("seats", seats), ("repetitions", repetitions)):
             if isinstance(number, str) and number != "auto":
@@ -164,7 +166,7 @@ class CanaryPlan(Resumable):
         if excluded not in _WORLDS:
             raise ValueError(f"excluded must be 'zero', 'honest' or 'full', got {excluded!r}")
         self._name, self.seats, self.canaries = name, seats, canaries
-        self._repetitions = repetitions
+        self._repetitions, self._client_rounds = repetitions, client_rounds
         self.include, self.excluded, self.seed = include, excluded, seed
         self.needs_coins, self.plays_once = include == "coin", False
         self.canary_seed = derive(seed, name)
@@ -189,7 +191,8 @@ class CanaryPlan(Resumable):
 
     def _forget(self) -> None:
         """Plan no canary at all."""
-        self.begun, self.seated, self.repetitions, self.client_rounds = None, 0, 1, None
+        self.begun, self.seated, self.repetitions = None, 0, 1
+        self.client_rounds = self._client_rounds
         self.by_round: Mapping[int, Sequence[int]] = {}
         self.included, self.has_coins = np.zeros(0, dtype=bool), self.needs_coins
         self._asked: tuple[int, str] | None = None  # the last round, and who gave its orders
@@ -277,12 +280,11 @@ class CanaryPlan(Resumable):
         if self.drawn is not None:
             self.drawn.forget()
         most = seats_of(len(chosen)) if self.seats == "auto" else len(chosen)
-        if self.client_rounds is None and population:
-            # Those in seats send no update of their own.
-            seats = most if self.seats == "auto" else self.seats
-            share = max(len(chosen) - seats, 0) / population
-            self.client_rounds = max(round(min(share, 1.0) * self._num_rounds), 1)
         if self.seats == "auto" and not self.seated and most:
+            if self.client_rounds is None and population:
+                # Those in seats send no update of their own.
+                share = min((len(chosen) - most) / population, 1.0)
+                self.client_rounds = max(round(share * self._num_rounds), 1)
             self.repetitions = self._busy(most, server_round)
             self._make(most, server_round)
             self.begun = server_round

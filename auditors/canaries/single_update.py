@@ -101,6 +101,8 @@ class SingleUpdates(CanaryAuditor):
             "honest" update, or a "full" one, which is another random vector of the same norm
             (replace adjacency), for clients whose mods scale every update to one norm.
         seed: Seed of canaries, coins and seats.
+        client_rounds: Rounds that a client takes part in, which findings set canaries against; None
+            takes what the first cohort shows, with seats="auto".
     """
 
     name = "single-update"
@@ -126,6 +128,7 @@ class SingleUpdates(CanaryAuditor):
         include: Include = "auto",
         excluded: Excluded = "zero",
         seed: int = 0,
+        client_rounds: int | None = None,
     ) -> None:
         plan = CanaryPlan(
             self.name,
@@ -135,6 +138,7 @@ class SingleUpdates(CanaryAuditor):
             include=include,
             excluded=excluded,
             seed=seed,
+            client_rounds=client_rounds,
         )
         super().__init__(plan, delta=delta, confidence=confidence)
         self._own_plan, self._num_rounds = plan, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,8 @@ from leakmeter.fl_app.report.judge.next_steps import is_ruined, noise_changes
 from leakmeter.fl_app.report.read import Rehearsal, Run
 from leakmeter.fl_app.run.rehearsal import sketch, sum_noise
 from leakmeter.fl_app.task import load_task
+
+_log = logging.getLogger("flwr")
 
 _SHARE: Final = 15  # percent of the rounds of a run that resamples nothing
 _MIN_ROUNDS: Final = 3
@@ -44,9 +47,13 @@ def rehearsed_advice(config: Config, run: Run) -> tuple[Rehearsal, ...]:
     try:
         asked = Config.from_mapping({**config.to_mapping(), **changes})
         found = replace(sketch(asked, rounds), settings=changes)
+        instead = roomier(asked) if is_ruined(found) else {}
     except ConfigError:  # a target out of reach, or data that give updates no norm
         return ()
-    return (replace(found, instead=roomier(asked)) if is_ruined(found) else found,)
+    except Exception:  # the report of a run is worth more than its advice
+        _log.warning("what is advised could not be rehearsed", exc_info=True)
+        return ()
+    return (replace(found, instead=instead),)
 
 
 def roomier(config: Config) -> Mapping[str, Any]:

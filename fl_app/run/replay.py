@@ -15,6 +15,7 @@ from leakmeter.auditors.replay_log import FOLDER, Recording
 from leakmeter.auditors.run_log import REPORT, ROUNDS, RoundLine, RunLog
 from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
 from leakmeter.fl_app.config.audits import AUDITORS
+from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
@@ -100,7 +101,9 @@ class Recorded:
         own = ",".join(name for name in self.config.auditor_names if name != _RECORDER)
         here = {"auditors": own, "engine": "inline", "ray-address": "", "stop-above": 0.0}
         here |= {"fail-above": 0.0, "require-guarantee": 0.0, "against": ""}
-        merged = {**ours, **here, **given}
+        # As many rounds as canaries played in then, whatever bounds and claims would ask for now.
+        played = {"canary-repetitions": OneShotSettings.repetitions(self.config)}
+        merged = {**ours, **here, **given, **(played if self.config.seats else {})}
         values = {spec.name: merged[kebab(spec.name)] for spec in fields(Config)}
         config = ReplayConfig(**values, played=self.config.seats)
         self._check_auditors(config)

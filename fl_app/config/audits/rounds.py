@@ -29,7 +29,7 @@ class OneShotSettings(AuditorSettings):
     lacks = ""
 
     canary_seats: int = audit_setting(
-        12,
+        10,
         "clients per round, in addition to --sample, that play canaries for one-shot and "
         "single-update",
         low=0,
@@ -46,18 +46,25 @@ class OneShotSettings(AuditorSettings):
         """Return how many canaries the seats of all rounds have room for."""
         return config.canary_seats * config.rounds // cls.repetitions(config)
 
-    @staticmethod
-    def repetitions(config: Settings) -> int:
+    @classmethod
+    def repetitions(cls, config: Settings) -> int:
         """Return the rounds in which each canary plays: by default as many as a client.
 
-        A claim about each round is tested by canaries that play once: there are more of them.
+        A claim about each round is tested by canaries that play once: there are more of them. Bets
+        wait for the last round of a canary, so there it plays once, too.
         """
         tests_rounds = "round" in config.claim.replace(";", " ").split()
-        if config.canary_repetitions or tests_rounds or config.participation == "once":
+        if config.canary_repetitions or tests_rounds or config.bounds == "anytime":
             return config.canary_repetitions or 1
-        often = round(config.sample * config.rounds / config.clients)
         room = config.canary_seats * config.rounds // (config.canaries or 2)
-        return max(min(often, config.rounds, room), 1)
+        return max(min(cls.client_rounds(config), config.rounds, room), 1)
+
+    @staticmethod
+    def client_rounds(config: Settings) -> int:
+        """Return the rounds that a client can expect to send an update of its own in."""
+        if config.participation == "once":
+            return 1
+        return max(round(config.sample * config.rounds / config.clients), 1)
 
     @classmethod
     def planned(cls, config: Settings) -> int:
@@ -104,6 +111,7 @@ class OneShotSettings(AuditorSettings):
             "seats": config.canary_seats,
             "canaries": config.canaries or None,
             "repetitions": cls.repetitions(config),
+            "client_rounds": cls.client_rounds(config),
             "include": "coin",
             "delta": config.delta,
             "seed": config.seed,

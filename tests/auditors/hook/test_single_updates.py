@@ -120,7 +120,7 @@ def test_enough_local_noise_shows_nothing(federation: Any) -> None:
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_one_round_is_enough(rounds: int, federation: Any) -> None:
     of = federation(CLIENTS, mods=[canary_mod], identity=False)
-    [bound] = found(run(of, [SingleUpdates()], rounds))
+    [bound] = found(run(of, [SingleUpdates(repetitions=1)], rounds))
     assert bound.sample_sizes == {"in": 2 * rounds}  # of seats from the cohort, all take part
     assert bound.value > 80
 

@@ -125,7 +125,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
         ("canary-seats", -1, "--canary-seats must be at least 0, got -1"),
         ("canary-seats", 0, "--canary-seats must be at least 1 for the auditor one-shot, got 0"),
         ("canaries", -1, "--canaries must be at least 0, got -1"),
-        ("canary-repetitions", 0, "--canary-repetitions must be at least 1, got 0"),
+        ("canary-repetitions", -1, "--canary-repetitions must be at least 0, got -1"),
         ("canary-repetitions", 31, "--canary-repetitions must be at most --rounds 30, got 31"),
         ("delta", 0.0, "--delta must be above 0 and below 1, got 0.0"),
         ("delta", 1.0, "--delta must be above 0 and below 1, got 1.0"),

@@ -50,7 +50,7 @@ def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
             {"clients": 10**5, "sample": 10**5, "auditors": "none", "canary_seats": 0},
             "the shares of a secure sum",
         ),
-        ({"rounds": 10**5, "canaries": 0}, "canaries x rounds must be at most"),
+        ({"rounds": 10**5, "canary_repetitions": 1}, "canaries x rounds must be at most"),
         ({"lrt_fit": 10**6, "model": "mlp"}, "for likelihood-ratio, but this machine has"),
         (
             {"lrt_candidates": 10**5, "synthetic_features": 1, "synthetic_classes": 2},

@@ -114,9 +114,11 @@ def test_one_command_is_named_once() -> None:
 
 def test_the_advice_to_release_less_repeats_no_number_and_says_that_it_proves_nothing() -> None:
     final = ThreatModel(observer="outsider", sees="final model", holds="canary", knows_cohort=True)
-    steps = next_steps(run(bound(9.0), bound(0.0, threat_model=final)))
-    words = [step.text for step in steps]
-    assert "Release only the final model; less is shown in it (no proof of less)." in words
+    advice = "Release only the final model; less is shown in it (no proof of less)."
+    for often, is_said in ((1, True), (19, False)):  # clients that play more often leave more in it
+        less = bound(0.0, threat_model=final, facts={"client_rounds": often})
+        words = [step.text for step in next_steps(run(bound(9.0), less))]
+        assert (advice in words) == is_said
 
 
 def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> None:
