@@ -38,14 +38,17 @@ from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.combined import MEANS, log_mean, shares
+from leakmeter.auditors.bounds.combined import log_mean, shares
 from leakmeter.auditors.bounds.one_run import checked_p_values
 from leakmeter.auditors.canary import MAX_SCORE
 from leakmeter.auditors.codec import CodecError, Kept, Resumable
 from leakmeter.auditors.finding import Bound
 
 _MOST: Final = 0.98  # share of visible canaries: at 1, one that failed to deliver would end a bet
-_ABOVE: Final = np.array([1.0, 4.0])  # scores above ε that visible canaries reach for certain
+# Means of visible canaries in standard deviations of the null, relative to √(2ε + ½). Around 1 they
+# score about ε. Where many canaries are seen, the highest scores of smaller means reach it.
+_MEANS: Final = np.array([0.5, 0.65, 0.8, 0.95, 1.15])
+_ABOVE: Final = np.array([1.0, 3.0, 6.0])  # scores above ε that visible canaries reach for certain
 _CERTAIN: Final = 1 / 3  # of the wealth, for bets on these
 # Share of the wealth that a wrong trial loses. All of it would end every bet at once.
 STAKES: Final = np.array([0.98, 0.7, 0.4, 0.2, 0.1, 0.05, 0.02])
@@ -58,8 +61,8 @@ class CanaryBets:
     """Bets on canaries: each against one ε, and for one way in which canaries may be seen.
 
     Let r₁ be the density of the p-value of a canary that is in, relative to one that is out, in
-    such a case: a share of the canaries is visible, with Gaussian scores of one of `MEANS`, or with
-    scores that all reach ε + 1 or ε + 4. DP allows densities r from e^−ε to e^ε; nearest to r₁ is
+    such a case: a share of the canaries is visible, with Gaussian scores of a certain mean, or with
+    scores that all reach a value above ε. DP allows densities r from e^−ε to e^ε; nearest to r₁ is
     r* = clip(κ·r₁, e^−ε, e^ε) with κ = (1 + ∫r*)/2. The bet is the likelihood ratio of the two: it
     pays κ·r₁/r* if the canary is in, and κ if it is out.
 
@@ -74,12 +77,11 @@ class CanaryBets:
     # κ·∫r₁ − ∫r* = κ − (2κ − 1). A p-value that is too large lowers it, as r₁ falls with p.
 
     def __init__(self, epsilons: Floats, planned: int) -> None:
-        some = shares(planned)
+        some = _MOST * shares(planned)
         self._epsilons = epsilons[:, None]
-        self._mean, self._share = (
-            part.ravel() for part in np.meshgrid(MEANS, _MOST * some, indexing="ij")
-        )
-        above, certain = (part.ravel() for part in np.meshgrid(_ABOVE, _MOST * some, indexing="ij"))
+        scale, self._share = (part.ravel() for part in np.meshgrid(_MEANS, some, indexing="ij"))
+        above, certain = (part.ravel() for part in np.meshgrid(_ABOVE, some, indexing="ij"))
+        self._mean = scale * np.sqrt(2 * self._epsilons + 0.5)  # (ε, Gaussian bets)
         self._reaches = self._epsilons + above  # (ε, certain bets)
         # ln r₁ of canaries that reach this, and of the others.
         self._hit = self._reaches + np.log(certain + (1 - certain) * np.exp(-self._reaches))
@@ -88,7 +90,7 @@ class CanaryBets:
         weights = np.concatenate(
             [
                 np.tile(0.5 ** np.arange(some.size), kinds.size) * part / kinds.size
-                for kinds, part in ((MEANS, 1 - _CERTAIN), (_ABOVE, _CERTAIN))
+                for kinds, part in ((_MEANS, 1 - _CERTAIN), (_ABOVE, _CERTAIN))
             ]
         )
         self._log_weights = np.log(weights / weights.mean())
@@ -100,9 +102,7 @@ class CanaryBets:
         odds = np.log(self._share) + self._mean * -ndtri_exp(-score) - self._mean**2 / 2
         gaussian = np.logaddexp(np.log1p(-self._share), odds)
         certain = np.where(score >= self._reaches, self._hit, self._miss)
-        shape = (*certain.shape[:-1], gaussian.shape[-1])
-        ratios = np.concatenate([np.broadcast_to(gaussian, shape), certain], axis=-1)
-        both = self.log_out + ratios  # ln κ·r₁
+        both = self.log_out + np.concatenate([gaussian, certain], axis=-1)  # ln κ·r₁
         return np.asarray(both - np.clip(both, -self._epsilons, self._epsilons))
 
     def log_wealth(self, log_paid: Floats) -> Floats:
@@ -122,7 +122,7 @@ class CanaryBets:
     def _mass(self, kappa: Floats) -> Floats:
         """Return ∫r* for some κ, (ε, bets)."""
         epsilon, mean, share = self._epsilons, self._mean, self._share
-        gaussian, certain = np.split(kappa, [mean.size], axis=1)
+        gaussian, certain = np.split(kappa, [share.size], axis=1)
 
         def crossing(limit: Floats) -> Floats:
             """Return the normal quantile z from which on κ·r₁ is above e^limit."""

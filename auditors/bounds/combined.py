@@ -30,7 +30,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.rng import stream
 
 # Mean scores of visible canaries, in standard deviations of the null.
-MEANS: Final = 2.0 ** (np.arange(-2, 8) / 2)
+_MEANS: Final = 2.0 ** (np.arange(-2, 8) / 2)
 # Evidence is counted in bins of 0.1, from −3 on. In k canaries, more than ln k + 6 is rare: bins of
 # 1 beyond it serve small levels.
 _LOWEST, _FINE, _RARE, _COARSE, _HIGHEST = -3.0, 0.1, 6.0, 1.0, 26.0
@@ -107,12 +107,12 @@ def combination(num_canaries: int) -> Combination:
 def _parts(num_canaries: int, edges: Floats, null: Floats) -> Floats:
     """Return f of every part and bin, (parts, bins).
 
-    A share of the included canaries is visible: with Gaussian scores of one of `MEANS`, or, in the
+    A share of the included canaries is visible: with Gaussian scores of one of `_MEANS`, or, in the
     last rows, with equal scores. The ε of a part is where such canaries begin to refute it.
     """
     some, tails = shares(num_canaries), expit(-edges)
-    mean = np.repeat(MEANS, some.size)[:, None]
-    share = np.tile(some, MEANS.size + 1)[:, None]
+    mean = np.repeat(_MEANS, some.size)[:, None]
+    share = np.tile(some, _MEANS.size + 1)[:, None]
 
     def ratios(at: Floats) -> Floats:
         # Evidence a against a large ε needs the score ε + a. Equal scores are equal evidence; the
