@@ -84,7 +84,7 @@ def test_an_automatic_clip_norm_is_measured_under_flowers_apps_too(
     expected, _ = with_clip_norm(Config.from_mapping(asked))
     report = json.loads((tmp_path / "apps/report.json").read_text())
     assert report["config"]["clip-norm"] == expected.clip_norm > 0
-    assert report["rehearsal"]["settings"]["noise"] == "none"
+    assert report["rehearsal"][0]["settings"]["noise"] == "none"
 
 
 def test_a_deployment_with_the_usual_settings_plays_canaries_and_says_so_before_round_1(
