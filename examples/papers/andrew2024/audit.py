@@ -81,6 +81,7 @@ WRITERS: Final = Config(
     noise_multiplier=0.0,
     clip_norm=0.5,
     auditors="none",
+    canary_repetitions=1,
     delta=DELTA,
 )
 # The same in seconds.
