@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.callback import Callback as Callback
     from leakmeter.auditors.callback import StopAbove as StopAbove
     from leakmeter.auditors.canaries.auditor import OneShotCanaries as OneShotCanaries
+    from leakmeter.auditors.canaries.single_update import SingleUpdates as SingleUpdates
     from leakmeter.auditors.checks import check_auditor as check_auditor
     from leakmeter.auditors.codec import Kept as Kept
     from leakmeter.auditors.finding import Finding as Finding

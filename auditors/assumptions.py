@@ -68,8 +68,17 @@ class Assumption(StrEnum):
     SEAT_STAYS_HONEST = given(
         "the seat of an excluded canary trains as usual, a weaker test than zero"
     )
+    SEAT_SENDS_OTHER = given(
+        "the seat of an excluded canary sends another update of the same norm and weight"
+    )
     ALL_CANARIES_PLAY = given(
         "all canaries take part; the null, that of canaries that nobody sent, needs no coins"
+    )
+    BYPASSED_TRAINING = given(
+        "canaries bypass what the training, or a mod behind canary_mod, may do to protect a client"
+    )
+    BYPASSED_NOISE = unchecked(
+        "the noise of mods behind canary_mod, which canaries bypass, hides nothing"
     )
     # Likelihood ratio and span
     FROZEN_UPDATES = given(
@@ -156,6 +165,10 @@ class Assumption(StrEnum):
     FRESH_RUNS = given("every run draws its noise and its cohorts independently")
     SAME_CLIENT_EVERYWHERE = given(
         "the same client may have taken part in every run, as often as anyone did"
+    )
+    PUBLIC_CLIP_NORM = given(
+        "the clip norm reveals nothing: it was measured on the clients' data without noise, and "
+        "the guarantee does not cover that look (adaptive clipping would)"
     )
     # Water filling
     PUBLIC_SETTINGS = given(

@@ -304,6 +304,7 @@ class Auditor(Resumable, ABC):
         wants_truth: Whether clients should keep their plain updates (simulation only).
         wants_mean: Whether it reads `facts.aggregate`. The hook does not compute the mean of plain
             updates for auditors that do not.
+        delta: Of its lower bounds, for auditors that have any.
         confidence: Of its lower bounds, for auditors that have any.
         num_bounds: How many lower bounds without a condition it may add to the run's verdict. All
             of them share the allowed failures of the run, so that they hold together.
@@ -312,6 +313,9 @@ class Auditor(Resumable, ABC):
             `begin`; it is 2 in some recordings of earlier releases.
         folder: Folder of working files, set before `begin`; None takes temporary files. They stay
             when a run is interrupted, so a state need not repeat what is in them.
+        claims: Privacy claims about the run that it may refute; set before `begin`, and before the
+            confidence is shared.
+        population: Clients of the whole project, as far as the first round shows; None before.
     """
 
     name: str = "auditor"
@@ -319,12 +323,15 @@ class Auditor(Resumable, ABC):
     optional: Mapping[str, str] = MappingProxyType({})
     wants_truth: bool = False
     wants_mean: bool = True
+    delta: float = 1e-5
     confidence: float = 0.95
     num_bounds: int = 0
     _asked: float | None = None  # the confidence of its own, before it was shared
     watch: Watch | None = None
     first_round: int = 1
     folder: Path | None = None
+    claims: tuple[Claim, ...] = ()
+    population: int | None = None
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
@@ -337,6 +344,11 @@ class Auditor(Resumable, ABC):
         return None
 
     @property
+    def noticed(self) -> Sequence[str]:
+        """What it has found out in the run that it cannot measure here; asked after `report`."""
+        return ()
+
+    @property
     def is_anytime(self) -> bool:
         """Whether findings of its rounds have bounds that hold at all rounds together."""
         return False
@@ -345,6 +357,9 @@ class Auditor(Resumable, ABC):
     def due(self) -> Due | None:
         """Which rounds it audits, for auditors that skip some; None for all."""
         return None
+
+    def join(self, others: Sequence[Auditor]) -> None:
+        """Called before `begin` with the other auditors of the run, to share work with them."""
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""

@@ -19,6 +19,7 @@ from typing import Any
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, write_atomically
+from leakmeter.auditors.verdict.claim import Claim
 
 _log = logging.getLogger("flwr")
 PROGRESS = "progress.json"
@@ -34,6 +35,7 @@ class RunStart:
         name: What the report calls the run.
         config: How the run was made, as far as `Audited` was told.
         folder: Where the run log is written; None if nothing is.
+        claims: Privacy claims that are known.
     """
 
     num_rounds: int
@@ -41,6 +43,7 @@ class RunStart:
     name: str = "run"
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
+    claims: Sequence[Claim] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class RunEnd:
         limitations: What auditors cannot see or show in this project.
         warnings: Reasons to doubt the run itself.
         folder: Where `report.json` is; None if nothing was written.
+        claims: Privacy claims about the run.
     """
 
     findings: Sequence[Finding]
@@ -60,6 +64,7 @@ class RunEnd:
     limitations: Sequence[Limitation] = ()
     warnings: Sequence[RunWarning] = ()
     folder: Path | None = None
+    claims: Sequence[Claim] = ()
 
 
 class Callback(ABC):

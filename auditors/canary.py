@@ -7,7 +7,7 @@ for Federated Learning, arXiv:2302.03098, section 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import derive, of_key
 
 SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
+MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
 BLOCK: Final = 2**15  # coordinates of a canary in memory at a time: they fit in the cache
 
 
@@ -68,10 +69,21 @@ class CanaryBlocks:
     Args:
         seed: The seed that all canaries share.
         canaries: Their numbers.
+        drawn: Remembers them for whoever looks for the same; None draws them for this time only.
+        dim: Coordinates of a canary, if `drawn` is given.
     """
 
-    def __init__(self, seed: int, canaries: Iterable[int]) -> None:
-        self._streams = [_stream(seed, canary) for canary in canaries]
+    def __init__(
+        self,
+        seed: int,
+        canaries: Iterable[int],
+        drawn: DrawnCanaries | None = None,
+        dim: int = 0,
+    ) -> None:
+        self._streams: list[np.random.Generator | _Drawn] = [
+            _stream(seed, canary) if drawn is None else drawn.stream(seed, canary, dim)
+            for canary in canaries
+        ]
         self._squares = np.zeros(len(self._streams))
         self._short = np.empty(0, dtype=np.float32)
         self._long = np.empty((0, 0))
@@ -93,6 +105,32 @@ class CanaryBlocks:
             some = slice(first, first + at_a_time)
             to[:, some] += rows @ self._next(some, rows.shape[1]).T
 
+    def cosines(
+        self, blocks: Iterable[Sequence[Vector]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the cosines of the only canary with some vectors, and the norms of these.
+
+        Single products take half the time of a matrix product of few rows.
+
+        Args:
+            blocks: The next coordinates of all vectors, up to the last.
+
+        Returns:
+            Cosines, NaN where a vector is zero or its norm is not finite, (vectors,).
+        """
+        products: list[float] = []
+        for rows in blocks:
+            [normals] = self._next(slice(None), rows[0].size)
+            found = [(float(row @ normals), float(row @ row)) for row in rows]
+            flat = [one for both in found for one in both]
+            products = [a + b for a, b in zip(products, flat, strict=True)] if products else flat
+        along, squares = np.array(products[::2]), np.array(products[1::2])
+        is_defined = (squares > 0) & np.isfinite(squares) & np.isfinite(along)
+        cosines = np.full(along.size, np.nan)
+        lengths = np.sqrt(squares)
+        np.divide(along / self.norms(), lengths, out=cosines, where=is_defined)
+        return cosines, lengths
+
     def norms(self) -> NDArray[np.float64]:
         """Return the norms of the canaries, as far as they are drawn."""
         return np.asarray(np.sqrt(self._squares))
@@ -109,6 +147,44 @@ class CanaryBlocks:
             row[:] = self._short
         self._squares[some] += np.einsum("ij,ij->i", normals, normals)
         return normals
+
+
+class DrawnCanaries:
+    """Canaries that several auditors look for in one round: each is drawn once, if there is room.
+
+    Args:
+        most: Most numbers that are remembered, in four bytes each; further canaries are drawn anew
+            by everyone, so that memory does not depend on seats or model.
+    """
+
+    def __init__(self, most: int = 2**24) -> None:
+        self._most = most
+        self._normals: dict[tuple[int, int], NDArray[np.float32]] = {}
+
+    def stream(self, seed: int, canary: int, dim: int) -> np.random.Generator | _Drawn:
+        """Return what yields the numbers of a canary from its first on."""
+        if (seed, canary) not in self._normals:
+            if (len(self._normals) + 1) * dim > self._most:
+                return _stream(seed, canary)
+            normals = _stream(seed, canary).standard_normal(dim, dtype=np.float32)
+            self._normals[seed, canary] = normals
+        return _Drawn(self._normals[seed, canary])
+
+    def forget(self) -> None:
+        """Free the memory: a round is over."""
+        self._normals.clear()
+
+
+class _Drawn:
+    """Yields numbers that are drawn already, as a generator would."""
+
+    def __init__(self, normals: NDArray[np.float32]) -> None:
+        self._left = normals
+
+    def standard_normal(self, *, dtype: type[np.float32], out: NDArray[np.float32]) -> None:
+        """Put the next numbers into an array."""
+        out[:] = self._left[: out.size]
+        self._left = self._left[out.size :]
 
 
 def _stream(seed: int, canary: int) -> np.random.Generator:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
+from leakmeter.auditors.canaries.single_update import SingleUpdates
 from leakmeter.auditors.information.auditor import MutualInformation
 from leakmeter.auditors.information.draws import DrawPlan
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
@@ -22,10 +23,10 @@ def passive(
 ) -> list[Auditor]:
     """Return auditors that ask nothing of the clients but `canary_mod` in their list of mods.
 
-    Canaries in a few seats of every round; and, by sending the messages of round 1 again, the
-    likelihood-ratio and the mutual-information audit of that round. With n honest clients the
-    replays cost about (trials + 32) n + 56 trainings, once. If that is more than the run trains
-    itself, the log says so before round 1.
+    Canaries in a few seats of every round, searched for in models and in single updates; and, by
+    sending the messages of round 1 again, the likelihood-ratio and the mutual-information audit of
+    that round. With n honest clients the replays cost about (trials + 32) n + 56 trainings, once.
+    If that is more than the run trains itself, the log says so before round 1.
 
     Args:
         seats: Clients per round that play a canary in place of their update; "auto" takes one in
@@ -39,6 +40,7 @@ def passive(
     replays = [ReplaySampler(seed=seed, simulated=simulated) for _ in range(2)]
     return [
         OneShotCanaries(seats=seats, seed=seed),
+        SingleUpdates(seats=seats, seed=seed),
         LikelihoodRatio(replays[0], budget=budget, seed=seed),
         MutualInformation(replays[1], every=0, plan=DrawPlan(draws=8, rank=4), seed=seed),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import index
 from typing import Any
@@ -73,9 +73,8 @@ def borrowed_generators(*path: str | int) -> Iterator[None]:
     torch = sys.modules.get("torch")
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     kept = None if torch is None else torch.get_rng_state()
-    # Before somebody uses it there is no generator of a GPU, and asking would make one.
-    gpus = torch.cuda if torch is not None and torch.cuda.is_initialized() else None
-    kept_gpus = None if gpus is None else gpus.get_rng_state_all()
+    gpus = [] if torch is None else list(_gpu_generators(torch))
+    kept_gpus = [get() for get, _, _ in gpus]
     own = [random.getrandbits(128), int.from_bytes(np.random.bytes(16))]  # noqa: NPY002
     if torch is not None:
         own.append(int(torch.randint(2**62, (), device="cpu")))
@@ -86,13 +85,22 @@ def borrowed_generators(*path: str | int) -> Iterator[None]:
         np.random.seed([second >> shift & 0xFFFFFFFF for shift in range(0, 128, 32)])  # noqa: NPY002
         if torch is not None:
             torch.default_generator.manual_seed(third & _WORD >> 1)
-        if gpus is not None:
-            gpus.manual_seed_all(third & _WORD >> 1)
+        for _, seed, _ in gpus:
+            seed(third & _WORD >> 1)
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
         if torch is not None:
             torch.set_rng_state(kept)
-        if gpus is not None:
-            gpus.set_rng_state_all(kept_gpus)
+        for (_, _, put), state in zip(gpus, kept_gpus, strict=True):
+            put(state)
+
+
+def _gpu_generators(torch: Any) -> Iterator[tuple[Callable[..., Any], ...]]:
+    """Yield, for each kind of GPU that may have been used, what gets, seeds and sets its state."""
+    # Before somebody uses CUDA there is no generator of it, and asking would make one.
+    if torch.cuda.is_initialized():
+        yield torch.cuda.get_rng_state_all, torch.cuda.manual_seed_all, torch.cuda.set_rng_state_all
+    if torch.backends.mps.is_available():
+        yield torch.mps.get_rng_state, torch.mps.manual_seed, torch.mps.set_rng_state

@@ -26,6 +26,7 @@ from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.sentences import headline, protection
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.auditors.wording import plain_spaces
@@ -125,6 +126,7 @@ class RunLog:
         warnings: Sequence[RunWarning] = (),
         *,
         schedules: Sequence[Schedule] = (),
+        claims: Sequence[Claim] = (),
         more: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the report.
@@ -135,6 +137,7 @@ class RunLog:
             limitations: What auditors cannot see or show here.
             warnings: Reasons to doubt the run itself.
             schedules: Which rounds auditors looked at, of those that may skip some.
+            claims: Privacy claims about the run.
             more: Fields of its own that an app adds.
         """
         rounds, path = read_rounds(self.folder), self.folder / REPORT
@@ -152,7 +155,8 @@ class RunLog:
             "warnings": plain(warnings),
             "schedules": plain(schedules),
             "glossary": glossary(listed),
-            "verdict": _verdict(findings, warnings, rounds),
+            "claims": plain(claims),
+            "verdict": _verdict(findings, warnings, rounds, claims),
             **(more or {}),
         }
         # Piece by piece: the text of a long run takes several times the memory of its findings.
@@ -165,10 +169,12 @@ def _verdict(
     findings: Sequence[Finding],
     warnings: Sequence[RunWarning],
     rounds: Sequence[Mapping[str, Any]],
+    claims: Sequence[Claim],
 ) -> dict[str, Any]:
     """Return the verdict as data, with its two sentences for people."""
     known = [line["accuracy"] for line in rounds if isinstance(line.get("accuracy"), float)]
-    verdict = judge(findings, warnings, accuracy=known[-1] if known else None)
+    accuracy = known[-1] if known else None
+    verdict = judge(findings, warnings, accuracy=accuracy, claims=claims)
     said = {"sentence": headline(verdict), "protection": protection(verdict)}
     return {**{name: plain_spaces(words) for name, words in said.items()}, **verdict.to_json()}
 

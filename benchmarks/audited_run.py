@@ -3,10 +3,11 @@
 The grid calls the client app in this process, so the peak is that of server and clients together.
 Every client holds its reply until the strategy has it, as in Flower's own simulation.
 
-    python -m benchmarks.audited_run noise 10000000 100 12 10
+    python -m benchmarks.audited_run noise 10000000 100 12 10 0
 
-The arguments are the client, its size (parameters of `noise`, images of `resnet`), rounds, clients
-and canary seats; 0 seats are no audit. It prints JSON.
+The arguments are the client, its size (parameters of `noise`, images of the others), rounds,
+clients, canary seats (0 seats are no audit), and 1 for a search in single updates as well. It
+prints JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -28,11 +31,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from benchmarks.memory import peak
-from leakmeter import Audited, OneShotCanaries, canary_mod
+from leakmeter import Audited, OneShotCanaries, SingleUpdates, canary_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.engines.inline import run_inline
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 Train = Callable[[ArrayRecord, int], ArrayRecord]  # model and client to trained model
 
@@ -60,9 +66,11 @@ class Spent:
     findings: int
 
 
-def spent(client: str, size: int, *, rounds: int, clients: int, seats: int) -> Spent:
+def spent(
+    client: str, size: int, *, rounds: int, clients: int, seats: int, in_updates: bool = False
+) -> Spent:
     """Run an app in a fresh process."""
-    numbers = map(str, (size, rounds, clients, seats))
+    numbers = map(str, (size, rounds, clients, seats, int(in_updates)))
     command = [sys.executable, "-m", __name__, client, *numbers]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Spent(**json.loads(done.stdout))
@@ -84,12 +92,18 @@ def noise(dim: int) -> tuple[ArrayRecord, Train]:
 def resnet(images: int) -> tuple[ArrayRecord, Train]:
     """Return an untrained ResNet-18, and a client that trains it for an epoch on noise."""
     import torch
-    from torch.nn.functional import cross_entropy
     from torchvision.models import resnet18
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net = resnet18(num_classes=CLASSES)
+    return ArrayRecord(net.state_dict()), trainer(net, images)
+
+
+def trainer(net: Module, images: int) -> Train:
+    """Return a client that trains a network for an epoch on noise."""
+    import torch
+    from torch.nn.functional import cross_entropy
 
     def train(arrays: ArrayRecord, client: int) -> ArrayRecord:
         net.load_state_dict(arrays.to_torch_state_dict())
@@ -104,10 +118,25 @@ def resnet(images: int) -> tuple[ArrayRecord, Train]:
             optimiser.step()
         return ArrayRecord(net.state_dict())
 
-    return ArrayRecord(net.state_dict()), train
+    return train
 
 
-CLIENTS = {"noise": noise, "resnet": resnet}
+def convolutions(images: int) -> tuple[ArrayRecord, Train]:
+    """Return a network of a million parameters, and a client that trains it for an epoch."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    widths, layers = (3, 32, 64, 128, 128, 192), list[nn.Module]()
+    for before, after in pairwise(widths):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(192, 2800), nn.ReLU())
+    net.append(nn.Linear(2800, CLASSES))
+    return ArrayRecord(net.state_dict()), trainer(net, images)
+
+
+CLIENTS = {"noise": noise, "resnet": resnet, "convolutions": convolutions}
 
 
 def client_app(train: Train, *, seated: bool) -> ClientApp:
@@ -126,7 +155,9 @@ def client_app(train: Train, *, seated: bool) -> ClientApp:
     return app
 
 
-def run(client: str, size: int, rounds: int, clients: int, seats: int) -> Spent:
+def run(
+    client: str, size: int, rounds: int, clients: int, seats: int, in_updates: int = 0
+) -> Spent:
     """Run an app in this process."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     initial, train = CLIENTS[client](size)
@@ -136,7 +167,8 @@ def run(client: str, size: int, rounds: int, clients: int, seats: int) -> Spent:
     server_app, sizes = ServerApp(), [0]
     with tempfile.TemporaryDirectory() as folder:
         if seats:
-            strategy = Audited(strategy, [OneShotCanaries(seats=seats)], out=folder)
+            auditors = [OneShotCanaries(seats=seats), *[SingleUpdates()] * in_updates]
+            strategy = Audited(strategy, auditors, out=folder)
 
         def note(*_: object) -> None:
             sizes.append(sum(path.stat().st_size for path in Path(folder).iterdir()))

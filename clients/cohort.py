@@ -45,7 +45,8 @@ class Cohort:
     numbers are the same for any number of threads.
 
     Args:
-        module: The model; its parameters' values are not used, and it is never changed.
+        module: The model; its parameters' values are not used, and it is never changed. Clients
+            train on the device that it is on.
         rule: What every client does.
         memory: Bytes that the work may take, besides the data and the result.
         threads: Chunks of clients at a time; fewer if `memory` would not do. Torch is
@@ -53,6 +54,7 @@ class Cohort:
 
     Attributes:
         dim: Number of parameters.
+        device: Where clients train.
         free: Coordinates that determine an update. The slopes of a softmax's logits sum to zero, so
             the rows of the output layer do in every update, and the last class's are left out.
             None if the module does not end in a `Linear` or the rule is unknown.
@@ -80,6 +82,7 @@ class Cohort:
         self._layers = layers_of(self._module)
         self._others: dict[tuple[torch.Size, torch.dtype], Engine] = {}
         self.dim = sum(p.numel() for p in module.parameters())
+        self.device = next(module.parameters()).device
         self.free = _free(module, self.dim) if self._steps else None
 
     @property
@@ -117,8 +120,9 @@ class Cohort:
                 or one a model, (models, dim, k).
 
         Returns:
-            Updates (clients, dim), or (models, clients, dim), in the module's precision. Their
-            projections, (clients, k) or (models, clients, k), are in that of `project`.
+            Updates (clients, dim), or (models, clients, dim), in the module's precision and on its
+            device. Their projections, (clients, k) or (models, clients, k), are in the precision
+            and on the device of `project`.
 
         Raises:
             ValueError: Something does not fit together, or one client alone needs more than the
@@ -137,7 +141,7 @@ class Cohort:
             # Column by column in memory: products with few columns then run along the updates, in
             # a third of the time.
             project = project.mT.contiguous().mT
-        x = x.contiguous()
+        x, y = x.contiguous().to(self.device), y.to(self.device)
         own = [np.asarray(part, dtype=np.int64) for part in records]
         engine = self._engine(x, y)
         chunks, workers = self._chunks(engine, len(models), np.array([len(part) for part in own]))
@@ -153,7 +157,7 @@ class Cohort:
                 engine.train(models, x, y, chunk, out)
                 if not is_row:
                     done = out if project is None else _projected(out, project)
-                    updates[:, torch.from_numpy(members)] = done
+                    updates[:, torch.from_numpy(members).to(updates.device)] = done
 
         with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
             # One worker is this thread, which keeps tracebacks and profiles plain.
@@ -167,7 +171,7 @@ class Cohort:
         if begin.ndim not in (1, 2) or begin.shape[-1] != self.dim:
             allowed = f"({self.dim},) or (models, {self.dim})"
             raise ValueError(f"start must have shape {allowed}, got {tuple(begin.shape)}")
-        return begin.to(next(self._module.parameters()).dtype)
+        return begin.to(next(self._module.parameters()).dtype).to(self.device)
 
     def _engine(self, x: Tensor, y: Tensor) -> Engine:
         """Return how to train on such data."""
@@ -197,7 +201,9 @@ class Cohort:
                     f"memory must be at least {each} bytes for a client of {size} examples, "
                     f"got {self._memory}"
                 )
-            count = min(engine.clients_at_once(size), self._memory // each, len(order) - done)
+            # Elsewhere the CPU's cache is no limit, and every operation takes its time to start.
+            most = engine.clients_at_once(size) if self.device.type == "cpu" else len(order)
+            count = min(most, self._memory // each, len(order) - done)
             chunks.append(order[done : done + count])
             largest, done = max(largest, count * each), done + count
         return chunks, min(self._threads, self._memory // largest, len(chunks))
@@ -208,7 +214,7 @@ def _projected(updates: Tensor, project: Tensor) -> Tensor:
     # A few clients at a time: their numbers in double precision are used before they leave the
     # cache.
     few = max(1, _CACHE // (8 * updates.shape[2]))
-    parts = torch.split(updates, few, dim=1)
+    parts = torch.split(updates.to(project.device), few, dim=1)  # not every device has doubles
     return torch.cat([part.to(project.dtype) @ project for part in parts], dim=1)
 
 

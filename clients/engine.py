@@ -138,7 +138,7 @@ class Plain(Engine):
 
     def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
         for place, (records, rng) in enumerate(zip(chunk.records, chunk.rngs, strict=True)):
-            own = torch.tensor(records, device=x.device)
+            own = torch.tensor(records).to(x.device)
             inputs, labels = x[own], y[own]
             # All models see the same batches, and `rng` moves on as if there were one.
             again = [copy.deepcopy(rng) for _ in start[1:]]

@@ -143,7 +143,9 @@ class Stack:
             there = slice(place, place + len(gradients))
             start = self._start[there] if mu else None
             descend(self.parameters[there], gradients, lr, mu, start)
-        return [nll_loss(own, labels).item() for own, labels in zip(logs, y, strict=True)]
+        losses = [nll_loss(own, labels) for own, labels in zip(logs, y, strict=True)]
+        found: list[float] = torch.stack(losses).tolist()  # a GPU is waited for once
+        return found
 
     def _forward(self, signal: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return the input of each layer, (clients, batch, fan_in), and the log-probabilities."""
@@ -196,11 +198,13 @@ def fast_forward(module: nn.Module) -> Iterator[Forward]:
 
     Channels come last in memory meanwhile, which convolutions on a CPU prefer. A ReLU before a
     maximum pool comes after it: the two commute, also in their gradients, and less is left to
-    rectify. Outputs differ from the module's own in their last digits.
+    rectify. Outputs differ from the module's own in their last digits. On another device the module
+    computes as it is.
     """
     children = list(module) if type(module) is nn.Sequential else []
     convolutions = [child for child in children if type(child) is nn.Conv2d]
-    if not convolutions or any(_has_hooks(m) for m in module.modules()):
+    is_here = all(child.weight.device.type == "cpu" for child in convolutions)
+    if not convolutions or not is_here or any(_has_hooks(m) for m in module.modules()):
         yield module
         return
     for place, (first, second) in enumerate(pairwise(children)):

@@ -46,6 +46,7 @@ Array = NDArray[np.floating]
 _MAX_UPDATES, _MAX_BYTES = 2048, 2**26
 # Updates that tell how long one of many takes, unless so many would take more than so many seconds.
 _FEW, _ENOUGH = 32, 0.5
+_CPU = torch.device("cpu")
 
 
 class Records(ABC):
@@ -56,6 +57,15 @@ class Records(ABC):
     """
 
     bytes_each: int = 0
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where inputs and labels are."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> Records:
+        """Return the same records on a device; what is there already is not copied."""
 
     @abstractmethod
     def among(self, parts: Sequence[Indices]) -> tuple[Tensor, Tensor, Sequence[Indices]]:
@@ -78,11 +88,19 @@ class Listed(Records):
         if len(self.x) != len(self.y):
             raise ValueError(f"y must have one label per record ({len(self.x)}), got {len(self.y)}")
 
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    def to(self, device: torch.device | str) -> Listed:
+        return Listed(self.x.to(device), self.y.to(device))
+
     def among(self, parts: Sequence[Indices]) -> tuple[Tensor, Tensor, Sequence[Indices]]:
         return self.x, self.y, parts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Processes of one machine share numpy's arrays, and would each copy a tensor.
+        # Processes of one machine share numpy's arrays, and would each copy a tensor. Whatever the
+        # device here, they arrive on the CPU.
         return _listed, (self.x.cpu().numpy(), self.y.cpu().numpy())
 
 
@@ -99,16 +117,21 @@ class Generated(Records):
     Attributes:
         rows: Returns inputs and labels of records; a pure function of their numbers.
         bytes_each: Memory that the records of one client take.
+        device: Where they are moved when they are made.
     """
 
     rows: Callable[[Indices], tuple[NDArray[Any], NDArray[np.int64]]]
     bytes_each: int
+    device: torch.device = _CPU
+
+    def to(self, device: torch.device | str) -> Generated:
+        return replace(self, device=torch.device(device))
 
     def among(self, parts: Sequence[Indices]) -> tuple[Tensor, Tensor, Sequence[Indices]]:
         x, y = self.rows(np.concatenate(parts))
         ends = accumulate(map(len, parts))
         places = [np.arange(end - len(own), end) for own, end in zip(parts, ends, strict=True)]
-        return torch.from_numpy(x), torch.from_numpy(y), places
+        return torch.from_numpy(x).to(self.device), torch.from_numpy(y).to(self.device), places
 
 
 @dataclass(frozen=True)
@@ -163,8 +186,8 @@ class CohortSampler(UpdateSampler):
     and what comes back has a leading axis, or is a list, over them.
 
     Args:
-        cohort: Trains clients; knows model and update rule.
-        data: Inputs and labels of all records, or what makes them.
+        cohort: Trains clients; knows model, update rule and device.
+        data: Inputs and labels of all records, or what makes them; moved to the cohort's device.
         source: Which client has which records in a draw, and so which game is played.
         seed: The run's seed.
         clip_norm: Joint L2 norm that clients clip an update to before the sum; None if they do not.
@@ -192,8 +215,9 @@ class CohortSampler(UpdateSampler):
         require("at least 1", is_optional=True, chunk=chunk)
         if clip_norm is not None:
             within("clip_norm", clip_norm, above=0.0)
+        records = data if isinstance(data, Records) else Listed(*data)
         self._cohort = cohort
-        self._data: Records | None = data if isinstance(data, Records) else Listed(*data)
+        self._data: Records | None = records.to(cohort.device)
         self._source, self._seed, self._clip_norm = source, seed, clip_norm
         self._weighted, self._holdings = weighted, holdings
         self._executor: Executor = in_process
@@ -359,7 +383,8 @@ class CohortSampler(UpdateSampler):
 
     def on(self, data: Records | None) -> CohortSampler:
         """Return the same sampler with its data elsewhere, in another process or nowhere."""
-        return self._with(_data=data, _executor=in_process)
+        moved = None if data is None else data.to(self._cohort.device)
+        return self._with(_data=moved, _executor=in_process)
 
     def _with(self, **changed: object) -> CohortSampler:
         other = copy.copy(self)

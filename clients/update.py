@@ -146,7 +146,7 @@ class LocalSteps:
         room = inputs.new_empty(len(records) * self.width(size), inputs.shape[1])
         for _ in range(self.passes):
             orders = [own[self.order(size, rng)] for own, rng in zip(records, rngs, strict=True)]
-            index = torch.from_numpy(np.stack(orders))  # (clients, size)
+            index = torch.from_numpy(np.stack(orders)).to(x.device)  # (clients, size)
             for batch in torch.split(index, self.batch_size or size, dim=1):
                 taken = torch.index_select(inputs, 0, batch.flatten(), out=room[: batch.numel()])
                 signal = taken.view(*batch.shape, -1)  # (clients, batch, features)
@@ -163,7 +163,7 @@ class LocalSteps:
         start = [p.detach().clone() for p in parameters] if self.mu else None
         with fast_forward(model) as forward:
             for _ in range(self.passes):
-                order = torch.from_numpy(self.order(len(y), rng))
+                order = torch.from_numpy(self.order(len(y), rng)).to(x.device)
                 for batch in torch.split(order, self.batch_size or len(y)):
                     loss = cross_entropy(forward(x[batch]), y[batch])
                     slopes = torch.autograd.grad(loss, parameters)

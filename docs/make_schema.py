@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from leakmeter.auditors.codec import DEFINITIONS, codec
-from leakmeter.fl_app.report.read import DERIVED, Report, Schema
+from leakmeter.fl_app.report.read import DERIVED, Rehearsal, Report, Schema
 from leakmeter.strategies.accounting.ledger import Head
 
 FILE = Path(__file__).with_name("report.schema.json")
@@ -33,6 +33,8 @@ _LIMITS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
         "deltas": {"minimum": 0, "exclusiveMaximum": 1},
         **dict.fromkeys(("fpr", "fnr", "observed_fpr", "observed_fnr", "balanced_error"), _SHARE),
     },
+    "Rehearsal": {"accuracies": _SHARE, "without_noise": _SHARE, "clipped_share": _SHARE},
+    "Claim": {"epsilon": _COUNT, "delta": {"minimum": 0, "exclusiveMaximum": 1}},
     "Schedule": {"every": {"minimum": -1}, "num_rounds": _COUNT, "audited": {"minimum": 1}},
     "Histogram": {"included": _COUNT, "excluded": _COUNT, "null": _SHARE},
 }
@@ -53,8 +55,22 @@ def json_schema() -> dict[str, Any]:
         "type": "boolean",
         "description": "Whether it is a lower bound only if something holds that nobody checked.",
     }
-    # Not required: runs without a ledger have none.
+    # Not required: runs without a ledger, or without a rehearsal, have none.
     schema["properties"]["ledger"] = json.loads(json.dumps(codec(Head).schema))
+    rehearsal = json.loads(json.dumps(codec(Rehearsal).schema))
+    rehearsal["properties"]["guarantees"]["items"] = {"$ref": "#/properties/findings/items"}
+    _limit(rehearsal)
+    said = "Rehearsals without auditors: of a clip norm to measure, and of noise that is advised."
+    schema["properties"]["rehearsal"] = {
+        "type": "array",
+        "items": rehearsal,
+        "description": said,
+    }
+    schema["properties"]["parameters"] = {
+        "type": "integer",
+        "minimum": 1,
+        "description": "Float parameters of the model.",
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -30,15 +30,26 @@ from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
-from leakmeter.fl_app.task import Task, load_task, trained, update_rule
+from leakmeter.fl_app.task import Task, device_of, load_task, trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
 
+Mod: TypeAlias = Callable[[Message, Context, Call], Message]
+
 _log = logging.getLogger("flwr")
+_HIDDEN = "Flower's simulation hides GPUs unless client-resources-num-gpus is above 0."
 _NO_KEYS = "this client's keys or its least threshold cannot be used; its own log says why"
 
 
-def client_app_of(config: Config | None = None) -> ClientApp:
-    """Return the client's app for a configuration, or for that of each message's context."""
+def client_app_of(
+    config: Config | None = None, *innermost: Mod, masks: type[MaskMod] = MaskMod
+) -> ClientApp:
+    """Return the client's app for a configuration, or for that of each message's context.
+
+    Args:
+        config: The configuration; None takes that of the context.
+        innermost: Further mods, next to the training: a rehearsal measures there.
+        masks: What takes part in secure sums.
+    """
     app = ClientApp()
     add_identity(app)
 
@@ -47,7 +58,7 @@ def client_app_of(config: Config | None = None) -> ClientApp:
 
     def mask(message: Message, context: Context, call_next: Call) -> Message:
         own, deployed = config_of(context), is_deployed()
-        mod = _policies(own, deployed).mask
+        mod = _policies(own, deployed, masks).mask  # type: ignore[arg-type]  # classes have a hash
         try:
             keys, least = client_keys(own, deployed, context), own_threshold(context, deployed)
         except ConfigError as error:  # it names files of this machine, and an error travels
@@ -63,7 +74,7 @@ def client_app_of(config: Config | None = None) -> ClientApp:
         return _policies(config_of(context), is_deployed()).dropout(message, context, call_next)
 
     # From the wire inwards: a message passes from left to right, its reply from right to left.
-    @app.train(mods=[drop_out, mask, NoiseOfRun(config_of), tap_mod, canary_mod])
+    @app.train(mods=[drop_out, mask, NoiseOfRun(config_of), tap_mod, canary_mod, *innermost])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         own = config_of(context)
@@ -104,11 +115,11 @@ class _Policies:
 # Once per configuration. Every message asks again whether this is a deployment, and the answer is
 # part of the key: a deployment must never keep using the seed and tap of a simulation.
 @lru_cache(maxsize=8)
-def _policies(config: Config, deployed: bool) -> _Policies:
+def _policies(config: Config, deployed: bool, masks: type[MaskMod] = MaskMod) -> _Policies:
     seed, allow_tap = noise_seed(config, deployed), not deployed
     return _Policies(
         dropout=DropoutMod(0.0 if deployed else config.dropout, config.seed),
-        mask=MaskMod(
+        mask=masks(
             required=config.has_sums,
             colluders=max(config.colluders, 0),
             allow_tap=allow_tap,
@@ -131,13 +142,17 @@ def _signing(mod: MaskMod, identity: Identity, trusted: TrustedKeys) -> MaskMod:
 
 
 def _task_here(config: Config) -> Task:
-    """Return the task, or say which machine lacks its data."""
+    """Return the task, or say which machine lacks its data or the device."""
     # The server may be another's: it does not say what this machine fetches, and where to.
     may_fetch = config.download and not is_deployed()
+    lacks = "device"
     try:
+        device_of(config.device)
+        lacks = "data-dir"
         return load_task(replace(config.task, download=may_fetch))
     except ConfigError as error:
-        raise ConfigError(f"{UNUSABLE}: node {platform.node()}, data-dir: {error}") from None
+        why = f"{error} {_HIDDEN}" if lacks == "device" else error
+        raise ConfigError(f"{UNUSABLE}: node {platform.node()}, {lacks}: {why}") from None
 
 
 app = client_app_of()

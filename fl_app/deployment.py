@@ -33,6 +33,7 @@ from leakmeter.clients.secure_sum.signing import (
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.settings import usual_auditors
 from leakmeter.fl_app.config.tables import PATTERNS
 
 # Flower starts these for a SuperLink's runs and a SuperNode's clients, and never in a simulation.
@@ -86,6 +87,9 @@ def check_deployed(config: Config) -> None:
             f"0 in a deployment with --noise {config.noise} and --participation poisson: the "
             "number of clients that add noise is not known beforehand",
         )
+    if config.measures_clip:
+        allowed = "a number in a deployment: the server has no data to measure it on"
+        raise config.refused("clip_norm", f"{allowed}; take one from a simulation")
     if config.download:
         allowed = "off in a deployment: whoever starts a run may not fill folders of the server"
         raise config.refused("download", f"{allowed}; put the files there yourself")
@@ -101,7 +105,7 @@ def with_possible_auditors(config: Config) -> tuple[Config, str]:
     In a deployment the default auditors give way, since nobody has chosen them: canaries are
     played. Auditors that somebody has chosen are left to `check_deployed`.
     """
-    if not is_deployed() or config.auditors != Config.auditors:
+    if not is_deployed() or config.auditors != usual_auditors(config.secagg):
         return config, ""
     kept = [name for name in config.auditor_names if name in _possible()]
     left = [name for name in config.auditor_names if name not in kept]

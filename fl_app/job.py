@@ -106,7 +106,7 @@ def settled(values: Mapping[str, Any], typed: Collection[str]) -> tuple[Config, 
 def _audited(config: Config, out: Path, *, quiet: bool) -> AuditResult:
     """Run in a folder, in the order in which the command line checks and runs."""
     from leakmeter.fl_app.run.early import check_early
-    from leakmeter.fl_app.run.folder import RunFolder, check_free
+    from leakmeter.fl_app.run.folder import check_free
 
     check_free(out)
     check_early(config)
@@ -115,10 +115,10 @@ def _audited(config: Config, out: Path, *, quiet: bool) -> AuditResult:
     from leakmeter.fl_app.report.html import leave_page
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
-    from leakmeter.fl_app.run.run import preflight
+    from leakmeter.fl_app.run.run import new_run
 
     progress = Progress(Console(quiet=True, force_terminal=False) if quiet else None)
-    folder = RunFolder.create(out, preflight(config))
+    folder = new_run(config, out)
     try:
         launch(folder, progress)
     finally:

@@ -229,7 +229,7 @@ def _tool(module: str, extra: str) -> Any:
 
 def _verdict(end: RunEnd) -> str:
     """Return the verdict and the attackers, as a terminal shows them."""
-    return "\n".join(summary(judge(end.findings, end.warnings), end.failures))
+    return "\n".join(summary(judge(end.findings, end.warnings, claims=end.claims), end.failures))
 
 
 @contextmanager

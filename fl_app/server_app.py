@@ -15,7 +15,7 @@ from leakmeter.fl_app.deployment import check_deployed, is_deployed, with_possib
 from leakmeter.fl_app.report.read import DEPLOYMENT, FLOWER
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.run.run import end, preflight, run_on
+from leakmeter.fl_app.run.run import end, new_run, preflight, run_on
 
 app = ServerApp()
 
@@ -38,10 +38,8 @@ def main(grid: Grid, context: Context) -> None:
         if config.ledger:
             _allowed(config.ledger, "ledger")
         check_deployed(config)
-        config = preflight(config)
         out = str(context.run_config.get(OUT, ""))
-        path = _allowed(out, OUT) if out else default_path(config, _home())
-        folder = RunFolder.create(path, config)
+        folder = new_run(config, _allowed(out, OUT) if out else default_path(config, _home()))
     progress = Progress()
     for words in filter(None, said):
         progress.say(words)

@@ -33,7 +33,7 @@ from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic
 from leakmeter.clients.sampler import Generated, Listed, Records
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import unknown_name
+from leakmeter.fl_app.config.errors import out_of_range, unknown_name
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.config.tables import ALGORITHMS, MODELS, Layers
 from leakmeter.fl_app.data.dataset import Dataset, dealt
@@ -59,15 +59,6 @@ class Task:
         """Smallest, median and largest number of records at a client."""
         return sizes(self.parts)
 
-    @cached_property
-    def records(self) -> Records:
-        """All training records as tensors."""
-        data = self.dataset
-        if data.population is None:
-            return Listed(torch.from_numpy(data.train_x), torch.from_numpy(data.train_y))
-        numbers = math.prod(data.input_shape) * data.population.size
-        return Generated(data.rows, bytes_each=_GENERATING * numbers)
-
     @property
     def dim(self) -> int:
         """Number of parameters of the model."""
@@ -77,6 +68,24 @@ class Task:
         """Return one client's inputs and labels."""
         x, y = self.dataset.rows(self.parts[client])
         return torch.from_numpy(x), torch.from_numpy(y)
+
+    def records(self, device: torch.device | str = "cpu") -> Records:
+        """Return all training records on a device, to which those in memory move once."""
+        kind = torch.device(device).type  # a model on "cuda" says that it is on "cuda:0"
+        if kind not in self._moved:
+            self._moved[kind] = self._made().to(device)
+        return self._moved[kind]
+
+    @cached_property
+    def _moved(self) -> dict[str, Records]:
+        return {}
+
+    def _made(self) -> Records:
+        data = self.dataset
+        if data.population is None:
+            return Listed(torch.from_numpy(data.train_x), torch.from_numpy(data.train_y))
+        numbers = math.prod(data.input_shape) * data.population.size
+        return Generated(data.rows, bytes_each=_GENERATING * numbers)
 
     def new_model(self) -> nn.Module:
         """Return a new model with the initial parameters."""
@@ -111,6 +120,30 @@ def _load(config: TaskConfig) -> Task:
     dataset, parts = dealt(config)
     initial = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
     return Task(dataset, parts, initial)
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device that a setting names; auto takes cuda, then mps, else the CPU.
+
+    Raises:
+        ConfigError: This machine does not have it.
+    """
+    if name == "cpu":  # every message asks
+        return torch.device(name)
+    gpus = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    found = [*(gpu for gpu, is_there in gpus.items() if is_there), "cpu"]
+    if name != "auto" and name not in found:
+        allowed = f"one that torch finds on this machine ({', '.join(found)})"
+        raise out_of_range("--device", allowed, name, fix="Try --device auto")
+    return torch.device(found[0] if name == "auto" else name)
+
+
+def device_line(name: str) -> str:
+    """Return in one line which device a run takes; empty for the CPU that it asks for."""
+    if name == "cpu":
+        return ""
+    found = device_of(name).type
+    return f"device    {'cpu: auto finds neither cuda nor mps' if found == 'cpu' else found}"
 
 
 def build_model(name: str, input_shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
@@ -244,12 +277,18 @@ class _Local:
     task: Task
     net: nn.Module
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and so where everything else is made."""
+        return next(self.net.parameters()).device
+
     def alone(self, client: int) -> _Done:
         """Train one client, which changes `net`."""
         rng = self.job.rng(self.seed, client)
-        told = self.rule(self.net, *self.task.examples(client), rng)
+        x, y = (part.to(self.device) for part in self.task.examples(client))
+        told = self.rule(self.net, x, y, rng)
         state = self.net.state_dict().items()
-        return _Done(self.job, {name: value.numpy() for name, value in state}, told)
+        return _Done(self.job, {name: value.cpu().numpy() for name, value in state}, told)
 
     def together(self, find: Callable[[int], Mapping[str, int]]) -> dict[str, _Done]:
         """Train clients that are found, at most so many, and return what each answers, if any."""
@@ -260,12 +299,14 @@ class _Local:
         group = find(min(_CACHE // (4 * task.dim), max(_CACHE // (4 * batch), 2)))
         if len(group) < 2:
             return {}
-        x, y, records = task.records.among([task.parts[client] for client in group.values()])
+        parts = [task.parts[client] for client in group.values()]
+        x, y, records = task.records(self.device).among(parts)
         if not is_classified(self.net, x, y, layers[-1].fan_out):
             return {}
         rngs = [self.job.rng(self.seed, client) for client in group.values()]
         stacks, told = rule.train_together(layers, self.net, x, y, records, rngs)
-        named = dict(zip(self.net.state_dict(), (stack.numpy() for stack in stacks), strict=True))
+        arrays = (stack.cpu().numpy() for stack in stacks)
+        named = dict(zip(self.net.state_dict(), arrays, strict=True))
         return {
             key: _Done(self.job, {name: stack[i] for name, stack in named.items()}, told[i])
             for i, key in enumerate(group)
@@ -280,7 +321,7 @@ def trained(
     known: _Done | None = None if delivery is None else delivery.ahead.pop(own, None)
     if known is not None and known.job == job:  # no mod has changed the message on its way
         return known.answer()
-    net = _net(config.task)
+    net = _net(config.task, device_of(config.device))
     arrays = wire.arrays(message.content)
     net.load_state_dict({name: torch.tensor(shaped(a)) for name, a in arrays.items()})
     local = _Local(job, config.seed, rule, task, net)
@@ -312,9 +353,9 @@ def _asks(message: Message, job: _Job) -> bool:
 _nets = threading.local()
 
 
-def _net(config: TaskConfig) -> nn.Module:
+def _net(config: TaskConfig, device: torch.device) -> nn.Module:
     """Return a model of this thread's, made once: a copy takes as long as some training steps."""
-    if getattr(_nets, "config", None) != config:
-        _nets.config, _nets.net = config, load_task(config).new_model()
+    if getattr(_nets, "key", None) != (config, device):
+        _nets.key, _nets.net = (config, device), load_task(config).new_model().to(device)
     made: nn.Module = _nets.net
     return made

@@ -41,6 +41,7 @@ from tests.helpers.project import ROOT
 
 if TYPE_CHECKING:
     from tests.helpers.federation import Federation
+    from tests.helpers.stand_in import StandIn
 
 
 # More examples of every property: pytest --hypothesis-profile=thorough
@@ -118,12 +119,12 @@ def _shown_names() -> set[str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _few_null_draws() -> Iterator[dict[str, int]]:
+def _few_null_draws() -> Iterator[tuple[int, int]]:
     """Simulate less of what canaries look like without a leak, where no test is about that."""
-    from leakmeter.auditors.canaries import auditor
+    from leakmeter.auditors.canaries import auditor, canary_auditor
 
-    usual = {name: getattr(auditor, name) for name in ("_NULL_POOL", "_NULL_RUNS")}
-    with patch.multiple(auditor, _NULL_POOL=2000, _NULL_RUNS=20):
+    usual = auditor._NULL_POOL, canary_auditor.NULL_RUNS
+    with patch.object(auditor, "_NULL_POOL", 2000), patch.object(canary_auditor, "NULL_RUNS", 20):
         yield usual
 
 
@@ -150,11 +151,15 @@ def _libraries_found_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def usual_null_draws(_few_null_draws: dict[str, int]) -> Iterator[None]:
+def usual_null_draws(_few_null_draws: tuple[int, int]) -> Iterator[None]:
     """Simulate as much as other processes do, for tests that compare findings with theirs."""
-    from leakmeter.auditors.canaries import auditor
+    from leakmeter.auditors.canaries import auditor, canary_auditor
 
-    with patch.multiple(auditor, **_few_null_draws):
+    pool, runs = _few_null_draws
+    with (
+        patch.object(auditor, "_NULL_POOL", pool),
+        patch.object(canary_auditor, "NULL_RUNS", runs),
+    ):
         yield
 
 
@@ -204,3 +209,12 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
+
+
+@pytest.fixture
+def device() -> Iterator[StandIn]:
+    """The device of `tests.helpers.stand_in`, which needs no hardware."""
+    from tests.helpers.stand_in import StandIn
+
+    with StandIn() as made:
+        yield made

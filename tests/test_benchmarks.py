@@ -192,7 +192,10 @@ def quick(name: str) -> list[Row]:
 
 
 # Of their own, which import Flower and torch.
-PROCESSES = ("audited_memory", "audited_resnet", "default_job", "filling_memory", "population")
+PROCESSES = (
+    *("audited_memory", "audited_resnet", "default_job", "filling_memory"),
+    *("population", "single_updates"),
+)
 # A second and more even at the quick scale.
 LONG = (
     *("water_filling", "local_updates", "growth", "secure_sum_round", "mine_training"),

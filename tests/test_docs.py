@@ -116,6 +116,8 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakmeter.fl_app.report.read.read_runs", stop)
     monkeypatch.setattr("leakmeter.fl_app.report.read.read_run", stop)
     monkeypatch.setattr("leakmeter.fl_app.live.page.LiveFolder.check", stop)
+    monkeypatch.setattr("leakmeter.fl_app.sweep.run.check_points", stop)
+    monkeypatch.setattr("leakmeter.fl_app.sweep.folder.SweepFolder.open", stop)
     try:
         assert main(arguments) == 0, f"not understood: {arguments}"
     except Parsed:

@@ -193,12 +193,21 @@ def test_flowers_launch_takes_every_other_setting(
     assert launched["findings"] == report(inline)["findings"]
 
 
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ({"dataset": "cifar"}, "dataset must be one of digits, adult, mnist, fashion-mnist"),
+        # Macs have no CUDA, and others no mps.
+        ({"device": "cuda" if sys.platform == "darwin" else "mps"}, "that torch finds on this"),
+    ],
+    ids=["data", "device"],
+)
 def test_a_mistake_fails_flowers_launch_and_says_why(
-    flower: dict[str, str], tmp_path: Path
+    flower: dict[str, str], tmp_path: Path, mistake: dict[str, Setting], words: str
 ) -> None:
-    printed, status = flwr_run(flower, {"out": str(tmp_path / "run"), "dataset": "cifar"})
+    printed, status = flwr_run(flower, {"out": str(tmp_path / "run"), **mistake})
     assert status == "finished:failed", printed
-    assert "dataset must be one of digits, adult, mnist, fashion-mnist" in printed
+    assert words in printed
     assert not (tmp_path / "run").exists()
 
 

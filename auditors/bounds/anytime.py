@@ -19,8 +19,9 @@ Means of Bounded Random Variables by Betting, arXiv:2010.09686). The bets themse
 1. Canaries with coins and exact p-values: one bet covers the coin and the p-value.
 2. Trials that show one draw in both worlds, with δ inside the odds.
 
-Every kind has several bets, one for each threshold and stake. Wealth is spread over them once, as
-in Cover's universal portfolio, so nobody has to know the right one beforehand.
+Every kind has several bets, one for each way of being seen, or for each threshold and stake. Wealth
+is spread over them once, as in Cover's universal portfolio, so nobody has to know the right one
+beforehand.
 """
 
 from __future__ import annotations
@@ -28,20 +29,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.combined import log_mean, shares
 from leakmeter.auditors.bounds.one_run import checked_p_values
-from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.canary import MAX_SCORE
+from leakmeter.auditors.codec import CodecError, Kept, Resumable
 from leakmeter.auditors.finding import Bound
 
-# Scores −ln p above ε that count as hits, and the share of included canaries that hit.
-ABOVE: Final = np.array([0.5, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0])
-_HITS: Final = np.array([0.95, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02])
+_MOST: Final = 0.98  # share of visible canaries: at 1, one that failed to deliver would end a bet
+# Means of visible canaries in standard deviations of the null, relative to √(2ε + ½). Around 1 they
+# score about ε. Where many canaries are seen, the highest scores of smaller means reach it.
+_MEANS: Final = np.array([0.5, 0.65, 0.8, 0.95, 1.15])
+_ABOVE: Final = np.array([1.0, 3.0, 6.0])  # scores above ε that visible canaries reach for certain
+_CERTAIN: Final = 1 / 3  # of the wealth, for bets on these
 # Share of the wealth that a wrong trial loses. All of it would end every bet at once.
 STAKES: Final = np.array([0.98, 0.7, 0.4, 0.2, 0.1, 0.05, 0.02])
 # Log-likelihood ratios from which on a trial counts as decided.
@@ -49,39 +57,90 @@ _DECIDED: Final = np.array([0.0, 0.5, 1.0, 2.0, 3.0, 4.5, 6.5])
 _TINY: Final = 1e-12
 
 
-def canary_bets(epsilons: Floats) -> Floats:
-    """Return ln of what bets on canaries pay, (ε, thresholds, shares, [hit, miss, out]).
+class CanaryBets:
+    """Bets on canaries: each against one ε, and for one way in which canaries may be seen.
 
-    A canary *hits* if its coin said in and −ln p reaches ε + u. It *misses* if it is in without
-    that, and it may be *out*. Let x and m be the probabilities of hit and miss, given the release
-    and relative to out. DP, and an exact p-value of canaries that are out, allow
-    x ≤ e^−u and m ≥ e^−ε·(1 − e^−(ε+u)). The bet is the ratio of a case with fair coins, in which a
-    share h of the included hit, to the most similar case that DP allows.
-    """
-    # The most similar case has the largest x. The ratio m/out is its own to choose above the
-    # smallest m; at m = (1 − h)(1 + x)/(1 + h) a miss pays 1, so only hit and out are bet on.
-    x = np.exp(-ABOVE)[:, None]  # (thresholds, 1)
-    epsilon = epsilons[:, None, None]
-    least = np.exp(-epsilon) * -np.expm1(-epsilon - ABOVE[:, None])  # (ε, thresholds, 1)
-    miss = np.maximum((1 - _HITS) * (1 + x) / (1 + _HITS), least)
-    total = 1 + x + miss
-    pays = np.stack(
-        [_HITS / 2 * total / x, (1 - _HITS) / 2 * total / miss, total / 2], axis=-1
-    )  # (ε, thresholds, shares, 3)
-    # Where a hit would pay less than the stake, the worst case for the bet has fewer hits.
-    return np.where(pays[..., :1] > 1, np.log(pays), 0.0)
-
-
-def count_canaries(epsilons: Floats, scores: Floats, num_out: int) -> Indices:
-    """Return how many canaries hit, miss and are out, (ε, thresholds, 3).
+    Let r₁ be the density of the p-value of a canary that is in, relative to one that is out, in
+    such a case: a share of the canaries is visible, with Gaussian scores of a certain mean, or with
+    scores that all reach a value above ε. DP allows densities r from e^−ε to e^ε; nearest to r₁ is
+    r* = clip(κ·r₁, e^−ε, e^ε) with κ = (1 + ∫r*)/2. The bet is the likelihood ratio of the two: it
+    pays κ·r₁/r* if the canary is in, and κ if it is out.
 
     Args:
-        epsilons: Candidates.
-        scores: −ln p of the canaries that are in.
-        num_out: How many are out.
+        epsilons: Candidates, (ε,).
+        planned: Most canaries that will be bet on; it decides how small a share may be visible.
     """
-    below = np.searchsorted(np.sort(scores), epsilons[:, None] + ABOVE, side="left")
-    return np.stack([scores.size - below, below, np.full_like(below, num_out)], axis=-1)
+
+    # It gains nothing: whatever r is given the release, the mean payment is at most 1, that is
+    # ∫ r·(κ·r₁/r* − 1) ≤ 1 − κ. What is in brackets is positive only where r* = e^ε, and negative
+    # only where r* = e^−ε. So the left side is largest for r = r*, where it is
+    # κ·∫r₁ − ∫r* = κ − (2κ − 1). A p-value that is too large lowers it, as r₁ falls with p.
+
+    def __init__(self, epsilons: Floats, planned: int) -> None:
+        some = _MOST * shares(planned)
+        self._epsilons = epsilons[:, None]
+        scale, self._share = (part.ravel() for part in np.meshgrid(_MEANS, some, indexing="ij"))
+        above, certain = (part.ravel() for part in np.meshgrid(_ABOVE, some, indexing="ij"))
+        self._mean = scale * np.sqrt(2 * self._epsilons + 0.5)  # (ε, Gaussian bets)
+        self._reaches = self._epsilons + above  # (ε, certain bets)
+        # ln r₁ of canaries that reach this, and of the others.
+        self._hit = self._reaches + np.log(certain + (1 - certain) * np.exp(-self._reaches))
+        self._miss = np.log1p(-certain)
+        # Relative to equal weights. Each share has half the weight of the next larger one.
+        weights = np.concatenate(
+            [
+                np.tile(0.5 ** np.arange(some.size), kinds.size) * part / kinds.size
+                for kinds, part in ((_MEANS, 1 - _CERTAIN), (_ABOVE, _CERTAIN))
+            ]
+        )
+        self._log_weights = np.log(weights / weights.mean())
+        self.log_out = self._log_kappas()  # ln of what a canary that is out pays, (ε, bets)
+
+    def log_in(self, scores: ArrayLike) -> Floats:
+        """Return ln of what a canary that is in pays, given its −ln p, (..., ε, bets)."""
+        score = np.asarray(scores, dtype=np.float64)[..., None, None]
+        odds = np.log(self._share) + self._mean * -ndtri_exp(-score) - self._mean**2 / 2
+        gaussian = np.logaddexp(np.log1p(-self._share), odds)
+        certain = np.where(score >= self._reaches, self._hit, self._miss)
+        both = self.log_out + np.concatenate([gaussian, certain], axis=-1)  # ln κ·r₁
+        return np.asarray(both - np.clip(both, -self._epsilons, self._epsilons))
+
+    def log_wealth(self, log_paid: Floats) -> Floats:
+        """Return ln of the wealth from ln of what each bet has paid, (..., bets)."""
+        return log_mean(log_paid + self._log_weights)
+
+    def _log_kappas(self) -> Floats:
+        """Return ln κ of every bet by bisection, from below: a smaller κ gains no more."""
+        low = np.full((len(self._hit), self._share.size + self._hit.shape[1]), 0.5)
+        high = np.full_like(low, 2.0)
+        for _ in range(30):
+            middle = (low + high) / 2
+            is_low = 2 * middle < 1 + self._mass(middle)
+            low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
+        return np.asarray(np.log(low))
+
+    def _mass(self, kappa: Floats) -> Floats:
+        """Return ∫r* for some κ, (ε, bets)."""
+        epsilon, mean, share = self._epsilons, self._mean, self._share
+        gaussian, certain = np.split(kappa, [share.size], axis=1)
+
+        def crossing(limit: Floats) -> Floats:
+            """Return the normal quantile z from which on κ·r₁ is above e^limit."""
+            odds = (np.exp(limit) / gaussian - 1 + share) / share
+            with np.errstate(divide="ignore"):
+                return np.asarray((np.log(np.maximum(odds, 0.0)) + mean**2 / 2) / mean)
+
+        high, low = crossing(epsilon), crossing(-epsilon)
+        between = (1 - share) * (ndtr(-low) - ndtr(-high))
+        between += share * (ndtr(mean - low) - ndtr(mean - high))
+        ends = np.exp(epsilon + log_ndtr(-high)) + np.exp(log_ndtr(low) - epsilon)
+        reached = np.exp(-self._reaches)
+        hit, miss = (
+            np.exp(np.clip(np.log(certain) + part, -epsilon, epsilon))
+            for part in (self._hit, self._miss)
+        )
+        both = ends + gaussian * between, reached * hit + (1 - reached) * miss
+        return np.concatenate(both, axis=1)
 
 
 def trial_bets(epsilons: Floats, delta: float) -> Floats:
@@ -125,9 +184,7 @@ def log_wealth(bets: Floats, counts: Indices) -> Floats:
         counts: How often each outcome came, (..., thresholds, outcomes).
     """
     each = (bets * counts[..., None, :]).sum(axis=-1)
-    each = each.reshape(*each.shape[:-2], -1)
-    most = each.max(axis=-1)  # so that no exponential overflows
-    return np.asarray(most + np.log(np.exp(each - most[..., None]).mean(axis=-1)))
+    return log_mean(each.reshape(*each.shape[:-2], -1))
 
 
 # Every 0.05 up to 20, where an attacker is practically certain. Then every 0.5, up to what p-values
@@ -138,7 +195,6 @@ _ASSUMED: Final = {
     "canaries": (Assumption.FAIR_COINS, Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
     "trials": (Assumption.SEPARATE_TRIALS, Assumption.FIXED_THRESHOLD),
 }
-_Evidence = Literal["canaries", "trials"]
 _WHAT: Final = {"canaries": "coins and p-values of canaries", "trials": "trials"}
 
 
@@ -183,7 +239,8 @@ class AnytimeBound(Resumable):
     49.0
     """
 
-    _counts: Kept[dict[_Evidence, Indices]]
+    _scores: Kept[list[float]]  # of the included canaries
+    _counts: Kept[Indices]  # of the trials
     _sizes: Kept[dict[str, int]]
     _refuted: Kept[NDArray[np.bool_]]
 
@@ -200,10 +257,10 @@ class AnytimeBound(Resumable):
         within("planned", planned, lowest=0)
         self._epsilons = _CANDIDATES if candidates is None else _ascending(candidates)
         self._delta, self._confidence, self._planned = delta, confidence, planned
-        level = 1 - confidence - planned * delta
-        self._needed = -math.log(level) if level > _ROUNDING else math.inf
-        self._bets: dict[str, Floats] = {}
-        self._counts = {}
+        level = 1 - confidence - (1 + np.exp(-self._epsilons)) / 2 * planned * delta
+        self._needed = np.where(level > _ROUNDING, -np.log(np.maximum(level, _ROUNDING)), np.inf)
+        self._scores, self._paid = [], np.zeros(1)
+        self._counts = np.zeros((_DECIDED.size, 4), dtype=np.int64)
         self._sizes = {}
         self._refuted = np.zeros(self._epsilons.size, dtype=bool)
 
@@ -216,18 +273,16 @@ class AnytimeBound(Resumable):
         """Bet on canaries that have played for the last time, and return the bound.
 
         Under (ε, δ)-DP, given the release and the earlier canaries, the probability of each outcome
-        is that of a mechanism that the bets allow for, except with a probability f that is at most
-        δ on average. So bets gain as under ε-DP, except with probability at most planned·δ.
+        is that of a mechanism that the bets allow for, apart from a part that is at most
+        (1 + e^−ε)·δ/2 on average, as in `coin_bound`. So bets gain as under ε-DP, except with
+        probability at most (1 + e^−ε)·planned·δ/2.
 
         Args:
             log_p: ln of each canary's p-value under "out", given the release so far, or an upper
-                limit on it. Values of canaries that are out are not used, (n,).
+                limit on it; below 2^-128 it counts as 2^-128. Values of canaries that are out are
+                not used, (n,).
             included: Whether the coin said in, also where the seat failed to deliver, (n,).
         """
-        # Proof. With Q1 and Q0 as in `coin_bound`, r = Q1/Q0 in one release and its clipping r̃ to
-        # [e^−ε, e^ε], the distributions of (coin, canary) under r and r̃ differ in total variation
-        # by at most max(∫(r − r̃)₊, ∫(r̃ − r)₊) / (1 + ∫r) ≤ (G1 + e^−ε·G0) / (Q1 + Q0), where G1
-        # and G0 are the excesses in both directions. Its mean is at most (δ + e^−ε·δ) / 2 ≤ δ.
         if not np.size(log_p):
             return self.value
         scores, is_in = checked_p_values(log_p, included)
@@ -237,8 +292,8 @@ class AnytimeBound(Resumable):
                 f"planned must be at least the number of coins bet on, {total}, got {self._planned}"
             )
         self._sizes |= {"canaries": total, "in": self._sizes.get("in", 0) + num_in}
-        counts = count_canaries(self._epsilons, scores[is_in], scores.size - num_in)
-        return self._bet("canaries", counts)
+        self._add(np.minimum(scores[is_in], MAX_SCORE).tolist())
+        return self._look()
 
     def add_trials(self, inside: ArrayLike, outside: ArrayLike) -> float:
         """Bet on independent trials, each played in both worlds, and return the bound.
@@ -255,11 +310,12 @@ class AnytimeBound(Resumable):
                 f"got shapes {ins.shape} and {outs.shape}"
             )
         self._sizes["trials"] = self._sizes.get("trials", 0) + ins.size
-        return self._bet("trials", count_trials(ins, outs))
+        self._counts = self._counts + count_trials(ins, outs)
+        return self._look()
 
     def bound(self) -> Bound:
         """Return the bound so far."""
-        kinds = list(self._counts)
+        kinds = [kind for kind in _ASSUMED if kind in self._sizes]
         return Bound(
             value=self.value,
             kind="lower_bound",
@@ -277,45 +333,55 @@ class AnytimeBound(Resumable):
 
     def log_wealth(self) -> Floats:
         """Return ln of the wealth against each candidate, (candidates,)."""
-        return self._wealth(self._counts)
+        return self._wealth(self._paid, self._counts)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
         super().restore(state)
-        self.log_wealth()  # raises if the counts are not those of such bets
+        scores, self._scores, self._paid = self._scores, [], np.zeros(1)
+        if len(scores) != self._sizes.get("in", 0) or not all(score >= 0 for score in scores):
+            raise CodecError(f"scores must be those of {self._sizes.get('in', 0)} canaries")
+        self._add(scores)
 
-    def _bet(self, kind: _Evidence, counts: Indices) -> float:
-        """Add what came of some bets and note what is refuted now."""
-        self._counts[kind] = counts + self._counts.get(kind, 0)
+    @cached_property
+    def _canary_bets(self) -> CanaryBets:
+        return CanaryBets(self._epsilons, self._planned)
+
+    @cached_property
+    def _trial_bets(self) -> Floats:
+        return trial_bets(self._epsilons, self._delta)
+
+    def _add(self, scores: list[float]) -> None:
+        """Bet on included canaries, one after the other: in any portions the sum is the same."""
+        self._scores = self._scores + scores
+        for score in scores:
+            self._paid = self._paid + self._canary_bets.log_in(score)
+
+    def _look(self) -> float:
+        """Note what is refuted now and return the bound."""
         self._refuted |= self.log_wealth() >= self._needed
         return self.value
 
-    def _wealth(self, counts: Mapping[_Evidence, Indices]) -> Floats:
-        """Return ln of the wealth if these had been the outcomes."""
+    def _wealth(self, paid: Floats, counts: Indices) -> Floats:
+        """Return ln of the wealth if included canaries had paid this, and trials gone this way."""
         total = np.zeros(self._epsilons.size)
-        for kind, outcomes in counts.items():
-            total += log_wealth(self._table(kind), outcomes)
+        if "canaries" in self._sizes:
+            num_out = self._sizes["canaries"] - self._sizes["in"]
+            total += self._canary_bets.log_wealth(paid + num_out * self._canary_bets.log_out)
+        if "trials" in self._sizes:
+            total += log_wealth(self._trial_bets, counts)
         return total
 
-    def _table(self, kind: str) -> Floats:
-        """Return what the bets of a kind pay, computed once."""
-        if kind not in self._bets:
-            is_coin = kind == "canaries"
-            self._bets[kind] = (
-                canary_bets(self._epsilons) if is_coin else trial_bets(self._epsilons, self._delta)
-            )
-        return self._bets[kind]
-
     def _cap(self) -> float:
-        """Return the bound if every included canary had hit, and every trial had been right."""
-        best = {}
-        for kind, counts in self._counts.items():
-            kept = counts[..., 2:].copy() if kind == "canaries" else counts[..., :0]
-            lost = counts[..., : counts.shape[-1] - kept.shape[-1]]
-            won = np.zeros_like(lost)
-            won[..., 0] = lost.sum(axis=-1)
-            best[kind] = np.concatenate([won, kept], axis=-1)
-        return self._largest((self._wealth(best) >= self._needed) | self._refuted)
+        """Return the bound if every included canary were seen as clearly as seeds allow.
+
+        All trials are then right.
+        """
+        paid, won = self._paid, np.zeros_like(self._counts)
+        if "canaries" in self._sizes:
+            paid = len(self._scores) * self._canary_bets.log_in(MAX_SCORE)
+        won[:, 0] = self._counts.sum(axis=-1)
+        return self._largest((self._wealth(paid, won) >= self._needed) | self._refuted)
 
     def _largest(self, refuted: NDArray[np.bool_]) -> float:
         """Return the largest candidate that is refuted together with every smaller one."""

@@ -15,6 +15,7 @@ part; `share_bound` needs no coins. The p-values of excluded canaries are exact,
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Final
@@ -23,9 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 
-from leakmeter.auditors._types import Floats, within
+from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.rules import Limits, SimultaneousBand, checked_row
+from leakmeter.auditors.bounds.combined import combination
+from leakmeter.auditors.bounds.rules import checked_row
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 
@@ -197,53 +199,88 @@ def coin_bound(
     """Return the ε that the p-values of canaries refute, whatever the mechanism.
 
     Under (ε, δ)-DP, given the transcript and the earlier canaries, the probability that a canary is
-    in *and* has p ≤ e^−c is at most q + (1 − q)·f, where q = e^(ε−c) / (1 + e^(ε−c)) and f is at
-    most δ/2 on average. Canaries that are out score −∞. Except with probability at most k·δ/2,
-    independent scores with the tail q(c) dominate these scores. So a simultaneous lower limit q_lo
-    of the tail proves ε ≥ c + ln(q_lo / (1 − q_lo)).
+    in *and* has p ≤ e^−c is at most q(c) = e^(ε−c) / (1 + e^(ε−c) + e^−ε·(1 − e^−c)), apart from a
+    part that is at most (1 + e^−ε)·δ/2 on average. Canaries that are out score −∞. Except with
+    probability at most (1 + e^−ε)·k·δ/2, independent scores with the tail q(c) dominate these
+    scores. So they dominate every statistic that rises with the scores; `combined` has one that
+    adapts to how many canaries are seen, and how clearly.
 
     Args:
         log_p: ln of each canary's p-value under "out", or an upper limit on it, in [-inf, 0],
             (k,). Values of canaries that are out are not used.
         included: Whether the coin said in, also where the seat failed to deliver, (k,).
-        delta: In [0, 1). The bound is 0 if k·δ/2 reaches the allowed failure, 1 − confidence.
+        delta: In [0, 1). The bound is 0 if k·δ is above 99 % of 1 − confidence.
         confidence: In (0, 1).
 
     >>> log_p = np.full(100, -50.0)
-    >>> round(coin_bound(log_p, np.arange(100) < 50, delta=1e-6).value, 2)
-    49.41
+    >>> round(coin_bound(log_p, np.arange(100) < 50, delta=1e-6).value, 1)
+    49.3
     """
     # Proof of that probability. For one canary v and transcript t let Q1(v, t) and Q0(v, t) be the
-    # joint densities if it is in and if it is out. Out, v is independent of t, so the set
-    # A = {p ≤ e^−c} has Q0(A, t) ≤ e^−c·Q0(t). DP bounds the excess G(t) = ∫ (Q1 − e^ε·Q0)₊ dv by
-    # ∫ G ≤ δ. The coin is fair: P(in and A | t) = Q1(A, t) / S with S = Q1(t) + Q0(t). Split
-    # Q1(A, t) = a + g with a ≤ e^(ε−c)·Q0(t) and g ≤ G(t). As S ≥ a + g + Q0(t), and as
-    # a·(1 − q) ≤ q·Q0(t), it is at most q + (1 − q)·g/S. So f = G/S serves every c at once, and
-    # E f = ∫ G/S · S/2 ≤ δ/2. Averaging Q1 and Q0 over later canaries and their coins keeps
-    # (ε, δ)-DP; so the bound holds given the earlier canaries, one after the other.
+    # joint densities if it is in and if it is out, and r = Q1/Q0. Out, v is independent of t, so
+    # the set A = {p ≤ e^−c} has Q0(A, t) ≤ e^−c·Q0(t). The coin is fair, so given t
+    #     P(in and A) = R(A) / (1 + R(A) + R(not A)),  R(B) = ∫_B r dQ0 / Q0(t).
+    # With δ = 0, r is from e^−ε to e^ε. The probability rises with R(A) and falls with R(not A), so
+    # it is largest for R(A) = e^(ε−c) and R(not A) = e^−ε·(1 − e^−c): that is q(c). With a smaller
+    # Q0(A, t) it is smaller.
+    # With δ > 0 clip r to that range. This changes the distribution of coin and canary given t in
+    # total variation by at most (G1 + e^−ε·G0) / (Q1 + Q0), where G1 = ∫ (Q1 − e^ε·Q0)₊ dv, and G0
+    # is the same the other way round. DP bounds the integrals of both over t by δ, so the mean
+    # change is at most (1 + e^−ε)·δ/2. Averaging Q1 and Q0 over later canaries and their coins
+    # keeps (ε, δ)-DP; so all this holds given the earlier canaries, one after the other.
     scores, is_in = checked_p_values(log_p, included)
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
     k = scores.size
-    level = 1 - confidence - k * delta / 2
-    value = 0.0
-    if level > _ROUNDING and is_in.any():
-        thresholds = np.sort(scores[is_in])[::-1]
-        # Ties are never split: a threshold counts every score that reaches it.
-        reached = np.searchsorted(-thresholds, -thresholds, side="right")
-        missed = Limits(SimultaneousBand(), level, "clopper-pearson")(k - reached, k)
-        useful = missed < 1  # otherwise an infinite score would be added to ln 0
-        proven = thresholds[useful] + np.log1p(-missed[useful]) - np.log(missed[useful])
-        value = float(proven.max(initial=0.0))
+    test, own = combination(k), np.sort(scores[is_in])
+
+    def is_refuted(epsilon: float, needed: float) -> bool:
+        reached = own.size - np.searchsorted(own, scores_at(test.edges, epsilon))
+        return bool(test.log_statistic(reached, k) > needed)
+
+    value, level = 0.0, 1 - confidence - k * delta
+    for _ in range(3):
+        if has_level(k, delta, confidence) and value < math.inf:
+            value = _largest(functools.partial(is_refuted, needed=test.threshold(level)))
+            # δ costs less at a larger ε. All up to `value` are refuted at a level that is smaller
+            # than their own, so the next step leaves no gap below.
+            level = 1 - confidence - (1 + math.exp(-value)) * k * delta / 2
     return Bound(
         value=value,
         kind="lower_bound",
-        rule="p-values of canaries with fair coins, under a simultaneous band",
+        rule="p-values of canaries with fair coins, mixture of likelihood ratios",
         delta=delta,
         confidence=confidence,
         sample_sizes={"canaries": k, "in": int(is_in.sum())},
         assumptions=(Assumption.FAIR_COINS, Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
     )
+
+
+def has_level(num_canaries: int, delta: float, confidence: float) -> bool:
+    """Return whether δ leaves `coin_bound` a hundredth of the failures, at ε = 0; else it is 0."""
+    return num_canaries * delta <= 0.99 * (1 - confidence)
+
+
+def _largest(holds: Callable[[float], bool]) -> float:
+    """Return the largest x ≥ 0 up to which a condition holds, from below; 0 if it never does."""
+    if not holds(0.0):
+        return 0.0
+    if holds(math.inf):
+        return math.inf
+    low, high = 0.0, 1.0
+    while holds(high):
+        low, high = high, 2 * high
+    for _ in range(48):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def scores_at(evidence: ArrayLike, epsilon: float) -> Floats:
+    """Return the score c at which q(c) of `coin_bound` is 1/(1 + e^evidence)."""
+    x = np.asarray(evidence, dtype=np.float64)
+    # 1/q − 1 = e^(c−ε)·(1 + e^−ε) − e^−2ε
+    return np.asarray(epsilon + np.logaddexp(x, -2 * epsilon) - math.log1p(math.exp(-epsilon)))
 
 
 def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) -> Bound:
@@ -269,23 +306,26 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
     n = values.size
-    asked = [math.ceil(share * n) for share in SHARES]
-    asked = list(dict.fromkeys(asked)) if n < FEW else asked
-    level = (1 - confidence) / len(asked)
-    largest = np.sort(values)[::-1]
-    best = 0.0
-    for j in asked:
-        if (chance := level * j / n - delta) > _ROUNDING:
-            best = max(best, float(largest[j - 1]) + math.log(chance))
+    asked, log_chances = asked_shares(n, delta, confidence)
+    useful = np.isfinite(log_chances)  # otherwise an infinite score would be added to ln 0
+    proven = np.sort(values)[n - asked[useful]] + log_chances[useful]
     return Bound(
-        value=best,
+        value=float(proven.max(initial=0.0)),
         kind="lower_bound",
-        rule=f"score that a share of the canaries reaches, best of {len(asked)} shares",
+        rule=f"score that a share of the canaries reaches, best of {asked.size} shares",
         delta=delta,
         confidence=confidence,
         sample_sizes={"in": n},
         assumptions=(Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
     )
+
+
+def asked_shares(num_in: int, delta: float, confidence: float) -> tuple[Indices, Floats]:
+    """Return the counts j that `share_bound` asks for, descending, and ln(α_f·j/n − δ)."""
+    asked = np.ceil(np.array(SHARES) * num_in).astype(np.int64)
+    asked = np.unique(asked)[::-1] if num_in < FEW else asked
+    chances = (1 - confidence) / asked.size * asked / num_in - delta
+    return asked, np.array([math.log(c) if c > _ROUNDING else -math.inf for c in chances])
 
 
 def checked_p_values(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:

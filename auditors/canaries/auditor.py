@@ -14,48 +14,47 @@ for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in five p
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import quote
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
-from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.auditor import Project, RoundView
 from leakmeter.auditors.bounds.anytime import Anytime
-from leakmeter.auditors.bounds.one_run import FEW
+from leakmeter.auditors.canaries import canary_auditor
+from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
 from leakmeter.auditors.canaries.changes import check_room, file_size
-from leakmeter.auditors.canaries.plan import affordable, canary_limitations, schedule, seats_of
+from leakmeter.auditors.canaries.plan import (
+    CanaryPlan,
+    Excluded,
+    Include,
+    Repetitions,
+    Seats,
+    canary_limitations,
+)
 from leakmeter.auditors.canaries.scores import (
     LEAST_FITTED,
     CanaryScores,
     Interference,
     Scores,
     Std,
-    band,
     headline,
     histogram,
     interfered,
     normality,
-    one_fit,
     prove,
     two_fits,
     without_refuted,
 )
 from leakmeter.auditors.canaries.transcript import Betting, Transcript
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Adjacency, Bound, Finding, Histogram, Sees, ThreatModel
-from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.finding import Finding, Histogram, Sees, ThreatModel
+from leakmeter.auditors.rng import stream
 
-_log = logging.getLogger("flwr")
-
-_NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
 _NULL_POOL = 100_000  # canaries drawn for the null of the maxima
 _SPENT = 0.1  # share of a bound's failure probability that limits from these draws may use
 _GUESSED = 5  # one-run bounds guess every fifth canary
@@ -63,33 +62,29 @@ _FINAL: Sees = "final model"
 _ALL: Sees = "all models"
 _ROUND: Sees = "round model"
 
-_NO_SEATS = (
-    "seats='auto' needs three clients in a round, so that most of them stay honest: use more "
-    "clients per round, or seats=1"
-)
-_SPREAD: dict[Std, Assumption] = {
-    "known": Assumption.GAUSSIAN_COSINES_NULL_STD,
-    "fitted": Assumption.GAUSSIAN_COSINES,
-}
 
-
-class OneShotCanaries(Auditor):
+class OneShotCanaries(CanaryAuditor):
     """Plays canaries in a few seats per round and searches for them in the released models.
 
     Args:
         seats: Clients per round that play a canary in place of their update. "auto" takes one in
             five of the first cohort that has three clients or more, so that most stay honest.
         canaries: How many canaries; None fills all seats of all rounds.
-        repetitions: In how many rounds each canary plays.
+        repetitions: In how many rounds each canary plays. "auto" takes as many as a client can
+            expect to take part in, so that canaries show what clients do, or 1 where a claim about
+            each round is tested. With a number of seats it is 1.
         delta: The delta of every epsilon.
         confidence: Confidence of each single lower bound. `Anytime(0.95)` also proves an ε after
             every round, and these bounds hold together; it needs coins.
         include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
             in the paper, and draws as many unobserved ones for the null. "auto" plays all if there
             are fewer than ten, else takes coins.
-        excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
-            its own "honest" update, a weaker test that the findings name.
+        excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), its own
+            "honest" update, a weaker test that the findings name, or a "full" one, which is another
+            random vector of the same norm (replace adjacency).
         seed: Seed of canaries, coins and seats.
+        client_rounds: Rounds that a client takes part in, which findings set canaries against; None
+            takes what the first cohort shows, with seats="auto".
 
     Attributes:
         scores: Cosines behind the report, by what the attacker sees; empty before `report`.
@@ -101,9 +96,6 @@ class OneShotCanaries(Auditor):
     reads = frozenset({"sent", "released", "facts"})
     wants_mean = False
 
-    _played: Kept[NDArray[np.int64]]  # rounds that each canary took part in, (canaries,)
-    _begun: Kept[int | None]  # first round of the plan
-    _seated: Kept[int]  # seats per round; 0 until the first cohort is known
     _transcript: Kept[Transcript]
     _interference: Kept[Interference]
     _betting: Kept[Betting | None]
@@ -111,91 +103,58 @@ class OneShotCanaries(Auditor):
     def __init__(
         self,
         *,
-        seats: int | Literal["auto"] = "auto",
+        seats: Seats = "auto",
         canaries: int | None = None,
-        repetitions: int = 1,
+        repetitions: Repetitions = "auto",
         delta: float = 1e-5,
         confidence: float | Anytime = 0.95,
-        include: Literal["auto", "coin", "all"] = "auto",
-        excluded: Literal["zero", "honest"] = "zero",
+        include: Include = "auto",
+        excluded: Excluded = "zero",
         seed: int = 0,
+        client_rounds: int | None = None,
     ) -> None:
-        if isinstance(seats, str) and seats != "auto":
-            raise ValueError(f"seats must be a number or 'auto', got {seats!r}")
-        for name, number in (("seats", seats), ("repetitions", repetitions)):
-            if number != "auto" and number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
-        if include not in ("auto", "coin", "all"):
-            raise ValueError(f"include must be 'auto', 'coin' or 'all', got {include!r}")
-        if canaries is not None and canaries < (least := 2 if include == "coin" else 1):
-            allowed = f"at least {least}, or None for all seats"
-            raise ValueError(f"canaries must be {allowed}, got {canaries}")
-        if excluded not in ("zero", "honest"):
-            raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
-        within("delta", delta, above=0.0, below=1.0)
+        plan = CanaryPlan(
+            self.name,
+            seats=seats,
+            canaries=canaries,
+            repetitions=repetitions,
+            include=include,
+            excluded=excluded,
+            seed=seed,
+            client_rounds=client_rounds,
+        )
+        super().__init__(plan, delta=delta, confidence=Anytime.level(confidence))
         self._is_anytime = isinstance(confidence, Anytime)
         if self._is_anytime and include == "all":
             allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
             raise ValueError(f"include must be {allowed}, got {include!r}")
-        self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
-        self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
-        self.confidence = Anytime.level(confidence)
+        plan.needs_coins |= self._is_anytime
+        plan.plays_once = (
+            self._is_anytime
+        )  # a canary is bet on when it has played for the last time
         self.scores: Mapping[Sees, CanaryScores] = {}
-        self._canary_seed = derive(seed, "one-shot")  # of 128 bits
-        self._dim = self._num_rounds = 0
-        self._forget_plan()
+        self._betting = None
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
-        if dim < 100:
-            raise UnableError(
-                f"the model must have at least 100 parameters for canaries, got {dim}"
-            )
-        self._dim, self._num_rounds = dim, num_rounds
-        self._forget_plan()
-        self._transcript = Transcript(self._canary_seed, (), dim, self._changes_file, self.watch)
-        self._interference = Interference()
-        if self.seats != "auto":
-            self._make_plan(self.seats, self.first_round)
-
-    def _forget_plan(self) -> None:
-        """Plan no canary at all."""
-        self._begun, self._seated, self._k = None, 0, 0
-        self._plan: Mapping[int, Sequence[int]] = {}
-        self._ids, self._has_coins = range(0), self.include == "coin"
-        self._included = np.zeros(0, dtype=bool)
-        self._played = np.zeros(0, dtype=np.int64)
         self._betting = None
+        seed, file = self._plan.canary_seed, self._changes_file
+        self._transcript = Transcript(seed, (), dim, file, self.watch)
+        self._interference = Interference()
+        super().begin(dim, num_rounds)
 
-    def _make_plan(self, seats: int, first_round: int) -> None:
-        """Plan the canaries of this many seats in the rounds from the given one on."""
-        rounds = max(self._num_rounds - first_round + 1, 0)
-        needs_coins = self._is_anytime or self.include == "coin"
-        least = 2 if needs_coins else 1
-        k = affordable(self.canaries, self.repetitions, seats, rounds, least=least)
-        self._seated, self._k = seats, k
-        # Of few canaries, fair coins would leave nothing to see.
-        self._has_coins = needs_coins or (self.include == "auto" and k >= FEW)
-        self._plan = schedule(k, self.repetitions, rounds, self.seed)
-        coins = stream(self.seed, "coins").random(k) < 0.5
-        self._included = coins if self._has_coins else np.ones(k, dtype=bool)
+    def _settle(self) -> None:
+        """Look for the canaries of the plan, and bet on them if asked to."""
+        super()._settle()
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
-        self._ids = self._transcript.canaries = range(k if self._has_coins else 2 * k)
-        self._played = np.zeros(k, dtype=np.int64)
-        if self._is_anytime:
+        k = self._k if self._plan.has_coins else 2 * self._k
+        self._ids = self._transcript.canaries = range(k)
+        if self._is_anytime and self._k:
             self._check_delta()
-            self._betting = Betting(
-                self._plan, self._included, self._dim, delta=self.delta, confidence=self.confidence
-            )
+            about = (self._plan.by_round, self._plan.included, self._dim)
+            self._betting = Betting(*about, delta=self.delta, confidence=self.confidence)
             for _ in range(self._transcript.num_rounds):  # before the first cohort with seats
                 self._betting.after(0, self._transcript)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; seats that came from a cohort are planned again first."""
-        state = {"seated": self._seated, **state}  # earlier releases had no such seats
-        if self.seats == "auto" and state["seated"]:
-            self._make_plan(state["seated"], state["begun"])
-        super().restore(state)
 
     def _check_delta(self) -> None:
         """Raise if bets on all canaries together would pay more than may fail."""
@@ -213,50 +172,28 @@ class OneShotCanaries(Auditor):
             UnableError: The disk has no room for the changes of all rounds.
         """
         check_room(self._changes_file, file_size(project.dim, project.num_rounds))
-        if not self._seated:
-            is_small = project.clients is not None and not seats_of(project.clients)
-            return [f"no canary is played in rounds like the first: {_NO_SEATS}"] * is_small
-        said = [] if self._included.any() else [f"no canary will be played: {self._all_out}"]
+        said, plan = self._plan.limits(project), self._plan
+        if not plan.seated:
+            return said
         return said + canary_limitations(
             project,
             canaries=self._k,
-            included=self._k // 2 if self._has_coins else self._k,
-            seats=self._seated,
+            included=self._k // 2 if plan.has_coins else self._k,
+            seats=plan.seated,
             watched=len(self._ids),
-        )
-
-    @property
-    def _all_out(self) -> str:
-        return (
-            f"the coins of all {self._k} planned canaries say out; use more seats or rounds, or "
-            "include='all'"
         )
 
     @property
     def _changes_file(self) -> Path | None:
         """File with the changes of the model; None for a temporary one."""
-        if self.folder is None:
-            return None
-        return self.folder.absolute() / f"{quote(self.name, safe='')}-changes.f32"
-
-    @property
-    def canaries_played(self) -> tuple[int, int]:
-        """Canaries that have taken part so far, and those that the plan includes.
-
-        Where coins leave all of them out, the second number is that of the plan.
-        """
-        return int((self._played > 0).sum()), int(self._included.sum()) or self._k
+        return self._file("changes")
 
     @property
     def unplayed(self) -> str | None:
         """Why no canary has taken part, in words; None if one has."""
         if self._played.any():
             return None
-        if not self._seated:
-            return _NO_SEATS
-        if not self._included.any():
-            return self._all_out
-        return (
+        return self._plan.unplayed or (
             "no seat delivered one that reached a model. Either its clients failed, refused, lack "
             "canary_mod or could not tell what they send, or no round gave a model"
         )
@@ -266,41 +203,10 @@ class OneShotCanaries(Auditor):
         """Whether it bets after every round."""
         return self._is_anytime
 
-    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
-        """Give this round's canaries to clients drawn among the chosen."""
-        most = len(chosen)
-        if self.seats == "auto":
-            most = seats_of(len(chosen))
-            if not self._seated and most:
-                self._make_plan(most, server_round)
-                self._begun = server_round
-                about = (self.name, most, len(chosen), self._k)
-                _log.info("%s: %d of %d clients per round play canaries, %d in all", *about)
-        if self._begun is None:  # recordings of earlier releases may begin in round 2
-            self._begun = server_round if self.first_round > 1 else 1
-        # A strategy's own loop may run longer than planned.
-        ids = self._plan.get(server_round - self._begun + 1, [])
-        if len(ids) > most:  # with Poisson sampling, or fewer clients than seats
-            _log.warning(
-                "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
-                *(server_round, len(chosen), len(ids)),
-            )
-            ids = ids[:most]  # the plan's order is random and knows no coins
-        rng = stream(self.seed, "seats", server_round)
-        clients = sorted(rng.choice(np.asarray(chosen), len(ids), replace=False).tolist())
-        return {
-            client: Canary(id=i, seed=self._canary_seed, included=bool(self._included[i]))
-            for client, i in zip(clients, ids, strict=True)
-            if self._included[i] or self.excluded == "zero"
-        }
-
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Compute the cosines of this round, and estimate epsilon from this round alone."""
-        ours = (o for o in view.instructed.values() if o.seed == self._canary_seed)
-        now = sorted(o.id for o in ours if o.included)
-        if now and not self._seated:
-            raise ValueError("seats must be the number of the recorded run, got 'auto'")
-        cosines = self._transcript.add(*view.step, now)
+        now = self._plan.played(view)
+        cosines = self._transcript.add(*view.step, now, self._plan.drawn)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
             now, cosines = [], cosines[:0]
         self._played[now] += 1
@@ -346,9 +252,10 @@ class OneShotCanaries(Auditor):
         """Bet on canaries that have played for the last time; return the bound so far."""
         if self._betting is None:
             return []
-        if self._begun is None and (self.first_round == 1 or view.instructed):
-            self._begun = view.server_round  # in a replay, where nobody is instructed
-        planned = 0 if self._begun is None else view.server_round - self._begun + 1
+        plan = self._plan
+        if plan.begun is None and (self.first_round == 1 or view.instructed):
+            plan.begun = view.server_round  # in a replay, where nobody is instructed
+        planned = 0 if plan.begun is None else view.server_round - plan.begun + 1
         self._betting.after(planned, self._transcript)
         claims = self._claims(_ALL, view.server_round)
         return [claims.finding(claims.assuming(bound)) for bound in self._betting.bounds()]
@@ -357,48 +264,6 @@ class OneShotCanaries(Auditor):
         """Return the estimate of one round, or a note that its cosines are not Gaussian."""
         found = self._from_cosines(cosines, self._claims(_ROUND, server_round), ("known",))
         return found[:1]  # a round's test is told only where there is no estimate
-
-    def _from_cosines(self, cosines: Scores, claims: Claims, stds: Sequence[Std]) -> list[Finding]:
-        """Estimate from cosines (Algorithm 2), with the test of what that assumes."""
-        if not len(cosines):
-            return [self._nobody(claims)]
-        sizes = {"included": len(cosines)}
-        check = normality(claims, sizes, cosines)
-        if check is not None and check.facts["rejected"]:
-            return [check]
-        found = [self._from_known_null(cosines, std, claims) for std in stds]
-        return found if check is None else [*found, check]
-
-    @staticmethod
-    def _nobody(claims: Claims) -> Finding:
-        """Return that no canary took part; this claims nothing about ε."""
-        rule = "no canary took part, so there is no estimate"
-        nobody = Bound(0.0, "diagnostic", rule, sample_sizes={"included": 0})
-        return claims.finding(nobody, quantity="canaries")
-
-    def _from_known_null(self, cosines: Scores, std: Std, claims: Claims) -> Finding:
-        """Compare cosines with N(0, 1/dim), the distribution of a canary that stayed out."""
-        z = cosines * np.sqrt(self._dim)
-        rng = stream(self.seed, "null", std, claims.server_round or 0)
-        null = one_fit(rng.standard_normal((_NULL_RUNS, len(z))), std, self.delta)
-        value = float(one_fit(z[None], std, self.delta)[0])
-        rule = f"Gaussian fit of canary cosines against N(0, 1/d), {std} std"
-        return self._estimate(value, null, rule, _SPREAD[std], {"included": len(z)}, claims)
-
-    def _estimate(
-        self,
-        value: float,
-        null: Scores,
-        rule: str,
-        assumed: Assumption,
-        sizes: Mapping[str, int],
-        claims: Claims,
-    ) -> Finding:
-        """Return an estimate of ε with the band of what it says when nothing leaks."""
-        bound = Bound(
-            value, "estimate", rule, self.delta, sample_sizes=sizes, assumptions=(assumed,)
-        )
-        return replace(claims.finding(claims.assuming(bound)), null_band=band(null))
 
     def _from_maxima(self, scores: CanaryScores) -> list[Finding]:
         """Compare the largest cosines over rounds of both groups (Algorithm 3).
@@ -415,7 +280,7 @@ class OneShotCanaries(Auditor):
             return [check]
         rng = stream(self.seed, "null", "maxima", "runs")
         assert scores.null is not None  # maxima have no closed form
-        draws = rng.choice(scores.null, (_NULL_RUNS, len(inside) + len(outside)))
+        draws = rng.choice(scores.null, (canary_auditor.NULL_RUNS, len(inside) + len(outside)))
         null = two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
         value = float(two_fits(inside[None], outside[None], self.delta)[0])
         rule = "Gaussian fits of the largest cosine over rounds, included against unobserved"
@@ -430,11 +295,11 @@ class OneShotCanaries(Auditor):
         if not self._played.any():  # "at least 0" would sound as if the audit had searched
             return []
         is_in = np.zeros(len(scores), dtype=bool)
-        is_in[: self._k] = self._included
+        is_in[: self._k] = self._plan.included
         settings: dict[str, Any] = {
             "delta": self.delta,
             "confidence": self.confidence,
-            "guesses": max(self._k // _GUESSED, 1) if self._has_coins else None,
+            "guesses": max(self._k // _GUESSED, 1) if self._plan.has_coins else None,
             "spent": spent,
         }
         claims, details = self._claims(sees), (bins,)
@@ -445,6 +310,7 @@ class OneShotCanaries(Auditor):
             bets = self._betting.bounds()
             return [*(claims.finding(claims.assuming(b), None, details) for b in bets), *others]
         first, facts = headline(scores, is_in, log_p, **settings)
+        facts |= self._power(self._k, self._transcript.num_rounds if sees == _ALL else 1)
         return [claims.finding(claims.assuming(first), facts, details), *others]
 
     def _claims(self, sees: Sees, server_round: int | None = None) -> Claims:
@@ -452,11 +318,7 @@ class OneShotCanaries(Auditor):
 
         They assume how canaries were drawn, and what seats send.
         """
-        is_zero = self.excluded == "zero"
-        adjacency: Adjacency = "zero-out" if is_zero else "honest-seat"
-        assumed = Assumption.SEAT_SENDS_ZERO if is_zero else Assumption.SEAT_STAYS_HONEST
-        if not self._has_coins:
-            assumed = Assumption.ALL_CANARIES_PLAY
+        adjacency, assumed = self._plan.world
         if self.include == "all":
             adjacency = "add-remove"
         attacker = ThreatModel(
@@ -464,7 +326,7 @@ class OneShotCanaries(Auditor):
             sees=sees,
             holds="canary",
             knows_cohort=True,
-            participations=None if sees == _ROUND else self.repetitions,
+            participations=None if sees == _ROUND else self._plan.repetitions,
         )
         return Claims(
             self.name,

@@ -1,18 +1,42 @@
-"""Plans how many canaries play in which round, and says what they cannot show in a project."""
+"""Plans which canaries play in which round, and says what they cannot show in a project."""
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Canary, Project, RoundView, UnableError
+from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.changes import file_size
 from leakmeter.auditors.canaries.scores import LEAST_FITTED
-from leakmeter.auditors.rng import stream
+from leakmeter.auditors.canary import DrawnCanaries
+from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.finding import Adjacency
+from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.wording import counted
 
+Seats = int | Literal["auto"]
+Repetitions = int | Literal["auto"]
+Include = Literal["auto", "coin", "all"]
+Excluded = Literal["zero", "honest", "full"]
+
+_log = logging.getLogger("flwr")
+
+# What the seat of a canary that is out sends: the two worlds, and what findings assume.
+_WORLDS: Final[Mapping[Excluded, tuple[Adjacency, Assumption]]] = {
+    "zero": ("zero-out", Assumption.SEAT_SENDS_ZERO),
+    "honest": ("honest-seat", Assumption.SEAT_STAYS_HONEST),
+    "full": ("replace", Assumption.SEAT_SENDS_OTHER),
+}
+NO_SEATS: Final = (
+    "seats='auto' needs three clients in a round, so that most of them stay honest: use more "
+    "clients per round, or seats=1"
+)
 _LEAST_COHORT: Final = 3  # with one seat, honest clients are the majority
 _ONE_IN: Final = 5
 
@@ -78,6 +102,241 @@ def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, 
     return plan
 
 
+class CanaryPlan(Resumable):
+    """Which canaries play in which round, which of them are in, and which clients play them.
+
+    Auditors of one run may share a plan. Then there are no more seats than for one of them:
+    whoever asks first in a round gives the orders.
+
+    Args:
+        name: Of the auditor whose plan it is; canaries of two names differ.
+        seats: Clients per round that play a canary; "auto" takes one in five of the first cohort
+            that has three clients or more.
+        canaries: How many canaries; None fills all seats of all rounds.
+        repetitions: In how many rounds each canary plays. "auto" takes as many as a client of the
+            first cohort can expect to take part in; with a number of seats, which need no cohort,
+            it is 1.
+        include: "coin", "all", or "auto", which takes coins from ten canaries on.
+        excluded: What the seat of a canary that is out sends: "zero", its own "honest" update, or
+            a "full" one, which is another random vector of the same norm.
+        seed: Of canaries, coins and seats.
+        client_rounds: Rounds that a client can expect to take part in, if that is known before.
+
+    Attributes:
+        begun: First round of the plan; None until it is known.
+        seated: Seats per round; 0 until the first cohort is known.
+        repetitions: In how many rounds each canary plays; 1 until that is known.
+        client_rounds: Rounds that a client can expect to take part in; None if nobody knows.
+        needs_coins: Whether few canaries have coins too.
+        plays_once: Whether "auto" is one round, since a claim about each round is tested.
+        canary_seed: The seed that all canaries share, of 128 bits.
+        by_round: Canaries of each round, counted from 1, in an order that knows no coins.
+        included: What the coin of each canary says, (canaries,).
+        has_coins: Whether fair coins decided that.
+        drawn: Canaries of this round that several auditors look for; None for one auditor.
+    """
+
+    begun: Kept[int | None]
+    seated: Kept[int]
+    repetitions: Kept[int]
+    client_rounds: Kept[int | None]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        seats: Seats,
+        canaries: int | None,
+        repetitions: Repetitions,
+        include: Include,
+        excluded: Excluded,
+        seed: int,
+        client_rounds: int | None = None,
+    ) -> None:
+        for what, number in (("seats", seats), ("repetitions", repetitions)):
+            if isinstance(number, str) and number != "auto":
+                raise ValueError(f"{what} must be a number or 'auto', got {number!r}")
+            if number != "auto" and number < 1:
+                raise ValueError(f"{what} must be at least 1, got {number}")
+        if include not in ("auto", "coin", "all"):
+            raise ValueError(f"include must be 'auto', 'coin' or 'all', got {include!r}")
+        if canaries is not None and canaries < (least := 2 if include == "coin" else 1):
+            allowed = f"at least {least}, or None for all seats"
+            raise ValueError(f"canaries must be {allowed}, got {canaries}")
+        if excluded not in _WORLDS:
+            raise ValueError(f"excluded must be 'zero', 'honest' or 'full', got {excluded!r}")
+        self._name, self.seats, self.canaries = name, seats, canaries
+        self._repetitions, self._client_rounds = repetitions, client_rounds
+        self.include, self.excluded, self.seed = include, excluded, seed
+        self.needs_coins, self.plays_once = include == "coin", False
+        self.canary_seed = derive(seed, name)
+        self.drawn: DrawnCanaries | None = None
+        self._num_rounds, self._first_round = 0, 1
+        self._forget()
+
+    def begin(self, num_rounds: int, first_round: int = 1) -> None:
+        """Plan a run; with seats="auto" the plan waits for the first cohort."""
+        self._num_rounds, self._first_round = num_rounds, first_round
+        self._forget()
+        if self.seats != "auto":
+            self.repetitions = 1 if self._repetitions == "auto" else self._repetitions
+            self._make(self.seats, first_round)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a canary plays in several rounds, as far as that is known."""
+        is_open = self.seats == self._repetitions == "auto" and not (self.seated or self.plays_once)
+        known = self.repetitions if self._repetitions == "auto" else self._repetitions
+        return known > 1 or is_open
+
+    def _forget(self) -> None:
+        """Plan no canary at all."""
+        self.begun, self.seated, self.repetitions = None, 0, 1
+        self.client_rounds = self._client_rounds
+        self.by_round: Mapping[int, Sequence[int]] = {}
+        self.included, self.has_coins = np.zeros(0, dtype=bool), self.needs_coins
+        self._asked: tuple[int, str] | None = None  # the last round, and who gave its orders
+        self._seating: Mapping[int, int] = {}
+
+    def _make(self, seats: int, first_round: int) -> None:
+        """Plan the canaries of this many seats in the rounds from the given one on."""
+        rounds = max(self._num_rounds - first_round + 1, 0)
+        least = 2 if self.needs_coins else 1
+        k = affordable(self.canaries, self.repetitions, seats, rounds, least=least)
+        self.seated = seats
+        # Of few canaries, fair coins would leave nothing to see.
+        self.has_coins = self.needs_coins or (self.include == "auto" and k >= FEW)
+        self.by_round = schedule(k, self.repetitions, rounds, self.seed)
+        coins = stream(self.seed, "coins").random(k) < 0.5
+        self.included = coins if self.has_coins else np.ones(k, dtype=bool)
+
+    def _busy(self, seats: int, first_round: int) -> int:
+        """Return in how many rounds a canary plays, as often as a client if that is open."""
+        rounds = max(self._num_rounds - first_round + 1, 1)
+        if self._repetitions != "auto":
+            return self._repetitions
+        least = self.canaries or (2 if self.needs_coins else 1)
+        wanted = 1 if self.plays_once else self.client_rounds or 1
+        return max(min(wanted, rounds, seats * rounds // least), 1)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; seats that came from a cohort are planned again."""
+        super().restore(state)
+        if self.seats == "auto" and self.seated:
+            assert self.begun is not None
+            self._make(self.seated, self.begun)
+
+    @property
+    def num_canaries(self) -> int:
+        """Canaries of the whole run; 0 until the plan is made."""
+        return self.included.size
+
+    @property
+    def world(self) -> tuple[Adjacency, Assumption]:
+        """How the two worlds of a canary differ, and what every finding assumes about it."""
+        adjacency, assumed = _WORLDS[self.excluded]
+        return adjacency, assumed if self.has_coins else Assumption.ALL_CANARIES_PLAY
+
+    @property
+    def all_out(self) -> str:
+        """That no coin lets a canary take part, in words."""
+        return (
+            f"the coins of all {self.num_canaries} planned canaries say out; use more seats or "
+            "rounds, or include='all'"
+        )
+
+    @property
+    def unplayed(self) -> str | None:
+        """Why no canary can take part, in words; None if one can."""
+        if not self.seated:
+            return NO_SEATS
+        return None if self.included.any() else self.all_out
+
+    def limits(self, project: Project) -> list[str]:
+        """Return in words that no canary can take part, as far as that is known."""
+        if self.seated:
+            return [] if self.included.any() else [f"no canary will be played: {self.all_out}"]
+        is_small = project.clients is not None and not seats_of(project.clients)
+        return [f"no canary is played in rounds like the first: {NO_SEATS}"] * is_small
+
+    def orders(
+        self,
+        asker: str,
+        server_round: int,
+        chosen: Sequence[int],
+        population: int | None = None,
+    ) -> dict[int, Canary]:
+        """Give this round's canaries to clients drawn among the chosen.
+
+        Args:
+            asker: Which auditor asks. Of those that share the plan the first gets the orders.
+            server_round: The round.
+            chosen: Its clients.
+            population: Clients of the whole project, if that is known.
+        """
+        if self._asked is not None and self._asked[0] == server_round and self._asked[1] != asker:
+            return {}
+        self._asked = server_round, asker
+        if self.drawn is not None:
+            self.drawn.forget()
+        most = seats_of(len(chosen)) if self.seats == "auto" else len(chosen)
+        if self.seats == "auto" and not self.seated and most:
+            if self.client_rounds is None and population:
+                # Those in seats send no update of their own.
+                share = min((len(chosen) - most) / population, 1.0)
+                self.client_rounds = max(round(share * self._num_rounds), 1)
+            self.repetitions = self._busy(most, server_round)
+            self._make(most, server_round)
+            self.begun = server_round
+            about = (self._name, most, len(chosen), self.num_canaries)
+            often = counted(self.repetitions, "round")
+            _log.info(
+                "%s: %d of %d clients per round play canaries, %d in all, each in %s", *about, often
+            )
+        if self.begun is None:  # recordings of earlier releases may begin in round 2
+            self.begun = server_round if self._first_round > 1 else 1
+        # A strategy's own loop may run longer than planned.
+        ids = self.by_round.get(server_round - self.begun + 1, [])
+        if len(ids) > most:  # with Poisson sampling, or fewer clients than seats
+            _log.warning(
+                "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
+                *(server_round, len(chosen), len(ids)),
+            )
+            ids = ids[:most]  # the plan's order is random and knows no coins
+        rng = stream(self.seed, "seats", server_round)
+        clients = sorted(rng.choice(np.asarray(chosen), len(ids), replace=False).tolist())
+        self._seating = dict(zip(clients, ids, strict=True))
+        return {
+            client: self._order(i)
+            for client, i in self._seating.items()
+            if self.included[i] or self.excluded != "honest"
+        }
+
+    def _order(self, canary: int) -> Canary:
+        """Return what the seat of a canary is told."""
+        is_in = bool(self.included[canary])
+        if is_in or self.excluded == "zero":
+            return Canary(id=canary, seed=self.canary_seed, included=is_in)
+        # A vector of full norm that is nobody's canary: numbers beyond the last are free.
+        return Canary(id=self.num_canaries + canary, seed=self.canary_seed)
+
+    def seating(self, server_round: int) -> Mapping[int, int]:
+        """Return who sits in a round, client to canary, whatever the coins; {} if nobody asked."""
+        is_now = self._asked is not None and self._asked[0] == server_round
+        return self._seating if is_now else {}
+
+    def played(self, view: RoundView) -> list[int]:
+        """Return the canaries that are in and were delivered in a round, ascending.
+
+        Raises:
+            ValueError: A recording has canaries of a cohort that nobody knows here.
+        """
+        ours = [o for o in view.instructed.values() if o.seed == self.canary_seed]
+        if ours and not self.seated:
+            raise ValueError("seats must be the number of the recorded run, got 'auto'")
+        return sorted(o.id for o in ours if o.included and o.id < self.num_canaries)
+
+
 _VISIBLE: Final = 3.0  # standard deviations
 _LARGE: Final = 1e9  # bytes of a working file that are worth a line
 _LONG: Final = 60.0  # seconds
@@ -112,21 +371,7 @@ def canary_limitations(
             f"about {_rounded(seconds / 60)} minutes of one core after the last round; use fewer "
             "canaries to save time"
         )
-    if included < LEAST_FITTED:
-        noun = "canary" if canaries == 1 else "canaries"
-        which = (
-            "all taking part" if included == canaries else f"of which about {included} take part"
-        )
-        said.append(
-            f"{canaries} {noun} in {counted(rounds, 'round')}, {which}: results vary widely, and "
-            f"estimates that fit a standard deviation are left out below {LEAST_FITTED}; use more "
-            "seats or rounds"
-        )
-    if clients is not None and 2 * seats > clients:
-        said.append(
-            f"{min(seats, clients)} of the {clients} clients of round 1 play canaries: the model "
-            f"learns only from {max(clients - seats, 0)}; use fewer seats or more clients per round"
-        )
+    said += seat_limitations(project, canaries=canaries, included=included, seats=seats)
     # Among n updates of equal norm without a common direction, a canary has the cosine 1/√n with
     # their sum. The cosine of a canary that is out has mean 0 and standard deviation 1/√d.
     if clients and (seen := math.sqrt(dim / clients)) < _VISIBLE:
@@ -146,6 +391,38 @@ def canary_limitations(
         "clients"
         for name in project.selected_by
     ]
+    return said
+
+
+def seat_limitations(
+    project: Project, *, canaries: int, included: int, seats: int, has_fits: bool = True
+) -> list[str]:
+    """Return in words where there are too few canaries, or too few clients beside them.
+
+    Args:
+        project: The run.
+        canaries: Canaries of the whole run.
+        included: How many of them are expected to take part.
+        seats: Clients per round that play one.
+        has_fits: Whether estimates fit a standard deviation.
+    """
+    rounds, clients = project.num_rounds, project.clients
+    said = []
+    if included < LEAST_FITTED:
+        noun = "canary" if canaries == 1 else "canaries"
+        which = (
+            "all taking part" if included == canaries else f"of which about {included} take part"
+        )
+        fits = f", and estimates that fit a standard deviation are left out below {LEAST_FITTED}"
+        said.append(
+            f"{canaries} {noun} in {counted(rounds, 'round')}, {which}: results vary widely"
+            f"{fits if has_fits else ''}; use more seats or rounds"
+        )
+    if clients is not None and 2 * seats > clients:
+        said.append(
+            f"{min(seats, clients)} of the {clients} clients of round 1 play canaries: the model "
+            f"learns only from {max(clients - seats, 0)}; use fewer seats or more clients per round"
+        )
     return said
 
 

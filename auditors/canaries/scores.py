@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -27,12 +26,12 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
     guess_by_rank,
-    one_run_epsilon,
+    has_level,
     one_run_gaussian_epsilon,
     share_bound,
 )
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
-from leakmeter.auditors.canary import SEED_BITS
+from leakmeter.auditors.canary import MAX_SCORE, SEED_BITS
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians
@@ -52,7 +51,6 @@ _REFUTED: Final[Mapping[str, str]] = {
     Assumption.GAUSSIAN_COSINES: "refuted_fitted_std",
     Assumption.GAUSSIAN_MAXIMA: "refuted_largest_cosines",
 }
-MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
 _DEEP = 1e-290  # below this the incomplete beta function loses digits, then underflows
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 
@@ -269,39 +267,32 @@ def headline(
 ) -> tuple[Bound, dict[str, float]]:
     """Return the bound that does not need independent scores, and how many canaries made it.
 
-    With fair coins it is the larger of `coin_bound` and of the one-run bound of Steinke et al.
-    2023, at half of the failure probability each; otherwise `share_bound`. Arguments are those of
-    `prove`.
+    With fair coins it is `coin_bound`. Without them, or where k·δ takes nearly all of the failure
+    probability, it is `share_bound`. Arguments are those of `prove`.
 
     Returns:
-        The bound, and as facts `threshold`, the score −ln p that made it, `share_at_threshold`,
-        the share of included canaries that reach it, and `median_score` of the included ones.
-        Without a positive bound there is only the last.
+        The bound, and as facts `threshold`, a score −ln p, `share_at_threshold`, the share of
+        included canaries that reach it, and `median_score` of the included ones. The threshold is
+        the lowest at which this share is at least e^(ε − threshold): from 50:50, an attacker who
+        says "in" there is right with odds of e^ε. Without a positive bound there is only the last.
     """
-    shown, level = surprise(log_p), 1 - confidence
-    if scores.size * delta >= level / 2:  # δ alone would use up the level of both coin bounds
-        guesses = None
+    shown = surprise(log_p)
+    takes_coins = guesses is not None and has_level(scores.size, delta, confidence + spent)
 
     def from_scores(s: Scores) -> Bound:
-        if guesses is None:
-            return share_bound(s[is_in], delta=delta, confidence=confidence + spent)
-        return coin_bound(-s, is_in, delta=delta, confidence=1 - level / 2 + spent)
+        if takes_coins:
+            return coin_bound(-s, is_in, delta=delta, confidence=confidence + spent)
+        return share_bound(s[is_in], delta=delta, confidence=confidence + spent)
 
     bound = _capped(shown, from_scores)
-    threshold = _threshold(shown, from_scores)
-    reaches = shown[is_in] >= threshold
-    if guesses is not None:
-        inside, outside = scores[is_in], scores[~is_in]
-        correct = guess_by_rank(inside, outside, guesses)
-        guessed = one_run_epsilon(scores.size, guesses, correct, delta, 1 - level / 2)
-        if guessed.value > bound.value:
-            called_in = guesses - guesses // 2  # the highest scores, guessed in
-            threshold = float(np.sort(shown)[-called_in])
-            reaches = inside >= np.sort(scores)[-called_in]
-        bound = _larger(bound, guessed)
-    facts = {"median_score": float(np.median(shown[is_in]))}
+    own = np.sort(shown[is_in])
+    facts = {"median_score": float(np.median(own))}
     if bound.value > 0:
-        facts |= {"threshold": threshold, "share_at_threshold": float(reaches.mean())}
+        reach = 1 - np.searchsorted(own, own) / own.size  # the share that reaches each score
+        made = own + np.log(reach) >= bound.value
+        threshold = own[made.argmax()] if made.any() else own[-1]
+        share = float((own >= threshold).mean())
+        facts |= {"threshold": float(threshold), "share_at_threshold": share}
     return replace(bound, confidence=confidence, rule=bound.rule + paid(spent)), facts
 
 
@@ -314,32 +305,6 @@ def _capped(shown: Scores, bound_of: Callable[[Scores], Bound]) -> Bound:
     """Return a bound with its cap: its value if every score were the largest possible."""
     bound, cap = bound_of(shown), bound_of(np.full_like(shown, MAX_SCORE)).value
     return replace(bound, cap=cap, saturated=bound.value >= cap)
-
-
-def _threshold(shown: Scores, bound_of: Callable[[Scores], Bound]) -> float:
-    """Return the score that made a bound.
-
-    It is the lowest value at which all larger scores can be cut off without lowering the bound.
-    """
-    # The bound grows with the cut, so a bisection over the distinct scores finds it.
-    levels = np.unique(shown)
-    value = bound_of(shown).value
-    made = bisect_left(levels, value, key=lambda s: bound_of(np.minimum(shown, s)).value)
-    return float(levels[made])
-
-
-def _larger(one: Bound, other: Bound) -> Bound:
-    """Return the larger of two bounds that split the failures; it assumes what either assumes."""
-    best = one if one.value >= other.value else other
-    caps = [bound.cap for bound in (one, other) if bound.cap is not None]
-    return replace(
-        best,
-        rule=f"{best.rule}: the larger of two bounds with half of the failures each",
-        sample_sizes={**one.sample_sizes, **other.sample_sizes},
-        cap=max(caps),
-        saturated=best.value >= max(caps),
-        assumptions=tuple(dict.fromkeys((*one.assumptions, *other.assumptions))),
-    )
 
 
 def paid(spent: float = 0.0) -> str:

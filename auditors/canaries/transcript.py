@@ -16,7 +16,7 @@ from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.canaries.changes import Changes
 from leakmeter.auditors.canaries.scores import cosine_logsf, largest_cosine_log_p, paid, surprise
-from leakmeter.auditors.canary import BLOCK, CanaryBlocks
+from leakmeter.auditors.canary import BLOCK, CanaryBlocks, DrawnCanaries
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound
 
@@ -89,16 +89,23 @@ class Transcript(Resumable):
         """Rounds added so far."""
         return len(self._changes.lengths)
 
-    def add(self, before: Vector, after: Vector, canaries: Sequence[int] = ()) -> Scores:
+    def add(
+        self,
+        before: Vector,
+        after: Vector,
+        canaries: Sequence[int] = (),
+        remembered: DrawnCanaries | None = None,
+    ) -> Scores:
         """Add a round and return the cosines of some canaries with it, 0 if nothing changed.
 
         Args:
             before: The model that the round began with.
             after: The model that it released.
             canaries: Canaries whose cosines are returned.
+            remembered: Remembers them for another auditor of the round; None if there is none.
         """
         self._seen = None
-        drawn = CanaryBlocks(self._seed, canaries)
+        drawn = CanaryBlocks(self._seed, canaries, remembered, self._dim)
         products, square = np.zeros((1, len(drawn))), 0.0
         for start in range(0, self._dim, BLOCK):
             part = slice(start, start + BLOCK)

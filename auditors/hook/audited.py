@@ -28,6 +28,7 @@ from leakmeter.auditors.hook.round_log import OnRound
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.sending import Choice
 from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, has_own_loop
+from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import Verdict
 
 _USUAL_ROUNDS: Final = 3  # of Flower's `start`
@@ -56,6 +57,9 @@ class Audited(Wrapper):
         callbacks: Told of the start, of each round and of the end, such as a logger of
             `leakmeter.loggers`; what one raises is logged. `StopAbove(ε)` ends the run once more
             than ε is proven.
+        claims: What is claimed about the privacy of the run, for the audit to refute or not, such
+            as `[Claim(10, delta=1e-5, against="server", per="round")]` or the text "10@1e-5 server
+            round". Flower's own noise adds its own claims.
 
     Attributes:
         audit: The audit itself.
@@ -82,6 +86,7 @@ class Audited(Wrapper):
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
         callbacks: Sequence[Callback] = (),
+        claims: str | Iterable[Claim | str] = (),
     ) -> None:
         _check_kinds(strategy, auditors)
         super().__init__(strategy)
@@ -95,6 +100,7 @@ class Audited(Wrapper):
             config=config,
             rounds_done=rounds_done,
             callbacks=callbacks,
+            claims=claims,
         )
         self.num_rounds: int | None = None
 

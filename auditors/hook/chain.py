@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.verdict.claim import Claim
 
 # Flower's own wrappers all have one of these in their names; their noise is drawn inside them.
 _FLOWERS_NOISE = ("DifferentialPrivacy", "DPFedAvg")
@@ -64,6 +65,19 @@ class Foreign:
         """Names of the classes of Flower's that it is; no release has all of them."""
         bases = type(self.strategy).__mro__
         return frozenset(b.__name__ for b in bases if b.__module__.startswith("flwr."))
+
+    @property
+    def is_accounted(self) -> bool:
+        """Whether Flower's own accountant prices its releases."""
+        return getattr(self.strategy, "accountant", None) is not None
+
+    @property
+    def budget(self) -> tuple[float, float] | None:
+        """The ε that this accountant allows the run, and its δ; None if it has no limit."""
+        accountant = getattr(self.strategy, "accountant", None)
+        config = getattr(accountant, "config", None)
+        most, delta = (getattr(config, name, None) for name in ("max_epsilon", "target_delta"))
+        return None if most is None or delta is None else (float(most), float(delta))
 
     def attributes(self, names: Iterable[str]) -> dict[str, Any]:
         """Return what it keeps under these names, all of which it must have."""
@@ -127,8 +141,10 @@ def known_facts(strategy: Strategy | None) -> RoundFacts:
     return known
 
 
-def survey(strategy: Strategy | None, dim: int, num_rounds: int) -> Project:
-    """Return what the chain of strategies shows before anybody is chosen."""
+def survey(
+    strategy: Strategy | None, dim: int, num_rounds: int, claims: tuple[Claim, ...] = ()
+) -> Project:
+    """Return what the chain of strategies shows before anybody is chosen, and what is claimed."""
     held = list(chain(strategy))
     names = [type(one).__name__ for one in held]
     return Project(
@@ -139,6 +155,7 @@ def survey(strategy: Strategy | None, dim: int, num_rounds: int) -> Project:
         bent_by=_of_kind(held, {_ADAPTIVE}),
         selected_by=_of_kind(held, _SELECTIVE),
         clipped_by=tuple(type(one).__name__ for one in wrappers(strategy) if one.clips_mean),
+        claims=claims,
     )
 
 

@@ -23,6 +23,7 @@ from leakmeter.auditors.hook.run_audit import RunAudit, are_equal
 from leakmeter.auditors.hook.seat import take_answer
 from leakmeter.auditors.hook.sending import Choice
 from leakmeter.auditors.hook.wrapper import EndedError
+from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import Verdict
 
 TIMEOUT = 3600.0  # seconds, as Flower's strategies wait
@@ -74,6 +75,7 @@ class AuditedGrid(GridWrapper):
         sends: What clients reply with, as for `Audited`.
         config: What to note in the report about how the run was made.
         callbacks: Told of the start, of each round and of the end.
+        claims: What is claimed about the privacy of the run, as for `Audited`.
 
     Attributes:
         audit: The audit itself.
@@ -95,9 +97,17 @@ class AuditedGrid(GridWrapper):
         sends: Choice = "auto",
         config: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
+        claims: str | Iterable[Claim | str] = (),
     ) -> None:
         audit = RunAudit(
-            None, auditors, out=out, name=name, sends=sends, config=config, callbacks=callbacks
+            None,
+            auditors,
+            out=out,
+            name=name,
+            sends=sends,
+            config=config,
+            callbacks=callbacks,
+            claims=claims,
         )
         self._set_up(grid, audit, num_rounds)
 

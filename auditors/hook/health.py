@@ -27,7 +27,7 @@ _LEAST: Final[Mapping[WarningKind, float]] = {
     "dropouts": 0.05,
     "clipped-updates": 0.9,
 }
-_ENOUGH_CANARIES: Final = 10
+_ENOUGH_CANARIES: Final = 8
 # A clipped update has the clip norm up to the rounding of a float32 model.
 _AT_THE_NORM: Final = 1 - 1e-4
 

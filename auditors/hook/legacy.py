@@ -36,6 +36,7 @@ from leakmeter.auditors.hook.round_log import scalars
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.sending import Choice
 from leakmeter.auditors.hook.wrapper import EndedError
+from leakmeter.auditors.verdict.claim import Claim
 
 _log = logging.getLogger("flwr")
 
@@ -65,6 +66,7 @@ class LegacyAudited(Strategy):
         config: What to note in the report about how the run was made.
         callbacks: Told of the start, of each round and of the end. After a `StopAbove` no client is
             asked to train, though the server counts to its last round.
+        claims: What is claimed about the privacy of the run, as for `Audited`.
 
     Attributes:
         strategy: The strategy inside.
@@ -86,6 +88,7 @@ class LegacyAudited(Strategy):
         sends: Choice = "auto",
         config: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
+        claims: str | Iterable[Claim | str] = (),
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise TypeError(
@@ -95,7 +98,14 @@ class LegacyAudited(Strategy):
         self.strategy, self._num_rounds = strategy, num_rounds
         known: Any = strategy  # the audit reads what its class is called, and calls nothing
         self.audit = RunAudit(
-            known, auditors, out=out, name=name, sends=sends, config=config, callbacks=callbacks
+            known,
+            auditors,
+            out=out,
+            name=name,
+            sends=sends,
+            config=config,
+            callbacks=callbacks,
+            claims=claims,
         )
         self._sent = _Sent()
         self._is_over = False

@@ -23,9 +23,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.canary import add_canary
 from leakmeter.auditors.hook import legacy_wire, wire
+from leakmeter.auditors.hook.flower_noise import LocalNoise
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.remarks import HIDING
-from leakmeter.auditors.hook.seat import Answer, Order, Outcome, Sends
+from leakmeter.auditors.hook.remarks import HIDING, MASKS, may_be_longer
+from leakmeter.auditors.hook.seat import Answer, Order, Outcome, Sends, Size
 from leakmeter.auditors.hook.sending import told_by_lengths
 from leakmeter.auditors.rng import borrowed_generators
 
@@ -67,8 +68,9 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
 
     The seat trains as usual, so its metrics, its weight and its timing stay honest; only the float
     arrays change. The canary's norm is that of the order, otherwise the clip norm of the round,
-    otherwise the norm of the update just trained. The client app does not see the order. In the
-    reply the mod says that it is present, and between which other mods; the hook removes that.
+    otherwise the norm of the update just trained; it is ten times as long where a claim is tested,
+    unless a mod behind this one may clip. The client app does not see the order. In the reply the
+    mod says that it is present, and between which other mods; the hook removes that.
 
     After a replay, what the app keeps in `context.state` is restored, and so are the global
     generators of `random`, numpy and torch. What our mods keep is not: a step of a secure sum is
@@ -104,8 +106,10 @@ def _obeyed(message: Message, context: Context, call: Call, link: Call) -> Messa
         reply = call(_without_order(message), context)
     if reply.has_error():
         return reply
-    answer = _answer(mods, "greeted")
+    answer = replace(_answer(mods, "greeted"), local_noise=_local_noise(mods))
     if order is not None and order.canary is not None:
+        if not may_be_longer(answer):  # it would bypass a clip that the update has passed
+            order = replace(order, size=Size())
         outcome, sends = _play(_closed(order, message, answer), message, reply)
         answer = replace(answer, outcome=outcome, sends=sends)
     reply.content = RecordDict({**reply.content, wire.CANARY: answer.to_record()})
@@ -156,6 +160,12 @@ def _answer(mods: ModList, outcome: Outcome) -> Answer:
     """Return what `canary_mod` says from its place in the list."""
     outer, inner = names_of(mods.before), names_of(mods.behind)
     return Answer(outcome, outer, inner, trains_privately=_DP_SGD in sys.modules)
+
+
+def _local_noise(mods: ModList) -> LocalNoise | None:
+    """Return what Flower's local noise around `canary_mod` says of itself, unless masks are too."""
+    is_masked = not MASKS.isdisjoint(names_of(mods.before))
+    return None if is_masked else LocalNoise.of(mods.before)
 
 
 @contextmanager
@@ -240,7 +250,7 @@ def _play(order: Order, message: Message, reply: Message) -> tuple[Outcome, Send
             return "played", told
     dtypes = layout.dtypes_in(trained)
     if canary.included:
-        add_canary(vector, canary.seed, norm)  # the seed of an order is a key
+        add_canary(vector, canary.seed, order.size.norm(norm))  # the seed of an order is a key
     else:
         _nudge(vector, layout, dtypes)
     wire.replace_arrays(reply, layout.restore(vector, trained, dtypes))

@@ -17,7 +17,7 @@ from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Layout, is_finite, is_float, values
-from leakmeter.auditors.hook.seat import Answer, Order, Sends, keyed
+from leakmeter.auditors.hook.seat import Answer, Order, Sends, Size, keyed
 
 _log = logging.getLogger("flwr")
 
@@ -234,11 +234,12 @@ def give_orders(
     greeted: Collection[int],
     layout: Layout,
     sends: Sends | None,
+    size: Size,
 ) -> None:
     """Tell seats which canary to play, and ask other clients only for an answer."""
     for client in greeted:
         canary = keyed(orders[client]) if client in orders else None
-        order = Order(canary, layout.left_out_places, sends)
+        order = Order(canary, layout.left_out_places, sends, size)
         wire.add_record(messages[client], wire.CANARY, order.to_record())
     _name_seats(messages, orders)
 

@@ -23,6 +23,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
 from leakmeter.auditors.finding import Finding, Limitation
+from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
 _log = logging.getLogger("flwr")
@@ -115,9 +116,21 @@ class Panel(Resumable):
         return {c for a in self.auditors for c in a.truth_of(server_round, honest)}
 
     def begin(
-        self, dim: int, num_rounds: int, folder: Path | None = None, *, first_round: int = 1
+        self,
+        dim: int,
+        num_rounds: int,
+        folder: Path | None = None,
+        *,
+        first_round: int = 1,
+        claims: tuple[Claim, ...] = (),
     ) -> None:
         """Start the auditors, each with its state of an interrupted run if there is one."""
+        for auditor in list(self.auditors):
+            auditor.claims = claims
+            try:
+                auditor.join([other for other in self.auditors if other is not auditor])
+            except Exception as error:
+                self._drop(auditor, BEFORE, error)
         share_confidence(self.auditors)
         for auditor in list(self.auditors):
             auditor.folder, auditor.first_round = folder, first_round
@@ -180,10 +193,19 @@ class Panel(Resumable):
         for auditor in list(self.auditors):
             self._drop(auditor, when, error)
 
-    def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
-        """Ask each auditor for its canaries among the clients that are still free."""
+    def instruct(
+        self, server_round: int, chosen: Sequence[int], population: int | None = None
+    ) -> dict[int, Canary]:
+        """Ask each auditor for its canaries among the clients that are still free.
+
+        Args:
+            server_round: The round.
+            chosen: Its clients.
+            population: Clients of the whole project, if they can be counted.
+        """
         orders: dict[int, Canary] = {}
         for auditor in list(self.auditors):
+            auditor.population = population
             free = [c for c in chosen if c not in orders]
             try:
                 wanted = auditor.instruct(server_round, free)
@@ -261,6 +283,8 @@ class Panel(Resumable):
             try:
                 found = auditor.report()
                 findings += found
+                for words in auditor.noticed:
+                    self._note(auditor, words)
                 if not found and auditor.name not in self._spoke:
                     self._note(auditor, _SILENT)
                 if (why := auditor.unplayed) is not None:

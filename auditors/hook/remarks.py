@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from leakmeter.auditors.hook.seat import Answer
+from leakmeter.auditors.hook.seat import Answer, Size
 
 NO_ANSWER: Final = (
     "no client answered for canary_mod, so no canary was played: list it in the client app, "
@@ -67,23 +67,17 @@ NO_SIGN: Final = (
     "clients send differences under masks, and it is not known whether the server adds or "
     "subtracts them: if it subtracts them, the audit does not see their canaries"
 )
-# Mods that change nothing, or nothing that matters to a canary of the trained update's length.
-_HARMLESS: Final = frozenset(
-    {
-        "fixedclipping_mod",
-        "adaptiveclipping_mod",
-        "message_size_mod",
-        "arrays_size_mod",
-        "parameters_size_mod",
-        "canary_mod",
-        "tap_mod",
-    }
+# Mods that change no update.
+_NEUTRAL: Final = frozenset(
+    {"message_size_mod", "arrays_size_mod", "parameters_size_mod", "canary_mod", "tap_mod"}
 )
+# Those, and mods that do nothing that matters to a canary of the trained update's length.
+_HARMLESS: Final = _NEUTRAL | {"fixedclipping_mod", "adaptiveclipping_mod"}
 # Known mods that keep no state, or none that a replay without masks changes.
 _STATELESS: Final = _HARMLESS | {"LocalDpMod", "MaskMod", "mask_mod"}
 _NOISE: Final = frozenset({"LocalDpMod", "NoiseMod", "noise_mod", "FillMod", "fill_mod"})
-_MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
-HIDING: Final = _NOISE | _MASKS
+MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
+HIDING: Final = _NOISE | MASKS
 
 
 def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
@@ -97,6 +91,24 @@ def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
         return [NO_ANSWER]
     said = (words for answer in answers.values() for words in _about(answer))
     return list(dict.fromkeys(said))
+
+
+CLAIMED: Final = (
+    "canaries test the claim, and they replace what the training returns. Noise that the app adds "
+    "inside its training function misses them, so a claim that counts on it would be refuted "
+    "wrongly: add such noise in a mod before canary_mod"
+)
+
+
+def oversized(size: Size) -> str:
+    """Return that canaries are longer than updates, and why."""
+    least = f" or than the clip norm {size.least_norm:g}" if size.least_norm else ""
+    return (
+        f"a claim is tested, so canaries are {size.times:g} times as long as the update that they "
+        f"replace{least}: with shorter ones, a clip per parameter, a clip after the noise and "
+        "weights that undo the clip would stay invisible. Without a clip that works, they distort "
+        "the model; leave the claims out to train one for use"
+    )
 
 
 def replayed(answers: Mapping[int, Answer]) -> list[str]:
@@ -116,6 +128,21 @@ def noise_around(answers: Mapping[int, Answer]) -> str | None:
     return next((name for name in names if name in _NOISE), None)
 
 
+def bypasses_noise(answer: Answer) -> bool:
+    """Whether a mod adds noise to a client's own update, but not to a canary."""
+    return not _NOISE.isdisjoint(answer.inner)
+
+
+def may_bypass(answer: Answer) -> bool:
+    """Whether the training, or a mod that nobody knows, may protect updates but no canary."""
+    return answer.trains_privately or not (_HARMLESS | HIDING).issuperset(answer.inner)
+
+
+def may_be_longer(answer: Answer) -> bool:
+    """Whether a canary may be longer than the update: not if a mod behind it may have clipped."""
+    return _NEUTRAL.issuperset(answer.inner)
+
+
 def _about(answer: Answer) -> Iterator[str]:
     for name in answer.inner:
         order = f"list canary_mod after it, [{name}, canary_mod]"
@@ -124,14 +151,14 @@ def _about(answer: Answer) -> Iterator[str]:
                 f"canaries bypass the noise of {name}, so the numbers are those of a run without "
                 f"it: {order}"
             )
-        elif name in _MASKS:
+        elif name in MASKS:
             yield f"{name} hides the update from canary_mod, so no canary was played: {order}"
         elif name not in _HARMLESS:
             yield (
-                f"{name} handles the update before a canary replaces it, so canaries bypass it: if "
-                f"it protects clients, {order}"
+                f"{name} handles the update before a canary replaces it, so canaries bypass it and "
+                f"test no claim about the whole app: if it protects clients, {order}"
             )
-    if answer.outcome == "other-arrays" and not _MASKS & set(answer.inner):
+    if answer.outcome == "other-arrays" and not MASKS & set(answer.inner):
         yield (
             "clients reply with other arrays than they are sent, so no canary was played: a canary "
             "must look like the update it replaces"
@@ -141,5 +168,6 @@ def _about(answer: Answer) -> Iterator[str]:
     if answer.trains_privately:
         yield (
             "clients have loaded opacus: DP-SGD protects records inside a client. A canary "
-            "replaces the update after the training, so the numbers are about clients, not records"
+            "replaces the update after the training, so the numbers are about clients, not "
+            "records, and test no claim about the whole app"
         )

@@ -27,6 +27,7 @@ class RoundLog:
         self._run_log, self._on_round = run_log, on_round
         self._open: tuple[RoundLine, ArrayRecord] | None = None
         self.findings: list[Finding] = []
+        self.cohorts: list[int] = []  # clients that answered, round by round
         self.accuracy: float | None = None  # after the last round in which anybody measured it
         self.failure: OSError | None = None
 
@@ -68,6 +69,7 @@ class RoundLog:
         line, arrays = self._open
         self._open = None
         self.findings += line.findings
+        self.cohorts.append(line.num_clients)
         self.accuracy = self.accuracy if line.accuracy is None else line.accuracy
         failed = None
         # Before the callback: a keeper of the run's state must know that the line is missing.

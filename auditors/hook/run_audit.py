@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
 from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEnd, RunStart
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.hook import remarks, wire
-from leakmeter.auditors.hook.chain import survey, weight_key, with_round, wrappers
+from leakmeter.auditors.hook.chain import client_of, survey, weight_key, with_round, wrappers
+from leakmeter.auditors.hook.flower_noise import claims_of_strategy
 from leakmeter.auditors.hook.health import Early, Health
 from leakmeter.auditors.hook.layout import Layout, LayoutError
 from leakmeter.auditors.hook.limit import Limit
@@ -40,13 +43,18 @@ from leakmeter.auditors.hook.open_round import (
 )
 from leakmeter.auditors.hook.panel import BEFORE, Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
-from leakmeter.auditors.hook.seat import Answer, take_answer
+from leakmeter.auditors.hook.seat import Answer, Size, take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.run_log import RoundLine, RunLog
-from leakmeter.auditors.verdict.lines import summary
+from leakmeter.auditors.verdict import sentences
+from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
+from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.steps import Step, steps
 from leakmeter.auditors.verdict.verdict import Verdict, judge
+from leakmeter.auditors.wording import plain_spaces
 
 _log = logging.getLogger("flwr")
+_OVERSIZE: Final = 10.0  # a clip that does not work lets so much more pass
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class RunAudit(Resumable):
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are done; numbering continues after them.
         callbacks: Told of the start, of each round and of the end.
+        claims: Privacy claims about the run, as values or texts; Flower's own noise adds its own.
 
     Attributes:
         logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
@@ -95,6 +104,7 @@ class RunAudit(Resumable):
         offset: Rounds of the run that were done before this start.
         seen: Rounds that were closed since this start.
         limit: The largest proven ε at which the run continues.
+        claims: All that is claimed, as far as it is known.
         has_begun: Whether a run is under way.
     """
 
@@ -104,6 +114,9 @@ class RunAudit(Resumable):
     _observer: Kept[RoundObserver]
     limit: Kept[Limit]
     _panel: Kept[Panel]
+    claims: Kept[tuple[Claim, ...]]
+    _is_bypassed: Kept[bool]
+    _may_bypass: Kept[bool]
 
     def __init__(
         self,
@@ -117,9 +130,12 @@ class RunAudit(Resumable):
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
         callbacks: Sequence[Callback] = (),
+        claims: str | Iterable[Claim | str] = (),
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
+        self._given = self.claims = claims_of(claims)
+        self._heard: dict[int, Answer] = {}  # what each node has answered last
         self._strategy = strategy
         self._panel = Panel(auditors)
         self.limit = Limit(callbacks, auditors)
@@ -135,6 +151,7 @@ class RunAudit(Resumable):
         self._has_metrics = metrics
         self._layout = None
         self._project: Project | None = None
+        self._size = Size()  # of canaries
         self._numbers = ClientNumbers()
         self._observer = RoundObserver(strategy, self._panel, self._sending)
         self._open: OpenRound | None = None
@@ -143,6 +160,8 @@ class RunAudit(Resumable):
         self._is_blind = False  # whether the model cannot be read
         self.offset, self.seen, self.has_begun = rounds_done, 0, False
         self.logs_verdict = True
+        self._is_bypassed = False  # whether canaries miss noise that clients' own updates get
+        self._may_bypass = False  # whether they may miss some: in training, or of an unknown mod
         self.on_round: OnRound | None = None
         self.on_report: Callable[[], Mapping[str, Any]] | None = None
 
@@ -180,7 +199,8 @@ class RunAudit(Resumable):
     def verdict(self) -> Verdict:
         """What the run says so far; before its end, without what auditors report at the end."""
         of_run = [f for f in self._lines.findings if f.server_round is None]
-        return judge(of_run, self.warnings, accuracy=self._lines.accuracy)
+        accuracy, claims = self._lines.accuracy, self.claims
+        return judge(of_run, self.warnings, accuracy=accuracy, claims=claims)
 
     @property
     def findings(self) -> list[Finding]:
@@ -218,13 +238,15 @@ class RunAudit(Resumable):
             self._lines.findings, self._layout, self._project = [], None, None
             self._observer.health = Health()
             self.limit.begin()
+            self.claims, self._is_bypassed, self._may_bypass = self._given, False, False
             if self._run_log is not None:
                 self._run_log.start_again()
         self.seen, self._is_blind = 0, False
+        self._heard.clear()
         self._aggregated.clear()
         self._wake(arrays, num_rounds)
         name = self._name or (self.folder.name if self.folder else "run")
-        start = RunStart(num_rounds, self.offset, name, self._config, self.folder)
+        start = RunStart(num_rounds, self.offset, name, self._config, self.folder, self.claims)
         self._listeners.tell(lambda callback: callback.on_start(start))
 
     def _wake(self, arrays: ArrayRecord, num_rounds: int) -> None:
@@ -234,11 +256,46 @@ class RunAudit(Resumable):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        self._panel.begin(self._layout.dim, num_rounds, self.folder)
+        early = self._given
+        with self._panel.guarded("what is claimed could not be read"):
+            # A noise multiplier claims an ε at every δ: that of the audits' bounds is judged.
+            deltas = (auditor.delta for auditor in self.auditors if auditor.num_bounds)
+            stated = claims_of_strategy(self._strategy, min(deltas, default=Auditor.delta))
+            early = tuple(dict.fromkeys((*self._given, *stated)))
+            self._claim(early)
+        # Not what clients said before an interruption: it must not change what auditors plan.
+        self._panel.begin(self._layout.dim, num_rounds, self.folder, claims=early)
         with self._panel.guarded("the project could not be surveyed"):
-            self._project = survey(self._strategy, self._layout.dim, num_rounds)
+            self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=early)
             self._panel.consider(self._project)
+            if any(claim.source == USER and claim.unit == "client" for claim in early):
+                self._panel.note_canaries(remarks.CLAIMED)
+            self._size = size_for(self._project)
+            if self._size != Size():
+                self._panel.note_canaries(remarks.oversized(self._size))
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
+
+    def _claim(self, claims: Iterable[Claim]) -> None:
+        """Log what is claimed, and keep it for auditors and report."""
+        said = list(claims)
+        for claim in said:
+            _log.info("%s", plain_spaces(sentences.claimed(claim)))
+        self.claims = tuple(dict.fromkeys((*self.claims, *said)))
+
+    def _hear(self, answers: Mapping[int, Answer]) -> None:
+        """Note what the mods of most clients claim, and whether canaries miss their noise.
+
+        A client may answer anything, so none speaks for the others. In most rounds seats alone are
+        asked, often a single one: what each node has answered last counts.
+        """
+        self._heard |= answers
+        said = self._heard.values()
+        most, known = len(said) / 2, {claim.source for claim in self.claims}
+        noises = Counter(answer.local_noise for answer in said)
+        heard = (one.claim for one, count in noises.items() if one is not None and count > most)
+        self._claim(claim for claim in heard if claim.source not in known)
+        self._is_bypassed |= sum(map(remarks.bypasses_noise, said)) > most
+        self._may_bypass |= sum(map(remarks.may_bypass, said)) > most
 
     def _stop(self, when: str, reason: str) -> None:
         """Look no more; the training continues, and auditors report on what they have seen."""
@@ -297,7 +354,9 @@ class RunAudit(Resumable):
             self._sending.sends = "models"  # our noise mods take replies for nothing else
         key, sends = weight_key(self._strategy), self._sending.sends
         # Nobody takes part in a round that was given up before it began.
-        orders = self._panel.instruct(server_round, sorted(by_client)) if clients else {}
+        chosen = sorted(by_client)
+        everybody = population(self._strategy, grid)
+        orders = self._panel.instruct(server_round, chosen, everybody) if clients else {}
         self._consider_round(messages, len(orders))
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         # The first round shows which clients list canary_mod; replays need to know it every time.
@@ -309,7 +368,8 @@ class RunAudit(Resumable):
         if hidden and self._panel.wants_truth and self._observer.has_tap:
             ask_to_keep(messages, server_round)
         # Under our masks an answer must not depend on a reply, and replies are models.
-        give_orders(by_client, orders, greeted, layout, sends or ("models" if hidden else None))
+        sends = sends or ("models" if hidden else None)
+        give_orders(by_client, orders, greeted, layout, sends, self._size)
         return OpenRound(
             server_round=server_round,
             arrays=arrays,
@@ -381,6 +441,9 @@ class RunAudit(Resumable):
                     findings = self._observer.observe(opened, *about)
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
+        if replied is not None and replied.answers:
+            with self._panel.guarded("what clients claim could not be read"):
+                self._hear(replied.answers)
         self.limit.note(findings)
         answered = 0 if replied is None else replied.num_replies
         line = RoundLine(number, answered, scalars(metrics), tuple(findings))
@@ -462,6 +525,10 @@ class RunAudit(Resumable):
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
         final = self.limit.qualified(self._panel.report()) if was_seen else []
+        if self._is_bypassed:
+            final = [unprotected(one, Assumption.BYPASSED_NOISE) for one in final]
+        if self._may_bypass:
+            final = [unprotected(one, Assumption.BYPASSED_TRAINING) for one in final]
         for wrapper in wrappers(self._strategy):  # what the mechanism itself guarantees
             with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):
                 final += wrapper.findings()
@@ -469,24 +536,33 @@ class RunAudit(Resumable):
         self._lines.findings += final
         said = (self.failures, self.limitations, self.warnings)
         if self.logs_verdict:
-            for line in summary(self.verdict, self.failures):
+            for line in summary(self.verdict, self.failures, Ending(self._steps())):
                 _log.info("%s", line)
         if self._run_log is not None:
-            more = self.on_report() if self.on_report is not None else {}
-            schedules = self._panel.schedules
-            path = self._run_log.finish(final, *said, schedules=schedules, more=more).resolve()
+            added = dict(self.on_report()) if self.on_report is not None else {}
+            if self._layout is not None:
+                added["parameters"] = self._layout.dim
+            path = self._run_log.finish(
+                final, *said, schedules=self._panel.schedules, claims=self.claims, more=added
+            ).resolve()
             _log.info("Audit written to %s", path)
             _log.info("page: leakmeter report %s", path.parent)
             _log.info("details: leakmeter report --text %s", path.parent)
         self._panel.close()
-        end = RunEnd(final, *said, self.folder)
+        end = RunEnd(final, *said, self.folder, self.claims)
         self._listeners.tell(lambda callback: callback.on_end(end))
+
+    def _steps(self) -> list[Step]:
+        """Return what to do next, in the words of a project of its own."""
+        parameters = None if self._layout is None else self._layout.dim
+        return steps(self.verdict, self._lines.cohorts, parameters=parameters)
 
     def _open_updates(self, found: Sequence[Finding]) -> list[Finding]:
         """Return that nothing is guaranteed against a server that sees every update.
 
         It sees them where no secure sum hides them. Without this finding, nobody who reads the
-        verdict of such a run would learn that the strongest attacker was not audited.
+        verdict of such a run would learn of the strongest attacker if it was not audited. If it
+        was, this is about the same two worlds, so that the verdict has one row for both.
         """
         is_known = any(f.kind == "guarantee" and f.threat_model.sees == "updates" for f in found)
         rounds = self.offset + self.seen
@@ -498,8 +574,39 @@ class RunAudit(Resumable):
         )
         rule = "no secure sum hides updates from the server, and clients account for no noise"
         bound = Bound(math.inf, "guarantee", rule, delta=0.0)
-        about = {"auditor": "server", "quantity": "epsilon", "adjacency": "replace"}
+        asked = (f for f in found if f.kind == "lower_bound" and f.threat_model.sees == "updates")
+        adjacency = next((f.adjacency for f in asked), "replace")
+        about = {"auditor": "server", "quantity": "epsilon", "adjacency": adjacency}
         return [Finding.of(bound, threat_model=model, **about)]
+
+
+def unprotected(finding: Finding, bypassed: Assumption) -> Finding:
+    """Return a finding; a bound of canaries says what they bypass."""
+    if finding.kind != "lower_bound" or finding.threat_model.holds != "canary":
+        return finding
+    return replace(finding, assumptions=(*finding.assumptions, bypassed))
+
+
+def size_for(project: Project) -> Size:
+    """Return how long canaries must be to test the claims about a run.
+
+    Only a claim that somebody asks about is worth a distorted model, and Flower's own noise clips
+    before it adds. Masks clip every coordinate: a longer canary would only be distorted there.
+    """
+    tested = [claim for claim in project.claims if claim.unit == "client"]
+    if project.is_masked or all(claim.source != USER for claim in tested):
+        return Size()
+    return Size(_OVERSIZE, max(claim.clip_norm or 0.0 for claim in tested))
+
+
+def population(strategy: Strategy | None, grid: Grid) -> int | None:
+    """Return how many clients there are; None if neither strategy nor grid can say."""
+    if known := client_of(strategy):  # a list of a million nodes takes 40 MB
+        return len(known)
+    try:
+        return len(list(grid.get_node_ids()))
+    except Exception:  # a grid of the project's own
+        return None
 
 
 def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord:

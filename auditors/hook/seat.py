@@ -15,9 +15,11 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
+from leakmeter.auditors._types import require
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import SEED_BITS, canary_key
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.flower_noise import LocalNoise
 
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
 Sends: TypeAlias = Literal["models", "differences"]
@@ -26,12 +28,39 @@ Sends: TypeAlias = Literal["models", "differences"]
 Outcome: TypeAlias = Literal["greeted", "played", "other-arrays", "undecided"]
 
 # All that an order may have.
-FIELDS: Final = frozenset({"id", "included", "seed", "norm", "left-out", "difference", "open"})
+FIELDS: Final = frozenset(
+    {"id", "included", "seed", "norm", "left-out", "difference", "open", "times", "least-norm"}
+)
 
 _WORD: Final = 32  # bits of a seed that travel together
 _SHIFTS: Final = range(0, SEED_BITS, _WORD)
 _LONGEST_NAME: Final = 60
 _MOST_NAMES: Final = 20  # of mods; more than anybody lists
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long canaries are, next to the updates that they replace.
+
+    Attributes:
+        times: A canary is so many times as long; more than once only where a claim is tested.
+        least_norm: An update counts as at least this long.
+    """
+
+    times: float = 1.0
+    least_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        require("[1, inf)", times=self.times)
+        require("[0, inf)", least_norm=self.least_norm)
+
+    def norm(self, update: float) -> float:
+        """Return the norm of a canary in place of an update of this norm.
+
+        >>> Size(10.0, least_norm=1.0).norm(0.2)
+        10.0
+        """
+        return self.times * max(update, self.least_norm)
 
 
 @dataclass(frozen=True)
@@ -44,11 +73,13 @@ class Order:
         left_out: Places of the message's arrays that are no part of the update. FedAvg turns
             integers into floats after round 1, so a client cannot find out alone.
         sends: What the client app replies with; None leaves it to the seat to find out.
+        size: How long the canary is.
     """
 
     canary: Canary | None = None
     left_out: tuple[int, ...] = ()
     sends: Sends | None = "models"
+    size: Size = Size()
 
     def to_record(self) -> MetricRecord:
         """Return the order as it travels.
@@ -67,6 +98,9 @@ class Order:
             record["seed"] = [canary.seed >> shift & (2**_WORD - 1) for shift in _SHIFTS]
             if canary.norm is not None:
                 record["norm"] = float(canary.norm)
+            if self.size != Size():
+                record["times"] = float(self.size.times)
+                record["least-norm"] = float(self.size.least_norm)
         return record
 
     @classmethod
@@ -87,7 +121,7 @@ class Order:
         if not isinstance(places, list) or not all(type(p) is int and p >= 0 for p in places):
             raise wire.WireError(f"left-out must be a list of places, got {wire.described(places)}")
         canary = _canary(record) if "id" in record else None
-        return cls(canary, tuple(int(place) for place in places), sends)
+        return cls(canary, tuple(int(place) for place in places), sends, _size(record))
 
 
 @dataclass(frozen=True)
@@ -100,6 +134,8 @@ class Answer:
         inner: Mods behind it; what they do happens before the canary replaces the update.
         trains_privately: Whether the client process has loaded a library for DP-SGD.
         sends: What a seat took its reply for, if the order left that open.
+        local_noise: The parameters of Flower's `LocalDpMod` before it, where nothing else hides the
+            reply. They are settings, not data.
     """
 
     outcome: Outcome = "greeted"
@@ -107,6 +143,7 @@ class Answer:
     inner: tuple[str, ...] = ()
     trains_privately: bool = False
     sends: Sends | None = None
+    local_noise: LocalNoise | None = None
 
     def to_record(self) -> ConfigRecord:
         """Return the answer as it travels."""
@@ -116,6 +153,8 @@ class Answer:
                 record[key] = " ".join(names)
         if self.sends is not None:
             record["sends"] = self.sends
+        if self.local_noise is not None:
+            record["local-noise"] = self.local_noise.values
         return record
 
     @classmethod
@@ -131,7 +170,8 @@ class Answer:
         private = record.get("trains-privately") is True
         told = [one for one in get_args(Sends) if one == record.get("sends")]
         names = _names(record, "outer"), _names(record, "inner")
-        return cls(known[0], *names, private, told[0] if told else None)
+        noise = LocalNoise.read(record.get("local-noise"))
+        return cls(known[0], *names, private, told[0] if told else None, noise)
 
 
 def keyed(canary: Canary) -> Canary:
@@ -159,6 +199,15 @@ def _canary(record: MetricRecord) -> Canary:
     norm = wire.get_float(record, "norm") if "norm" in record else None
     try:
         return Canary(number, seed, _flag(record, "included"), norm)
+    except ValueError as error:
+        raise wire.WireError(f"canary order: {error}") from error
+
+
+def _size(record: MetricRecord) -> Size:
+    named = {"times": "times", "least-norm": "least_norm"}
+    given = {to: wire.get_float(record, key) for key, to in named.items() if key in record}
+    try:
+        return Size(**given)
     except ValueError as error:
         raise wire.WireError(f"canary order: {error}") from error
 

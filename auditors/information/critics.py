@@ -76,6 +76,7 @@ class GuidedCritic:
         hidden: int,
         most: float,
         rngs: Sequence[np.random.Generator],
+        device: str = "cpu",
     ) -> GuidedCritic:
         """Return one critic per generator.
 
@@ -84,6 +85,8 @@ class GuidedCritic:
             hidden: Width of both hidden layers.
             most: Where scores are clipped.
             rngs: One per model, for its weights.
+            device: Where the critics are to be trained. Weights are drawn on the CPU, so they are
+                the same on every device.
         """
         import torch
 
@@ -100,7 +103,7 @@ class GuidedCritic:
         slope = rho / (1 - rho**2)
         square = (-rho * slope / 2)[:, None]
         drawn = [*network[:-1], 0 * network[-1], torch.diag_embed(slope), square, square]
-        flat = torch.cat([weight.flatten(1) for weight in drawn], dim=1)
+        flat = torch.cat([weight.flatten(1) for weight in drawn], dim=1).to(device)
         cut = torch.split(flat, [weight[0].numel() for weight in drawn], dim=1)
         views = (own.view(w.shape) for own, w in zip(cut, drawn, strict=True))
         return cls(flat, tuple(views), most)
@@ -195,7 +198,7 @@ def train(
     Args:
         critic: One for each model.
         parts: For training, validation and test: updates, sums and strangers of every model,
-            (models, pairs, width) each.
+            (models, pairs, width) each, on the critic's device.
         steps: Steps of ascent; validation chooses one of them.
         rate: Learning rate of Adam.
     """
@@ -214,7 +217,7 @@ def train(
         better = now > best  # never so for a value that is not a number
         best[better], kept[better] = now[better], critic.flat[better]
 
-    best, kept = torch.full((len(critic.flat),), -torch.inf), critic.flat.clone()
+    best, kept = critic.flat.new_full((len(critic.flat),), -torch.inf), critic.flat.clone()
     adam, last = Adam(critic.flat, rate), fitting[0].shape[1] - _BATCH
     for step in range(steps):
         if step % _CHECK_EVERY == 0:
@@ -224,7 +227,8 @@ def train(
     look()
     critic.flat.copy_(kept)
     found, _ = value(testing, value(choosing)[1])
-    return [float(v) for v in torch.where(best > 0, found, torch.zeros_like(found))]
+    values: list[float] = torch.where(best > 0, found, torch.zeros_like(found)).tolist()
+    return values
 
 
 def nwj(joint: Tensor, strangers: Tensor, offset: Tensor) -> Tensor:

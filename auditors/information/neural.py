@@ -49,12 +49,14 @@ class Critics:
         steps: Steps of ascent; validation chooses one of them.
         hidden: Width of both hidden layers.
         rate: Learning rate of Adam.
+        device: Where torch trains them, such as "cuda". Pairs and weights are drawn on the CPU.
     """
 
     count: int = 4
     steps: int = 20
     hidden: int = 32
     rate: float = 1e-3
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name, lowest in (("count", 2), ("steps", 0), ("hidden", 1)):
@@ -161,12 +163,12 @@ def held_out(
         for pairing, rng, (kind, _) in zip(pairings, rngs, names, strict=True)
     ]
     parts = [
-        tuple(torch.from_numpy(np.stack(rows)) for rows in zip(*part, strict=True))
+        tuple(torch.from_numpy(np.stack(own)).to(critics.device) for own in zip(*part, strict=True))
         for part in zip(*played, strict=True)
     ]
     pairs = rows.shape[0] * rows.shape[1]
     correlations = np.stack([pairing.correlations for pairing in pairings])
-    critic = GuidedCritic.drawn(correlations, critics.hidden, math.log(pairs), rngs)
+    critic = GuidedCritic.drawn(correlations, critics.hidden, math.log(pairs), rngs, critics.device)
     values = train(critic, parts, steps=critics.steps, rate=critics.rate)
     return HeldOut(tuple(values[: critics.count]), tuple(values[critics.count :]), pairs)
 

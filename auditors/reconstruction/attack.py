@@ -104,7 +104,8 @@ def invert(
     many as `batch` says, and the other clients' are in the way.
 
     Args:
-        model: Module from images (batch, *shape) to scores (batch, classes).
+        model: Module from images (batch, *shape) to scores (batch, classes). The search runs on its
+            device; noise and labels are drawn on the CPU.
         gradient: Observed mean gradient, flat, in the order of `model.parameters()`. The update
             of one step of SGD is this times minus the learning rate.
         shape: Of one image.
@@ -122,20 +123,23 @@ def invert(
     attack = Attack() if attack is None else attack
     model = deepcopy(model)  # running statistics change with every look
     parameters = list(model.parameters())
-    target = torch.from_numpy(np.array(gradient, dtype=np.float32).reshape(-1))
+    device = parameters[0].device
+    target = torch.from_numpy(np.array(gradient, dtype=np.float32).reshape(-1)).to(device)
     _check(target, sum(p.numel() for p in parameters), batch)
     rng = stream(seed, "inversion")
     noise = rng.random((attack.restarts, batch, *shape), dtype=np.float32)
     noise *= np.float32(attack.start)
+    starts = torch.from_numpy(noise).to(device)
     with torch.no_grad():
-        scores = model(torch.from_numpy(noise[0]))
+        scores = model(starts[0])
     if labels is None and attack.method == "idlg":
-        labels = infer_labels(_bias_gradient(target, parameters, scores), scores.softmax(1).numpy())
-    known = None if labels is None else _known(labels, batch, scores.shape[1])
-    found = [_search(model, target, torch.from_numpy(start), known, attack, rng) for start in noise]
+        guessed = scores.softmax(1).cpu().numpy()
+        labels = infer_labels(_bias_gradient(target, parameters, scores), guessed)
+    known = None if labels is None else _known(labels, batch, scores.shape[1]).to(device)
+    found = [_search(model, target, start, known, attack, rng) for start in starts]
     mismatches = tuple(f[2] for f in found)
-    images, guessed, mismatch = found[int(np.argmin(mismatches))]
-    return Reconstruction(images, guessed, mismatch, mismatches)
+    images, classes, mismatch = found[int(np.argmin(mismatches))]
+    return Reconstruction(images, classes, mismatch, mismatches)
 
 
 def infer_labels(bias_gradient: Floats, probabilities: Floats) -> Labels:
@@ -208,7 +212,7 @@ def _bias_gradient(target: Tensor, parameters: Sequence[Tensor], scores: Tensor)
             "model must end in a bias of one entry per class for labels to be inferred, got last "
             f"parameter {tuple(parameters[-1].shape)}: give labels, or use method 'dlg'"
         )
-    return np.asarray(target[-scores.shape[1] :].numpy(), dtype=np.float64)
+    return np.asarray(target[-scores.shape[1] :].cpu().numpy(), dtype=np.float64)
 
 
 def _known(labels: Labels, batch: int, classes: int) -> Tensor:
@@ -233,7 +237,8 @@ def _search(
     images = start.clone().requires_grad_()
     with torch.no_grad():
         classes = model(start).shape[1]
-    guess = torch.from_numpy(rng.standard_normal((len(start), classes), dtype=np.float32))
+    drawn = rng.standard_normal((len(start), classes), dtype=np.float32)
+    guess = torch.from_numpy(drawn).to(start.device)
     free = [images] if labels is not None else [images, guess.requires_grad_()]
 
     def mismatch() -> Tensor:
@@ -266,8 +271,8 @@ def _search(
     # A search that ran away has found nothing: what it started from is as good.
     seen = images.detach() if math.isfinite(left) else start
     return (
-        np.asarray(seen.clamp(0, 1).numpy(), dtype=np.float32),
-        np.asarray(final.numpy(), dtype=np.int64),
+        np.asarray(seen.clamp(0, 1).cpu().numpy(), dtype=np.float32),
+        np.asarray(final.cpu().numpy(), dtype=np.int64),
         left if math.isfinite(left) else math.inf,
     )
 

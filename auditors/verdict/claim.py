@@ -1,4 +1,4 @@
-"""A privacy claim: what somebody says a run guarantees, for an audit to refute or not.
+"""A privacy claim: what somebody says a run guarantees, and whether the audit refutes it.
 
 A claim is no guarantee. Nothing is derived from it, no row takes it for its upper end, and an audit
 that does not refute it has not confirmed it.
@@ -6,16 +6,33 @@ that does not refute it has not confirmed it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 from leakmeter.auditors._types import require
-from leakmeter.auditors.finding import Adjacency, Observer, Unit
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.codec import plain
+from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel, Unit
+from leakmeter.auditors.verdict.order import Question, attacker, carries_bounds, is_weaker
 
 Per = Literal["round", "run"]
-_PERS: Final = get_args(Per)
-_AGAINST: Final = get_args(Observer)
+USER: Final = "user"  # who makes a claim that no mechanism makes by itself
 _EXAMPLE: Final = "10@1e-5 server round"
+_APART: Final = ";"  # between claims in one text; Flower's settings are no lists
+_HIDDEN: Final = "cohort-hidden"
+_USUAL: Final = ("client", "zero-out")  # words that may be left out
+# What decides how far canaries see, among the facts of a bound, and the least of each.
+_POWER: Final[Mapping[str, int]] = {"canaries": 1, "dim": 2, "directions": 1}
+# What each word of a text sets.
+_WORDS: Final[Mapping[str, tuple[str, Any]]] = {
+    **{word: ("against", word) for word in get_args(Observer)},
+    **{word: ("per", word) for word in get_args(Per)},
+    **{word: ("unit", word) for word in get_args(Unit)},
+    **{word: ("adjacency", word) for word in get_args(Adjacency)},
+    _HIDDEN: ("knows_cohort", False),
+}
 
 
 @dataclass(frozen=True)
@@ -23,18 +40,21 @@ class Claim:
     """(ε, δ)-differential privacy against somebody, as it is claimed.
 
     Attributes:
-        epsilon: At least 0.
+        epsilon: At least 0, and finite: a claim of ∞ says nothing.
         delta: In [0, 1).
         against: Who should not be able to tell. The server sees whatever reaches it: single
             updates, or their sum where clients mask them. An outsider sees all released models.
         per: Whether the claim is about each round, or about the run as a whole.
         unit: Whose participation is at stake.
         adjacency: How the two worlds differ.
+        knows_cohort: Whether an outsider may know who takes part. False for an ε that counts on
+            sampling that nobody sees, which no audit of ours can refute.
         source: Who makes it: "user", or the name of the mod, the strategy or the mechanism that it
             was read from.
         clip_norm: Norm that updates are clipped to, where the source says it.
         delivered: ε that the source's own parameters give by the exact formula; None if they are
-            not known.
+            not known, or are not enough.
+        rule: How `delivered` was computed, or why it is not known, for people; nothing reads it.
 
     >>> Claim.parse("10@1e-5 server round")
     Claim(epsilon=10.0, delta=1e-05, against='server', per='round')
@@ -46,12 +66,14 @@ class Claim:
     per: Per = "run"
     unit: Unit = field(default="client", repr=False)
     adjacency: Adjacency = field(default="zero-out", repr=False)
-    source: str = field(default="user", repr=False)
+    knows_cohort: bool = field(default=True, repr=False)
+    source: str = field(default=USER, repr=False)
     clip_norm: float | None = field(default=None, repr=False)
     delivered: float | None = field(default=None, repr=False)
+    rule: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        require("at least 0", epsilon=self.epsilon)
+        require("[0, inf)", epsilon=self.epsilon)
         require("[0, 1)", delta=self.delta)
         require("(0, inf)", is_optional=True, clip_norm=self.clip_norm)
         require("at least 0", is_optional=True, delivered=self.delivered)
@@ -64,26 +86,264 @@ class Claim:
             if getattr(self, name) not in get_args(allowed):
                 value = getattr(self, name)
                 raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
+        if not self.knows_cohort and self.against != "outsider":
+            raise ValueError(
+                "knows_cohort must be True unless against is 'outsider', got False: whoever gets "
+                "the replies sees who sends them"
+            )
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, name: str = "claim") -> Self:
         """Return the claim that a text states, such as "10@1e-5 server round".
 
         Args:
-            text: ε, "@" and δ; then, in any order, against whom (server) and per what (run).
+            text: ε, "@" and δ (1e-5); then, in any order, against whom (server), per what (run),
+                the unit (client), the adjacency (zero-out) and cohort-hidden, if that is meant.
+            name: What the user calls it, for an error.
+
+        Raises:
+            ValueError: The text is no claim. The error says what is.
+
+        >>> Claim.parse("8 outsider").text
+        '8@1e-05 outsider run'
         """
-        allowed = f"a claim must read like {_EXAMPLE!r}: ε@δ, {'|'.join(_AGAINST)}, "
-        allowed += f"{'|'.join(_PERS)}; got {text!r}"
         amount, *words = text.split() or [""]
-        epsilon, _, delta = amount.partition("@")
-        found: dict[str, str] = {}
-        for word in words:
-            name = "against" if word in _AGAINST else "per" if word in _PERS else None
-            if name is None or name in found:
-                raise ValueError(allowed)
-            found[name] = word
+        epsilon, has_delta, delta = amount.partition("@")
+        stated = [_WORDS[word] for word in words if word in _WORDS]
         try:
-            numbers = float(epsilon), float(delta) if delta else cls.delta
-        except ValueError:
-            raise ValueError(allowed) from None
-        return cls(*numbers, **found)  # type: ignore[arg-type]
+            if len(dict(stated)) < len(words):
+                raise ValueError("a word is unknown, or says what another one has said")
+            return cls(_number(epsilon), _number(delta) if has_delta else cls.delta, **dict(stated))
+        except ValueError as error:
+            observers, pers = ", ".join(get_args(Observer)), " or ".join(get_args(Per))
+            raise ValueError(
+                f"{name} must be ε@δ with one of {observers} and {pers}, got {text!r}: {error}. "
+                f'Try "{_EXAMPLE}".'
+            ) from None
+
+    @property
+    def text(self) -> str:
+        """The claim as `parse` takes it: its source and what it delivers are not part of it."""
+        usual = {"unit": "client", "adjacency": "zero-out"}
+        words: list[str] = [self.against, self.per]
+        words += [
+            getattr(self, name) for name, word in usual.items() if getattr(self, name) != word
+        ]
+        words += [] if self.knows_cohort else [_HIDDEN]
+        epsilon, delta = (repr(float(n)).removesuffix(".0") for n in (self.epsilon, self.delta))
+        return " ".join([f"{epsilon}@{delta}", *words])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def attacker(self, *, is_masked: bool = False, rounds: int | None = None) -> ThreatModel:
+        """Return who should not be able to tell.
+
+        Args:
+            is_masked: Whether the server of the run sees no single updates, but their sums.
+            rounds: In how many rounds the unit takes part; None for a single round.
+        """
+        inside: Sees = "round sum" if is_masked and self.against == "server" else "updates"
+        return ThreatModel(
+            observer=self.against,
+            sees="all models" if self.against == "outsider" else inside,
+            knows_cohort=self.knows_cohort,
+            participations=rounds,
+        )
+
+    def over(self, rounds: int) -> tuple[float, float]:
+        """Return the ε and the δ that the claim allows a unit that takes part this often.
+
+        Those of a run are for any number of rounds. Those of a round add up: by basic composition,
+        R rounds that are (ε, δ)-DP each are (R·ε, R·δ)-DP together, whatever they are.
+        """
+        times = rounds if self.per == "round" else 1
+        return times * self.epsilon, times * self.delta
+
+    def is_tested_by(self, bound: Finding) -> bool:
+        """Whether a lower bound above what the claim allows would refute it.
+
+        The bound must need no condition, be about an attacker no stronger than that of the claim
+        and about a question that the claim answers, at a δ no smaller than the claim's. A user's
+        claim is about the whole app, so canaries must not bypass a part that may protect.
+        """
+        return self._is_about(bound) and (bound.delta or 0.0) >= self.over(rounds_of(bound))[1]
+
+    def _is_about(self, bound: Finding) -> bool:
+        """Whether a bound is about this claim, at whatever δ."""
+        asked = Question.of(bound)
+        if self.source == USER and Assumption.BYPASSED_TRAINING in bound.assumptions:
+            return False
+        if bound.kind != "lower_bound" or bound.is_conditional or bound.quantity != "epsilon":
+            return False
+        # What a claim allows grows with the rounds, so the bound's own number of them is compared.
+        return (
+            asked is not None
+            and (bound.server_round is None or bound.is_anytime)
+            and carries_bounds(attacker(bound), self.attacker(rounds=rounds_of(bound)))
+            and asked.is_implied_by(Question(self.unit, self.adjacency))
+        )
+
+
+def rounds_of(bound: Finding) -> int:
+    """Return in how many rounds the unit of a bound takes part."""
+    return bound.threat_model.participations or 1
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """What the audit of a run makes of a claim.
+
+    Attributes:
+        claim: The claim.
+        bound: Of the lower bounds that test it, the one that goes furthest beyond what the claim
+            allows, or comes nearest to it; it may be about a weaker attacker. None if there is no
+            such bound.
+        audit: Of the bounds that test it and are about the very attacker and question of the
+            claim, the one that could have shown the most; None if there is none.
+        confidence: All bounds of the verdict hold together at least at this confidence.
+        smaller_delta: The largest δ of bounds about this claim where all are at a smaller δ than
+            the claim's, and so say nothing about it.
+    """
+
+    claim: Claim
+    bound: Finding | None = None
+    audit: Finding | None = None
+    confidence: float | None = None
+    smaller_delta: float | None = None
+
+    @classmethod
+    def of(
+        cls, claim: Claim, findings: Sequence[Finding], confidence: float | None = None
+    ) -> ClaimResult:
+        """Return what the findings of a run make of a claim."""
+        tests = [f for f in findings if claim.is_tested_by(f)]
+        own = [f for f in tests if _is_of(f, claim, is_masked=not _are_open(findings))]
+        about = [f.delta or 0.0 for f in findings if not tests and claim._is_about(f)]
+        return cls(
+            claim,
+            max(tests, key=lambda f: f.value - claim.over(rounds_of(f))[0], default=None),
+            max(own, key=lambda f: (f.cap or 0.0) - claim.over(rounds_of(f))[0], default=None),
+            confidence,
+            max(about, default=None),
+        )
+
+    @property
+    def rounds(self) -> int:
+        """In how many rounds the unit of the bound takes part."""
+        return 1 if self.bound is None else rounds_of(self.bound)
+
+    @property
+    def allowed(self) -> float:
+        """The ε that the claim allows in that many rounds."""
+        return self.claim.over(self.rounds)[0]
+
+    @property
+    def low(self) -> float:
+        """At least this ε is shown."""
+        return 0.0 if self.bound is None else max(self.bound.value, 0.0)
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether more is shown than the claim allows."""
+        return self.low > self.allowed
+
+    @property
+    def is_testable(self) -> bool:
+        """Whether an audit of this attacker could have refuted the claim.
+
+        One that does not state its cap is not known to be able to show anything.
+        """
+        if self.audit is None or self.detectable == math.inf:
+            return self.is_refuted
+        return (self.audit.cap or 0.0) > self.claim.over(rounds_of(self.audit))[0]
+
+    @property
+    def detectable(self) -> float | None:
+        """The ε that a Gaussian mechanism must deliver for the audit to refute it in 80 % of runs.
+
+        Infinite if no mechanism would be refuted; None where the claim is refuted, or where that is
+        not known, as for audits without canaries.
+        """
+        if self.audit is None or self.is_refuted:
+            return None
+        facts = {name: self.audit.facts.get(name) for name in _POWER}
+        known: Any = {k: v for k, v in facts.items() if isinstance(v, int) and v >= _POWER[k]}
+        if len(known) < len(facts):
+            return None
+        from leakmeter.auditors.bounds.detectable import detectable_epsilon
+
+        return detectable_epsilon(
+            self.claim.over(rounds_of(self.audit))[0],
+            delta=self.audit.delta or 0.0,
+            confidence=self.audit.confidence or 0.0,
+            has_coins=Assumption.ALL_CANARIES_PLAY not in self.audit.assumptions,
+            **known,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        bound, audit = self.bound, self.audit
+        return {
+            **plain(self.claim),
+            "refuted": self.is_refuted,
+            "shown": plain(None if bound is None else self.low),
+            "shown_delta": None if bound is None else bound.delta,
+            "rounds": self.rounds,
+            "allowed": plain(self.allowed),
+            "confidence": self.confidence,
+            "auditor": None if bound is None else bound.auditor,
+            "testable": self.is_testable,
+            "cap": plain(None if audit is None else audit.cap),
+            "detectable": plain(self.detectable),
+        }
+
+
+def _are_open(findings: Iterable[Finding]) -> bool:
+    """Whether the server of a run sees single updates: then a finding says so."""
+    return any(f.observer == "server" and f.threat_model.sees == "updates" for f in findings)
+
+
+def _is_of(bound: Finding, claim: Claim, *, is_masked: bool) -> bool:
+    """Whether a bound is about an attacker and a question no weaker than those of a claim."""
+    meant, asked = claim.attacker(is_masked=is_masked, rounds=rounds_of(bound)), Question.of(bound)
+    answered = asked is not None and Question(claim.unit, claim.adjacency).is_implied_by(asked)
+    return answered and is_weaker(meant, attacker(bound))
+
+
+def claims_of(given: str | Iterable[Claim | str], name: str = "claims") -> tuple[Claim, ...]:
+    """Return claims that are given as values or texts, each once.
+
+    Args:
+        given: Claims or texts; one text may state several, with ";" between them.
+        name: What the user calls them, for an error.
+
+    Raises:
+        TypeError: Something else is given.
+        ValueError: A text is no claim.
+
+    >>> claims_of("8; 2 outsider round")
+    (Claim(epsilon=8.0, delta=1e-05, against='server', per='run'), \
+Claim(epsilon=2.0, delta=1e-05, against='outsider', per='round'))
+    """
+    listed = [given] if isinstance(given, str) and given else list(given)
+    found: list[Claim] = []
+    for one in listed:
+        if isinstance(one, Claim):
+            found.append(one)
+        elif isinstance(one, str):
+            texts = [text for text in one.split(_APART) if text.strip()]
+            found += [Claim.parse(text.strip(), name) for text in texts or [one]]
+        else:
+            raise TypeError(
+                f"{name} must be a list of Claim objects or texts, got {one!r}; for example "
+                f'{name}=[Claim(10, per="round")] or {name}=["{_EXAMPLE}"]'
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number") from None

@@ -15,7 +15,7 @@ from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
 from leakmeter.auditors.verdict.labels import amount, tells, who
 from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
-from leakmeter.auditors.verdict.sentences import given_that
+from leakmeter.auditors.verdict.sentences import claimed, given_that, refuted
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt
 from leakmeter.auditors.wording import counted, is_certain, number, percent, plain_spaces, share
 
@@ -55,10 +55,12 @@ class Limits:
     Attributes:
         max_epsilon: No ε above this may be proven, and the audit must have been able to prove one.
         require_guarantee: An ε of at most this must be guaranteed.
-        against: The attackers that these two are about, one of `ATTACKERS`; None for all of the
-            run.
+        against: The attackers that these two and `claims` are about, one of `ATTACKERS`; None for
+            all of the run.
         no_reconstruction: Whether a reconstruction test must have been played and found nothing.
         min_accuracy: The last model must be at least this accurate.
+        claims: Whether something must be claimed, and each claim tested and not refuted. A claim
+            that is refuted exceeds every gate, asked or not.
     """
 
     max_epsilon: float | None = None
@@ -66,6 +68,7 @@ class Limits:
     against: str | None = None
     no_reconstruction: bool = False
     min_accuracy: float | None = None
+    claims: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_epsilon", "require_guarantee"):
@@ -110,8 +113,8 @@ def check(result: AuditResult | Verdict, limits: Limits) -> list[Check]:
     """
     if limits.is_empty:
         raise ValueError(
-            "a gate needs a limit, one of max_epsilon, require_guarantee, no_reconstruction and "
-            "min_accuracy, got none; for example max_epsilon=8.0"
+            "a gate needs a limit, one of max_epsilon, require_guarantee, no_reconstruction, "
+            "min_accuracy and claims, got none; for example max_epsilon=8.0"
         )
     if isinstance(result, Verdict):
         result = AuditResult(result)
@@ -137,6 +140,7 @@ def assert_private(
     against: str | None = None,
     no_reconstruction: bool = False,
     min_accuracy: float | None = None,
+    claims: bool = False,
 ) -> None:
     """Raise unless a run keeps its limits, for a test of your own.
 
@@ -149,6 +153,7 @@ def assert_private(
             what it sees, such as "server/round-sum"; None for all attackers of the run.
         no_reconstruction: Whether a reconstruction test must have been played and found nothing.
         min_accuracy: The last model must be at least this accurate.
+        claims: Whether something must be claimed, and each claim tested and not refuted.
 
     Raises:
         AssertionError: A limit is exceeded, or the audit cannot tell. The text says which and why.
@@ -157,7 +162,9 @@ def assert_private(
     Example:
         assert_private(leakmeter.run(rounds=10), max_epsilon=2.0, against="outsider")
     """
-    limits = Limits(max_epsilon, require_guarantee, against, no_reconstruction, min_accuracy)
+    limits = Limits(
+        max_epsilon, require_guarantee, against, no_reconstruction, min_accuracy, claims
+    )
     verdict = result if isinstance(result, Verdict) else result.verdict
     if failed := [one for one in check(result, limits) if one.outcome != "passed"]:
         said = [f"{one.name}: {one.outcome}. {one.text}" for one in failed]
@@ -191,6 +198,8 @@ def _doubts(result: AuditResult) -> Iterator[_Found]:
 
 
 def _checks(verdict: Verdict, limits: Limits) -> Iterator[_Found]:
+    if limits.claims or verdict.false_claims:
+        yield "claims", *_claims(verdict, limits.against)
     if limits.max_epsilon is not None:
         yield "max-epsilon", *_shown(verdict, limits.max_epsilon, limits.against)
     if limits.require_guarantee is not None:
@@ -199,6 +208,27 @@ def _checks(verdict: Verdict, limits: Limits) -> Iterator[_Found]:
         yield "no-reconstruction", *_reconstruction(verdict)
     if limits.min_accuracy is not None:
         yield "min-accuracy", *_accuracy(verdict, limits.min_accuracy)
+
+
+def _claims(verdict: Verdict, against: str | None) -> tuple[Outcome, str]:
+    """Return whether a claim is refuted, or could have been; guarantees are claims of our own."""
+    if false := verdict.false_claims:
+        return "exceeded", f"{claimed(false[0].claim)} {refuted(false[0])}"
+    rows = [row for row in _selected(verdict, against) if row.at_most is not None]
+    if broken := [row for row in rows if row.low > row.high]:
+        return "exceeded", f"{_of(broken[0])}: the audit refutes the guarantee."
+    made = [one for one in verdict.claims if _is_against(one.claim.attacker(), against)]
+    if not made and not any(math.isfinite(row.high) for row in rows):
+        return "unable", 'Nothing is claimed: audit the run with a claim, "10@1e-5 server round".'
+    if untested := [one for one in made if not one.is_testable]:
+        return "unable", f"{claimed(untested[0].claim)} {refuted(untested[0])}"
+    if not made:
+        return "passed", f"No guarantee is refuted ({_attackers(rows)})."
+    return "passed", "No claim is refuted, and each could have been; this confirms none."
+
+
+def _is_against(model: ThreatModel, against: str | None) -> bool:
+    return against in (None, model.observer, attacker_name(model))
 
 
 def _shown(verdict: Verdict, limit: float, against: str | None) -> tuple[Outcome, str]:
@@ -305,11 +335,7 @@ def _accuracy(verdict: Verdict, limit: float) -> tuple[Outcome, str]:
 
 
 def _selected(verdict: Verdict, against: str | None) -> list[Row]:
-    return [
-        row
-        for row in verdict.rows
-        if against in (None, row.attacker.observer, attacker_name(row.attacker))
-    ]
+    return [row for row in verdict.rows if _is_against(row.attacker, against)]
 
 
 def _absent(verdict: Verdict, against: str | None) -> str:

@@ -12,6 +12,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Final
 
 from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.verdict.claim import Claim, ClaimResult
 from leakmeter.auditors.verdict.order import Question, attacker
 from leakmeter.auditors.verdict.verdict import Block, Row, Severity, Verdict
 from leakmeter.auditors.wording import (
@@ -30,7 +31,7 @@ from leakmeter.auditors.wording import (
 )
 
 SEVERITIES: Final[Mapping[Severity, str]] = {
-    "refuted": "guarantee refuted",
+    "refuted": "refuted",
     "rebuilt": "data rebuilt",
     "certain": "practically certain",
     "shown": "leak shown",
@@ -114,6 +115,9 @@ _NAMES: Final = {
     "mine": "MINE",
 }
 _MOST = 24  # columns of a cell whose words are another project's
+CLAIM_HEADS: Final = ("Claim", "Delivered", "Shown", "Verdict", "Claimed by")
+_FLOWERS: Final = "DifferentialPrivacy"  # all of Flower's wrappers begin with it
+_MOST_SOURCE = 12
 
 
 def who(model: ThreatModel) -> str:
@@ -141,6 +145,11 @@ def subject(model: ThreatModel) -> str:
 def tells(row: Row) -> str:
     """Return what the attacker of a row can tell, as a cell."""
     return _stakes(row)[0]
+
+
+def at_stake(question: Question) -> str:
+    """Return what a question is about, as the end of a sentence."""
+    return _STAKES[question][1]
 
 
 def question(row: Row) -> str:
@@ -225,6 +234,32 @@ def cells(row: Row) -> tuple[str, ...]:
     return who(row.attacker), tells(row), shown(row), at_most(row), evidence(row)
 
 
+def claimed(result: ClaimResult) -> tuple[str, ...]:
+    """Return a claim as a row: what, what it delivers, what is shown, the verdict, by whom."""
+    bound, claim = result.bound, result.claim
+    found = amount(bound) if bound is not None and result.low > 0 else "nothing"
+    shown = "not audited" if bound is None else found
+    what = f"{upper(claim.epsilon)} per {claim.per}, {_OBSERVERS[claim.against]}"
+    verdict = "REFUTED" if result.is_refuted else "NOT REFUTED"
+    source = "DP wrapper" if claim.source.startswith(_FLOWERS) else claim.source
+    return what, delivered(claim), shown, verdict, _cut(source, _MOST_SOURCE)
+
+
+def delivered(claim: Claim) -> str:
+    """Return the ε that a claim's own parameters give, as a cell."""
+    return "not known" if claim.delivered is None else exactly(claim.delivered)
+
+
+def exactly(epsilon: float) -> str:
+    """Return an ε that is neither shown nor guaranteed: "ε = 10.4"."""
+    return f"ε = {number(epsilon, 2 if epsilon > CERTAIN else 3)}"
+
+
+def upper(epsilon: float) -> str:
+    """Return an ε that somebody claims, as it is typed: "ε ≤ 10"."""
+    return f"ε ≤ {number(epsilon)}"
+
+
 def in_bits(verdict: Verdict) -> list[tuple[str, ...]]:
     """Return the figures in bits as rows: who, about what, what was found, at most, the evidence.
 
@@ -303,5 +338,5 @@ def short_name(auditor: str) -> str:
     return _NAMES.get(auditor, auditor)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST else text[: _MOST - 1].rstrip() + "…"
+def _cut(text: str, most: int = _MOST) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

@@ -40,7 +40,7 @@ _HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
 _IN_BITS = ("IN BITS", "ABOUT", "FOUND", "AT MOST", "EVIDENCE")  # never ordered against ε
 # No line ends between a number and its sign or unit, in any letters.
 _WHOLE = re.compile(r" (?=%)|(?<=[≥≤≈~]) |(?<=[<>]=) |(?<=ε) (?=[≥≤≈])|(?<=eps) (?=[<>~])")
-_MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES = 5, 2, 3, 4
+_MAX_ROWS, _MAX_BITS, _MAX_NOTES, _MAX_NOTE_LINES, _MAX_CLAIMS = 5, 2, 3, 4, 4
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def summary(
         *ending.wrapped(_VERDICT + sentences.headline(verdict), " " * len(_VERDICT)),
         *ending.wrapped(sentences.protection(verdict)),
         "",
+        *_claims(verdict, ending),
         *_table(verdict, ending),
         *ending.wrapped(sentences.upper_end(verdict, adds_noise=ending.adds_noise)),
         *ending.wrapped(f"{sentences.together(verdict)} {sentences.utility(verdict)}".strip()),
@@ -113,6 +114,20 @@ def details(
     return [plain_spaces(line) for line in _details(verdict, failures, limitations)]
 
 
+def _claims(verdict: Verdict, ending: Ending) -> list[str]:
+    """Return the claims in columns, refuted ones first, and how far the audit could have seen."""
+    shown = verdict.claims[:_MAX_CLAIMS]
+    heads = [head.upper() for head in labels.CLAIM_HEADS]
+    cells = [labels.claimed(one) for one in shown]
+    lines = columns(heads, cells, ending)
+    pairs = zip(shown, cells, strict=True)
+    said = (f"{row[0]}: {sentences.unconfirmed(one)}" for one, row in pairs if not one.is_refuted)
+    lines += [line for words in dict.fromkeys(said) for line in ending.wrapped(words, "  ")]
+    if left := len(verdict.claims) - len(shown):
+        lines += ending.wrapped(f"… and {counted(left, 'more claim')}: see the details")
+    return [*lines, ""] if lines else []
+
+
 def _table(verdict: Verdict, ending: Ending) -> list[str]:
     """Return the attackers, worst first, in columns."""
     shown = verdict.rows[:_MAX_ROWS]
@@ -120,7 +135,7 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
     cells = [labels.cells(row) for row in shown]
     rows = [(*row[:-1], row[-1] + mark) for row, mark in zip(cells, marks, strict=True)]
     rows += [labels.tested(test) for test in verdict.tests]
-    lines = _columns(_HEADS, rows, ending)
+    lines = columns(_HEADS, rows, ending)
     if any(marks):
         lines.append("* shown by a weaker attacker, so by this one too")
     if left := len(verdict.rows) - len(shown):
@@ -130,11 +145,11 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
 
 def _bits(verdict: Verdict, ending: Ending) -> list[str]:
     """Return the first figures in bits in a table of their own; the page has all of them."""
-    lines = _columns(_IN_BITS, labels.in_bits(verdict)[:_MAX_BITS], ending)
+    lines = columns(_IN_BITS, labels.in_bits(verdict)[:_MAX_BITS], ending)
     return ["", *lines] if lines else []
 
 
-def _columns(heads: Sequence[str], found: Sequence[Sequence[str]], ending: Ending) -> list[str]:
+def columns(heads: Sequence[str], found: Sequence[Sequence[str]], ending: Ending) -> list[str]:
     """Return cells as lines of a table; none for an empty one.
 
     Where the terminal is too narrow for columns, a row is one sentence. A cell is never cut: the
@@ -193,6 +208,12 @@ def _details(
 ) -> Iterator[str]:
     for warning in verdict.warnings:
         yield from _paragraph(f"Warning: {warning.text}")
+    if verdict.claims:
+        yield ""
+        yield "What is claimed"
+    for one in verdict.claims:
+        yield from _paragraph(sentences.claimed(one.claim), indent="  ", hanging="      ")
+        yield from _paragraph(sentences.refuted(one), indent="      ", hanging="      ")
     told_of = parts(verdict)
     if told_of:
         yield ""

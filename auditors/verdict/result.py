@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.verdict import labels, sentences
+from leakmeter.auditors.verdict.claim import ClaimResult
 from leakmeter.auditors.verdict.verdict import Row, Verdict
 from leakmeter.auditors.wording import counted, plain_spaces, share
 
 _MAX_ROWS = 3
+_HEADS = ("Attacker", "Can tell", "Shown", "At most", "Evidence")
 _RED, _AMBER, _GREEN, _GREY = "#b3261e", "#a15c00", "#1b6e3c", "#5f6368"
 _COLOURS = {
     "refuted": _RED,
@@ -64,8 +67,10 @@ class AuditResult:
         }
 
     def __repr__(self) -> str:
-        rows = [_line(row) for row in self.verdict.rows[:_MAX_ROWS]]
-        left = len(self.verdict.rows) - len(rows)
+        claims = [_claim(one) for one in self.verdict.claims[:_MAX_ROWS]]
+        most = self.verdict.rows[: _MAX_ROWS - len(claims)]
+        rows = [*claims, *map(_line, most)]
+        left = len(self.verdict.rows) - len(most)
         more = f"{counted(left, 'more attacker')}; " if left else ""
         lines = [sentences.headline(self.verdict), *(f"  {row}" for row in rows)]
         return plain_spaces("\n".join([*lines, f"  {more}{_end(self)}"]))
@@ -73,20 +78,28 @@ class AuditResult:
     def _repr_html_(self) -> str:
         """Return a card for a notebook."""
         colour = _COLOURS[self.verdict.severity]
-        cells = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in labels.cells(row)) + "</tr>"
-            for row in self.verdict.rows[: 2 * _MAX_ROWS]
-        )
-        heads = "".join(
-            f"<th>{head}</th>" for head in ("Attacker", "Can tell", "Shown", "At most", "Evidence")
-        )
+        claims = [labels.claimed(one) for one in self.verdict.claims]
+        rows = [labels.cells(row) for row in self.verdict.rows[: 2 * _MAX_ROWS]]
         return (
             f'<div style="border-left:4px solid {colour};padding:.5em 1em">'
             f"<p><strong>{escape(sentences.headline(self.verdict))}</strong></p>"
             f"<p>{escape(sentences.protection(self.verdict))}</p>"
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>"
+            f"{_table(labels.CLAIM_HEADS, claims) if claims else ''}{_table(_HEADS, rows)}"
             f"<p>{escape(_end(self))}</p></div>"
         )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of a card."""
+    head = "".join(f"<th>{one}</th>" for one in heads)
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _claim(result: ClaimResult) -> str:
+    what, delivered, shown, verdict, by = labels.claimed(result)
+    return f"claim {what} ({by}): delivered {delivered}, shown {shown}: {verdict}"
 
 
 def _line(row: Row) -> str:

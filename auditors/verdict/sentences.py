@@ -12,7 +12,18 @@ from typing import Final
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.verdict.labels import amount, at_most, question, subject, sure, who
+from leakmeter.auditors.verdict.claim import USER, Claim, ClaimResult
+from leakmeter.auditors.verdict.labels import (
+    amount,
+    at_most,
+    delivered,
+    exactly,
+    question,
+    subject,
+    sure,
+    upper,
+    who,
+)
 from leakmeter.auditors.verdict.order import attacker, is_same, unsized
 from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt, is_shown
 from leakmeter.auditors.wording import (
@@ -28,6 +39,7 @@ from leakmeter.auditors.wording import (
     value,
 )
 
+_AGAINST: Final = {"server": "the server", "outsider": "outsiders", "wire": "eavesdroppers"}
 NOT_EVIDENCE: Final = "This is not evidence of privacy"
 _UNPROVEN: Final = "No leak is proven, and nothing is guaranteed."
 # With what the evidence was gathered, by what the attacker of a test holds.
@@ -64,6 +76,10 @@ def protection(verdict: Verdict) -> str:
 
 def _protection(verdict: Verdict) -> str:
     case, row = verdict.headline
+    if case == "claim":
+        bound = verdict.false_claims[0].bound
+        assert bound is not None
+        return f"a stated limit does not hold: {_possible(bound, verdict)}"
     if case == "rebuilt":
         how = "shown against records that were not used"
         return f"reconstruction of clients' records is possible; {how} ({_trusted(verdict)})"
@@ -81,16 +97,21 @@ def _protection(verdict: Verdict) -> str:
         )
     risk = _RISKS[row.question.unit]
     if row.shown is not None and row.low > 0:
-        how = _EVIDENCE[row.shown.threat_model.holds]
-        # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
-        done = "is possible" if row.low > CERTAIN else "beats guessing"
-        return f"{_RISKS[row.shown.unit]} {done}; shown {how} ({_trusted(verdict)})"
+        return _possible(row.shown, verdict)
     if case == "suspected":
         return f"{risk} is suspected; not proven"
     some = ", but not for every attacker" if any(math.isinf(r.high) for r in verdict.rows) else ""
     tried = any(one.is_tried for one in verdict.rows)
     looked = "no audit showed that it is possible" if tried else "no audit tried it"
     return f"{risk} is limited by a guarantee{some}; {looked}"
+
+
+def _possible(bound: Finding, verdict: Verdict) -> str:
+    """Return what a proven ε makes possible, and with which evidence."""
+    # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
+    done = "is possible" if bound.value > CERTAIN else "beats guessing"
+    how = _EVIDENCE[bound.threat_model.holds]
+    return f"{_RISKS[bound.unit]} {done}; shown {how} ({_trusted(verdict)})"
 
 
 def draws_of(finding: Finding) -> str:
@@ -157,6 +178,7 @@ def limited(row: Row, verdict: Verdict) -> list[Row]:
 def together(verdict: Verdict) -> str:
     """Return with which confidence everything that is shown holds."""
     shown = any(row.low > 0 for row in verdict.rows) or any(is_shown(f) for f in verdict.tests)
+    shown |= bool(verdict.false_claims)
     if verdict.confidence is None or not shown:
         return ""
     if verdict.confidence <= 0:
@@ -173,6 +195,8 @@ def utility(verdict: Verdict) -> str:
 
 def _headline(verdict: Verdict) -> str:
     case, row = verdict.headline
+    if case == "claim":
+        return _false_claim(verdict)
     if case == "rebuilt":
         return _rebuilt(next(f for f in verdict.tests if is_rebuilt(f)), verdict)
     if case == "seen":
@@ -201,6 +225,77 @@ def _refuted(row: Row, verdict: Verdict) -> str:
         f"A guarantee is refuted: {amount(row.at_most)} is claimed against "
         f"{_lowered(subject(row.attacker))}, and the audit shows {amount(row.shown)} "
         f"({_trusted(verdict)}). An assumption of the guarantee does not hold."
+    )
+
+
+def claimed(claim: Claim) -> str:
+    """Return who claims what, with what the claim's own parameters deliver."""
+    who = "The user claims" if claim.source == USER else f"{claim.source} claims"
+    hidden = "" if claim.knows_cohort else " who do not know who takes part"
+    said = (
+        f"{who} {upper(claim.epsilon)} at δ = {number(claim.delta)} per {claim.per} against "
+        f"{_AGAINST[claim.against]}{hidden} ({claim.adjacency}, {claim.unit})"
+    )
+    why = f" ({claim.rule})" if claim.rule else ""
+    if claim.delivered is not None:
+        return f"{said}; by the exact formula its parameters deliver {delivered(claim)}{why}."
+    return f"{said}; what it delivers is not known{why}." if claim.rule else f"{said}."
+
+
+def refuted(result: ClaimResult) -> str:
+    """Return whether the audit refutes a claim, or how far it could have seen."""
+    found = amount(result.bound) if result.bound is not None and result.low > 0 else "nothing"
+    if not result.is_refuted:
+        return f"NOT REFUTED, which does not confirm it: {found} is shown. {reach(result)}"
+    trust = f"{percent(result.confidence or 0.0)} confidence"
+    if result.claim.per == "run" or result.rounds == 1:
+        return f"REFUTED: the audit shows {found} ({trust})."
+    return (
+        f"REFUTED: {result.rounds} rounds of it allow {upper(result.allowed)} (basic composition), "
+        f"and the audit shows {found} ({trust})."
+    )
+
+
+def unconfirmed(result: ClaimResult) -> str:
+    """Return what a claim that is not refuted is worth, below the table of claims."""
+    tested = "Not refuted is not confirmed. " if result.is_testable else ""
+    return f"{tested}{reach(result)}"
+
+
+def reach(result: ClaimResult) -> str:
+    """Return how far the audits could have seen, where they do not refute a claim."""
+    audit, seen = result.audit, result.detectable
+    if result.smaller_delta is not None:
+        return (
+            f"The audits of this attacker are at δ = {number(result.smaller_delta)}; only one at "
+            f"the claim's δ = {number(result.claim.delta)} or above can refute it."
+        )
+    if audit is None:
+        return "No audit here looks at this attacker."
+    most = f"ε = {number(audit.cap or 0.0, kind='lower_bound')}"
+    if not result.is_testable:
+        return f"The audit could not have refuted it: it can show at most {most}."
+    if seen is None:
+        return f"The audit can show at most {most}."
+    return f"A Gaussian mechanism must deliver {exactly(seen)} to be refuted in 80 % of such runs."
+
+
+def _false_claim(verdict: Verdict) -> str:
+    """Return the first claim that is refuted, and how many more are."""
+    first, *more = verdict.false_claims
+    assert first.bound is not None
+    claim, verb = first.claim, "is" if len(more) == 1 else "are"
+    also = f" {counted(len(more), 'more claim')} {verb} refuted as well." if more else ""
+    by = "" if claim.source == USER else f" of {claim.source}"
+    limit = f"{upper(claim.epsilon)} per {claim.per}"
+    if claim.per == "round" and first.rounds > 1:
+        limit = f"{upper(first.allowed)} in {first.rounds} rounds"
+    truth = ""
+    if claim.delivered is not None and claim.delivered > claim.epsilon:
+        truth = f" Its own parameters deliver {delivered(claim)}."
+    return (
+        f"A claim{by} is refuted: {limit} is claimed against {_AGAINST[claim.against]}, and the "
+        f"audit shows {amount(first.bound)} ({_trusted(verdict)}).{truth}{also}"
     )
 
 
@@ -259,6 +354,9 @@ def _share(bound: Finding) -> str:
     if not isinstance(share, float):
         return ""
     each = f", each sent in {counted(rounds, 'round')}" if rounds is not None else ""
+    own = bound.facts.get("client_rounds")
+    if rounds is not None and isinstance(own, int) and own != rounds:
+        each += f"; clients send about {own}"
     many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
     return f", for {many} test updates{each}"
 

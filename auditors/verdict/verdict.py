@@ -23,6 +23,7 @@ from scipy.special import ndtri
 
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, RunWarning, ThreatModel
+from leakmeter.auditors.verdict.claim import Claim, ClaimResult
 from leakmeter.auditors.verdict.order import (
     Question,
     attacker,
@@ -33,16 +34,25 @@ from leakmeter.auditors.verdict.order import (
 )
 from leakmeter.auditors.wording import CERTAIN, INFORMATION, OBSERVED, is_epsilon
 
-# refuted: a lower bound is above a guarantee. rebuilt: data were reconstructed beyond chance.
-# certain: more than ε = 20 is proven. shown: some ε is proven. suspected: an estimate beyond its
-# band, or a bound under a condition. open: audited or not, nothing is shown and nothing guaranteed.
-# bounded: nothing is shown, and a guarantee is finite.
+# refuted: a lower bound is above a guarantee or a claim. rebuilt: data were reconstructed beyond
+# chance. certain: more than ε = 20 is proven. shown: some ε is proven. suspected: an estimate
+# beyond its band, or a bound under a condition. open: audited or not, nothing is shown and nothing
+# guaranteed. bounded: nothing is shown, and a guarantee is finite.
 Severity = Literal["refuted", "rebuilt", "certain", "shown", "suspected", "open", "bounded"]
 # Who wants to know what.
 Asked = tuple[ThreatModel, Question]
 # Which of these the headline is about, the first that applies.
 Headline = Literal[
-    "refuted", "rebuilt", "leak", "seen", "told", "interval", "suspected", "observed", "nothing"
+    "claim",
+    "refuted",
+    "rebuilt",
+    "leak",
+    "seen",
+    "told",
+    "interval",
+    "suspected",
+    "observed",
+    "nothing",
 ]
 # Shares beyond which a run is distorted. A single client can send values that are not finite, and
 # must not be able to discredit the audit.
@@ -207,6 +217,7 @@ class Verdict:
             against the rows.
         warnings: Reasons to doubt the run itself.
         accuracy: Of the last model, where anybody measured it.
+        claims: What was claimed, with what the audit makes of it; those that are refuted first.
     """
 
     rows: tuple[Row, ...]
@@ -216,10 +227,18 @@ class Verdict:
     others: tuple[Block, ...] = ()
     warnings: tuple[RunWarning, ...] = field(default=())
     accuracy: float | None = None
+    claims: tuple[ClaimResult, ...] = ()
+
+    @property
+    def false_claims(self) -> list[ClaimResult]:
+        """The claims that are refuted."""
+        return [one for one in self.claims if one.is_refuted]
 
     @property
     def headline(self) -> tuple[Headline, Row | None]:
         """What leads, and the row that it is about: the first case that applies."""
+        if self.false_claims:
+            return "claim", None
         if refuted := [row for row in self.rows if row.low > row.high]:
             return "refuted", refuted[0]
         if any(is_rebuilt(f) for f in self.tests):
@@ -241,6 +260,8 @@ class Verdict:
     def severity(self) -> Severity:
         """That of the headline."""
         case, row = self.headline
+        if case == "claim":
+            return "refuted"
         if case == "rebuilt":
             return "rebuilt"
         if case in ("seen", "told"):
@@ -287,6 +308,7 @@ class Verdict:
             "confidence": self.confidence,
             "distorted": self.is_distorted,
             "accuracy": plain(self.accuracy),
+            "claims": [one.to_json() for one in self.claims],
             "rows": [one.to_json() for one in self.rows],
             "tests": [_test(one) for one in self.tests],
         }
@@ -298,6 +320,7 @@ def judge(
     *,
     accuracy: float | None = None,
     also: Sequence[Asked] = (),
+    claims: Sequence[Claim] = (),
 ) -> Verdict:
     """Return what the findings of a run, or of one round, say together.
 
@@ -306,16 +329,21 @@ def judge(
         warnings: Reasons to doubt the run itself.
         accuracy: Of the last model.
         also: Attackers and questions that get a row whether or not a finding is about them.
+        claims: What was claimed. No row takes a claim for a guarantee.
     """
     of_rows = [f for f in findings if is_epsilon(f) and f.adjacency is not None]
     delta = _delta(of_rows)
     bounds = [f for f in of_rows if _is_bound(f) and _holds_at(f, delta)]
+    # A claim has a δ of its own, so bounds that no row uses may test it.
+    testing = [f for f in of_rows if f not in bounds and any(c.is_tested_by(f) for c in claims)]
     promises = [f for f in of_rows if f.kind == "guarantee" and _holds_at(f, delta)]
     num_estimates = sum(f.null_band is not None for f in findings if f.kind == "estimate")
     tests = [f for f in findings if f.quantity in TESTS and f.kind == "lower_bound"]
     # The largest is chosen after all are seen, so all must hold: their chances to miss add up.
-    misses = sum(1 - (f.confidence or 0.0) for f in (*bounds, *filter(_is_bound, tests)))
+    used = (*bounds, *testing, *filter(_is_bound, tests))
+    misses = sum(1 - (f.confidence or 0.0) for f in used)
     confidence = max(1 - misses, 0.0) if misses else None
+    judged = [ClaimResult.of(claim, of_rows, confidence) for claim in claims]
     rows = []
     for model, question, own, is_priced in _grouped(of_rows, also):
         below, above = _usable(model, question, bounds), _covering(model, question, promises)
@@ -339,6 +367,7 @@ def judge(
         others=_blocks([f for f in findings if f not in of_rows]),
         warnings=tuple(warnings),
         accuracy=accuracy,
+        claims=tuple(sorted(judged, key=_weight)),
     )
 
 
@@ -458,6 +487,11 @@ def _rank(row: Row) -> tuple[float, float, bool]:
     Of equal rows, that of whoever was audited comes before those that take its bound over.
     """
     return -row.low, -row.high, row.shown not in row.findings
+
+
+def _weight(result: ClaimResult) -> tuple[bool, bool]:
+    """Return the order of claims: refuted ones first, and of these those that say why."""
+    return not result.is_refuted, result.claim.delivered is None
 
 
 def _shown(bound: Finding) -> dict[str, Any]:

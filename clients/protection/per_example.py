@@ -143,12 +143,13 @@ def _by_vmap(
         some = slice(start, start + chunk)
         gradients, values = single(parameters, x[some], y[some])
         # (chunk, dim), in the order of the parameters, which is that of the flat update
-        rows = torch.cat([gradients[name].reshape(len(values), -1) for name in parameters], dim=1)
+        each = [gradients[name].reshape(len(values), -1) for name in parameters]
+        rows = torch.cat(each, dim=1).cpu()
         norms = _double(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64))
         lengths.append(norms)
         # Rounding may lengthen the scaled row by half a unit in the last place.
         scale = torch.from_numpy(_shrink(norms, clip_norm * room)).to(dtype)
-        matrix[some] = _rows(rows.cpu(), np.isfinite(norms)) * scale[:, None]
+        matrix[some] = _rows(rows, np.isfinite(norms)) * scale[:, None]
         losses.append(_double(values))
     _usable(np.concatenate(lengths))
     return DenseGradients(matrix.numpy(), float(np.concatenate(losses).mean()))
@@ -178,4 +179,4 @@ def _shrink(norms: Floats, clip_norm: float) -> Floats:
 
 
 def _double(tensor: Tensor) -> Floats:
-    return tensor.detach().to("cpu", torch.float64).numpy()
+    return tensor.detach().cpu().double().numpy()  # moved first: not every device has doubles

@@ -252,6 +252,7 @@ class GaussianSampling:
             chosen = torch.from_numpy(rng.permutation(len(y))[: self.batch_size])
         else:  # the guarantee relies on a batch that nobody can guess
             chosen = torch.tensor(SystemRandom().sample(range(len(y)), self.batch_size))
+        chosen = chosen.to(y.device)
         return x[chosen], y[chosen]
 
 
@@ -261,8 +262,9 @@ def _move(model: nn.Module, direction: Floats, length: float) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             part = torch.from_numpy(direction[start : start + parameter.numel()])
-            moved = parameter.double() + length * part.view_as(parameter).to(parameter.device)
-            parameter.copy_(moved)  # computed in double, so rounded only once
+            # In double, so rounded only once; on the CPU, as not every device has it.
+            moved = parameter.cpu().double() + length * part.view(parameter.shape)
+            parameter.copy_(moved.to(parameter.dtype))
             start += parameter.numel()
 
 

@@ -264,7 +264,30 @@ class MaskMod:
         )
         # Before training: whoever comes next in the list may change the message.
         digest = self._told(message, before, context)
-        rounding = self._rounding(before.session.server_round, context)
+        vector, trained, notes = self._encoded(
+            summed, before.session.server_round, message, context, call_next
+        )
+        ring = summed.quantiser.ring
+        after, masked = opened.upload(vector, ring, digest)
+        self._take(before.session, "train")
+        # Last, since an exception after it would leave a client that thinks it has uploaded.
+        context.state[wire.MASK] = put_participant(after)
+        upload = RecordDict({**put_upload(masked, ring), **notes})
+        return Message(with_answer(message, mods, trained, upload), reply_to=message)
+
+    def _encoded(
+        self,
+        summed: _Summed,
+        server_round: int,
+        message: Message,
+        context: Context,
+        call_next: Call,
+    ) -> tuple[RingVector, RecordDict, dict[str, ConfigRecord]]:
+        """Train and return what to sum, what training has given, and notes about it.
+
+        If training fails in any way, what is summed is blank.
+        """
+        rounding = self._rounding(server_round, context)
         kept, trained, notes = copy.deepcopy(context.state), RecordDict(), {}
         try:
             trained = wire.trained_content(call_next(_without_seats(message), context))
@@ -282,14 +305,8 @@ class MaskMod:
             context.state = kept
             notes = failure_note(error, allow_tap=self.allow_tap)
             vector = summed.quantiser.encode_blank(summed.layout.dim)
-        ring = summed.quantiser.ring
-        after, masked = opened.upload(vector, ring, digest)
-        self._take(before.session, "train")
         context.state = context.state if isinstance(context.state, RecordDict) else kept
-        # Last, since an exception after it would leave a client that thinks it has uploaded.
-        context.state[wire.MASK] = put_participant(after)
-        upload = RecordDict({**put_upload(masked, ring), **notes})
-        return Message(with_answer(message, mods, trained, upload), reply_to=message)
+        return vector, trained, notes
 
     def _accepted(self, order: ConfigRecord, message: Message, mods: ModList) -> _Summed:
         """Return how to encode an update; whatever is wrong with the order is refused."""

@@ -211,13 +211,12 @@ def audited_run(
     """
     from rich.console import Console
 
-    from leakmeter.fl_app.run.folder import RunFolder
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
-    from leakmeter.fl_app.run.run import preflight
+    from leakmeter.fl_app.run.run import new_run
 
-    with _quiet(), TemporaryDirectory() as parent:
-        folder = RunFolder.create(Path(parent) / "run", preflight(config))
+    with quiet(), TemporaryDirectory() as parent:
+        folder = new_run(config, Path(parent) / "run")
         outcome = launch(folder, Progress(Console(quiet=True)), auditors)
         if outcome.failures:
             raise RuntimeError("; ".join(outcome.failures))
@@ -225,7 +224,7 @@ def audited_run(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the log of many runs away: what it warns of is in the tables' notes."""
     log = logging.getLogger("flwr")
     level = log.level

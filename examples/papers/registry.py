@@ -171,6 +171,8 @@ EXPERIMENTS: Final = {
         what="Every printed lower bound, and the published ones: how often above a known ε"),
     "anytime-refutes": Entry("coverage.waiting", 1, 6, 2,
         what="Bounds that hold at all rounds together: how soon they refute Flower's local noise"),
+    "claims-zoo": Entry("claims_zoo.table", 6, 3600, 132,
+        what="Privacy claims: twelve broken mechanisms that audits refute, six right ones"),
     "textbook-examples": Entry("textbook", 6, 60, 13,
         what="Textbook chapter on privacy: worked examples 1 and 2, clipped updates, DLG under "
         "noise",

@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -54,10 +54,12 @@ class Noted:
     Attributes:
         actions: Actions of `ClientApp.train` that have our mods.
         is_legacy: Whether it is a `client_fn` of Flower's legacy API.
+        mods: The app's own mods.
     """
 
     actions: list[str]
     is_legacy: bool = False
+    mods: list[Mod] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,13 @@ def appending(mods: Sequence[Mod], noted: Noted) -> Iterator[None]:
 
     def with_ours(self: ClientApp, action: str = "default", **more: Any) -> Any:
         noted.actions.append(action)
+        noted.mods += more.get("mods") or []
         return train(self, action, **{**more, "mods": [*(more.get("mods") or []), *mods]})
 
-    def noting(self: ClientApp, client_fn: Any = None, *args: Any, **more: Any) -> None:
+    def noting(self: ClientApp, client_fn: Any = None, mods: list[Mod] | None = None) -> None:
         noted.is_legacy |= client_fn is not None
-        create(self, client_fn, *args, **more)
+        noted.mods += mods or []
+        create(self, client_fn, mods)
 
     ClientApp.train, ClientApp.__init__ = with_ours, noting  # type: ignore[method-assign]
     try:

@@ -38,6 +38,7 @@ class AppProject:
         server: Where its ServerApp is, as "module:attribute".
         client: Where its ClientApp is.
         config: Its settings with flat names, as in `context.run_config`.
+        claims: What it claims about its privacy, `claims` in [tool.leakmeter].
     """
 
     path: Path
@@ -45,6 +46,7 @@ class AppProject:
     server: str
     client: str
     config: Mapping[str, Value]
+    claims: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: str | Path, run_config: str = "") -> Self:
@@ -57,7 +59,8 @@ class AppProject:
         server, client = (_component(folder, app, one) for one in ("serverapp", "clientapp"))
         name = str(_table(table, "project").get("name") or folder.name)
         config = dict(_flat(_table(app, "config")))
-        return cls(folder, name, server, client, {**config, **_given(run_config, config)})
+        settings = {**config, **_given(run_config, config)}
+        return cls(folder, name, server, client, settings, _claims(folder, table))
 
     @property
     def rounds(self) -> int | None:
@@ -114,6 +117,17 @@ def _component(folder: Path, app: Mapping[str, Any], name: str) -> str:
         f"module:attribute, got {got}. Add {example}; an app that calls start_simulation has no "
         "components and cannot be audited as it is."
     )
+
+
+def _claims(folder: Path, table: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the project claims about its privacy."""
+    found = _table(table, "tool", "leakmeter").get("claims", [])
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ConfigError(
+            f"{folder / _PYPROJECT} must list claims in [tool.leakmeter] as texts, got "
+            f'{shown(found)}. Try claims = ["10@1e-5 server round"].'
+        )
+    return tuple(found)
 
 
 def _table(table: Mapping[str, Any], *names: str) -> Mapping[str, Any]:

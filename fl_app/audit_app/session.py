@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -17,16 +17,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors import Audited, Auditor, Callback, LegacyAudited, canary_mod, passive
+from leakmeter.auditors.callback import RunStart
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.flower_noise import claims_of_mods
 from leakmeter.auditors.hook.grid import AuditedGrid, GridWrapper
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.run_log import REPORT, RoundLine
+from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.verdict.gate import EXIT_CODES
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.audit_app.load import AppError, Mod, loaded, reason_of
+from leakmeter.fl_app.audit_app.load import AppError, Mod, Noted, loaded, reason_of
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -53,13 +56,15 @@ class AppAudit:
         clients: How many there are.
         auditors: Names, of `AUDITORS`.
         seats: Clients per round that play a canary; 0 takes one in five of the first cohort.
+        claims: What is claimed about the app, by its user or by its own mods.
     """
 
     project: AppProject
     out: Path
     clients: int = 10
-    auditors: tuple[str, ...] = ("one-shot",)
+    auditors: tuple[str, ...] = ("one-shot", "single-update")
     seats: int = 0
+    claims: tuple[Claim, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -77,7 +82,12 @@ class AppAudit:
         settings = {f"run-config.{name}": value for name, value in self.project.config.items()}
         about = {"app": self.project.name, "clients": self.clients}
         noted = {LAUNCH: AUDIT_COMMAND, **about, **settings}
-        return {"out": self.out, "config": noted, "callbacks": list(callbacks)}
+        told = {"callbacks": list(callbacks), "claims": self.claims}
+        return {"out": self.out, "config": noted, **told}
+
+    def knowing(self, noted: Noted) -> AppAudit:
+        """Return the same, with what the app's own mods claim: known before anybody trains."""
+        return replace(self, claims=claims_of([*self.claims, *claims_of_mods(noted.mods)]))
 
 
 class WatchingGrid(GridWrapper):
@@ -234,13 +244,13 @@ class Legacy:
     """
 
     def __init__(self, plan: AppAudit, callbacks: Sequence[Callback] = ()) -> None:
-        self._plan, self._callbacks = plan, callbacks
+        self.plan, self._callbacks = plan, callbacks
         self._made: list[LegacyAudited] = []
 
     def __call__(self, strategy: Any, num_rounds: int) -> LegacyAudited:
         """Return the strategy with its audit."""
-        about = self._plan.about(self._callbacks)
-        made = LegacyAudited(strategy, self._plan.made(), num_rounds=num_rounds, **about)
+        about = self.plan.about(self._callbacks)
+        made = LegacyAudited(strategy, self.plan.made(), num_rounds=num_rounds, **about)
         made.audit.logs_verdict = False
         self._made.append(made)
         return made
@@ -260,6 +270,10 @@ class _Rounds(Callback):
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+
+    def on_start(self, start: RunStart) -> None:
+        """Show what is claimed."""
+        self._progress.claims(start.claims)
 
     def on_round(self, line: RoundLine, warnings: Sequence[RunWarning]) -> None:
         """Show one round."""
@@ -321,9 +335,10 @@ def run_audit(audit: AppAudit, progress: Progress) -> list[AppError]:
     with loaded(audit.project, MODS, legacy) as app:
         client = ToldClient(audit.project, app.client)
         is_legacy = app.noted.is_legacy
+        legacy.plan = plan = audit.knowing(app.noted)
 
         def server(grid: Grid, context: Context) -> None:
-            watched = legacy.watching(grid) if is_legacy else audited_grid(grid, audit, callbacks)
+            watched = legacy.watching(grid) if is_legacy else audited_grid(grid, plan, callbacks)
             with collected(audit.project, failed), watched as own:
                 app.server(own, context)
 

@@ -29,6 +29,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors.hook.legacy import legacy_apps_audited
+from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.fl_app.audit_app.load import AppError, Noted, appending, loaded
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.audit_app.session import MODS, AppAudit, Legacy, audited_grid
@@ -51,8 +52,8 @@ app = {kind}_app({given!r})
 
 def run_through_flower(audit: AppAudit, progress: Progress) -> list[AppError]:
     """Run a copy of the app with its audit through `flwr run`; return how it failed, if it did."""
-    with loaded(audit.project, MODS):
-        pass  # what cannot be imported is an error already now
+    with loaded(audit.project, MODS) as app:  # what cannot be imported is an error already now
+        progress.claims(audit.knowing(app.noted).claims)
     progress.say("engine    flwr run, on a copy of the app; its first round takes a while")
     with tempfile.TemporaryDirectory(prefix="leakmeter-") as scratch:
         copy = copied(audit, Path(scratch) / "app")
@@ -112,7 +113,8 @@ def server_app(packed: str) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         _wait_for_clients(grid, audit.clients)
-        watched = legacy.watching(grid) if noted.is_legacy else audited_grid(grid, audit)
+        legacy.plan = plan = audit.knowing(noted)
+        watched = legacy.watching(grid) if noted.is_legacy else audited_grid(grid, plan)
         with watched as audited:
             own(audited, context)
 
@@ -132,12 +134,14 @@ def _packed(audit: AppAudit) -> str:
 def _unpacked(text: str) -> AppAudit:
     given: dict[str, Any] = json.loads(text)
     project = given.pop("project")
+    places = {"path": Path(project["path"]), "claims": tuple(project["claims"])}
     return AppAudit(
         **{
             **given,
-            "project": AppProject(**{**project, "path": Path(project["path"])}),
+            "project": AppProject(**{**project, **places}),
             "out": Path(given["out"]),
             "auditors": tuple(given["auditors"]),
+            "claims": tuple(Claim(**one) for one in given["claims"]),
         }
     )
 

@@ -10,6 +10,7 @@ from functools import cache, cached_property, partial
 from typing import Any, Literal, cast
 
 import numpy as np
+import torch
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, RoundView
@@ -33,7 +34,7 @@ from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import Scheme
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.cluster import RayExecutor
-from leakmeter.fl_app.task import Task, build_model, load_task, update_rule
+from leakmeter.fl_app.task import Task, build_model, device_of, load_task, update_rule
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class AuditRun:
     def task(self) -> Task:
         """Data, partition and model."""
         return load_task(self.config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where torch computes."""
+        return device_of(self.config.device)
 
     @property
     def observer(self) -> Literal["server", "outsider"]:
@@ -114,14 +120,16 @@ class AuditRun:
             game,
             clip_norm=(view.facts.clip_norm or config.clip_norm) if clips else None,
             weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
-            # Ray's workers are as many as there are processors already.
-            threads=1 if _has_ray() else min(os.cpu_count() or 1, 4),
+            device=self.device,
+            # Ray's workers are as many as there are processors already, and a GPU takes turns.
+            threads=1 if _has_ray() or self.device.type != "cpu" else min(os.cpu_count() or 1, 4),
         )
         return sampler.through(self._ray) if config.engine == "ray" and _has_ray() else sampler
 
     @cached_property
     def _ray(self) -> RayExecutor:
-        return RayExecutor(self.task.records)  # the data are the same in all rounds and travel once
+        # The data are the same in all rounds and travel once.
+        return RayExecutor(self.task.records(self.device))
 
     def other_initial(self, index: int) -> Vector:
         """Return an initial model as the run draws its own, from another seed, as a vector."""
@@ -193,6 +201,7 @@ def sampler_for(
     game: Game,
     *,
     threads: int = 1,
+    device: torch.device | str = "cpu",
     **options: Any,
 ) -> CohortSampler:
     """Return the sampler that plays `game` on a run's own task.
@@ -203,11 +212,12 @@ def sampler_for(
         rule: What a client does with its data.
         game: What each draw resamples; see `UpdateSampler.game`.
         threads: Threads that train.
+        device: Where they train.
         options: `clip_norm`, `weighted` and `chunk` of `CohortSampler`.
     """
     return CohortSampler(
-        Cohort(task.new_model(), rule, threads=threads),
-        task.records,
+        Cohort(task.new_model().to(device), rule, threads=threads),
+        task.records(device),
         _source(task, config, game),
         seed=config.seed,
         holdings=task.parts,

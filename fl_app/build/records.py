@@ -31,7 +31,7 @@ from leakmeter.clients.source import typical
 from leakmeter.clients.update import LocalSteps, fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.fl_app.task import Task, load_task, record_rule, update_rule
+from leakmeter.fl_app.task import Task, device_of, load_task, record_rule, update_rule
 
 _MAX_RECORDS = 2000  # members, and as many held-out records, whose losses are compared
 _CHUNK = 500  # records that go through a model at once
@@ -125,12 +125,12 @@ class SimulatedRecords:
             (data.test_x[held_out], data.test_y[held_out]),
         )
 
-    def at(self, model: Vector) -> nn.Module:
-        """Return the model with the given flat parameters."""
+    def at(self, model: Vector, device: torch.device | str = "cpu") -> nn.Module:
+        """Return the model with the given flat parameters, on a device."""
         net = self.task.new_model()
         start = torch.from_numpy(model).to(next(net.parameters()).dtype)
         vector_to_parameters(start, net.parameters())
-        return net
+        return net.to(device)
 
     def images(self, view: RoundView) -> RoundImages:
         """Return the images that a round trained on, and all others, of the test part as well."""
@@ -223,8 +223,9 @@ def _shadow_models(config: Config) -> Floats:
     passes = config.rounds * (1 if config.algorithm == "fedsgd" else config.epochs)
     start = parameters_to_vector(task.initial.parameters()).detach()
     x, y = torch.from_numpy(task.dataset.test_x), torch.from_numpy(task.dataset.test_y)
-    cohort = Cohort(task.new_model(), fedavg(passes, config.batch_size, config.lr))
-    updates = cohort.updates(start, x, y, parts, rngs)
+    model = task.new_model().to(device_of(config.device))
+    cohort = Cohort(model, fedavg(passes, config.batch_size, config.lr))
+    updates = cohort.updates(start, x, y, parts, rngs).cpu()
     return np.asarray((start + updates).double().numpy())
 
 

@@ -55,10 +55,10 @@ class CoarseNoiseError(ConfigError):
     """More integer noise, or more bits, would be needed for a proof."""
 
 
-def server_strategy(config: Config) -> Strategy:
+def server_strategy(config: Config, sums: type[Masked] = Masked) -> Strategy:
     """Return the chain of strategies without the audit: `Masked(Noised(Chosen(FedAvg())))`.
 
-    Without noise or masks a link is missing.
+    Without noise or masks a link is missing. `sums` makes the outermost one.
     """
     # Chosen shows each round's clients only, and all of them take part.
     inner: FedAvg = SERVERS[config.server](config, min_train_nodes=1, min_available_nodes=1)
@@ -78,7 +78,7 @@ def server_strategy(config: Config) -> Strategy:
         mechanism = resolve_name(config.noise_kind.make)(config)
         _check_row(mechanism, config)
         strategy = _noised(strategy, mechanism, config)
-    return _masked(strategy, config) if config.has_sums else strategy
+    return _masked(strategy, config, sums) if config.has_sums else strategy
 
 
 def participation(config: Config) -> Participation:
@@ -154,7 +154,7 @@ def _noised(strategy: Strategy, noise: Mechanism, config: Config) -> Noised:
     """Return the strategy with clipping, noise and accounting."""
     if not noise.clips_updates:
         return Noised(strategy, noise=noise, delta=config.delta)
-    clipping: Clipping = FixedClip(config.clip_norm)
+    clipping: Clipping = FixedClip(config.clip_norm, is_measured=config.clipping == "measured")
     if config.clipping == "adaptive":
         clipping = AdaptiveClip(config.clip_norm, quantile=config.clip_quantile)
     return Noised(
@@ -168,7 +168,7 @@ def _noised(strategy: Strategy, noise: Mechanism, config: Config) -> Noised:
     )
 
 
-def _masked(strategy: Strategy, config: Config) -> Masked:
+def _masked(strategy: Strategy, config: Config, sums: type[Masked]) -> Masked:
     """Return the strategy behind secure sums; what does not fit the cohort is an error now."""
     noised, topology = link(strategy, Noised), _topology(config)
     shape = {**_shape(config, noised), "bits": config.secagg_bits}
@@ -193,7 +193,7 @@ def _masked(strategy: Strategy, config: Config) -> Masked:
             f"{error}; use fewer colluders, a higher threshold, more neighbours (0 = all) or more "
             "bits"
         ) from None
-    return Masked(
+    return sums(
         strategy,
         threshold=topology.threshold,
         neighbours=topology.neighbours,
@@ -213,7 +213,7 @@ def _shape(config: Config, noised: Noised | None) -> dict[str, Any]:
     clip_range = 4.0
     if noised is not None and isinstance(noised.mechanism, RecordNoise):
         clip_range = noised.mechanism.clip_range
-    elif noised is not None and config.clipping == "fixed":
+    elif noised is not None and config.clipping != "adaptive":
         clip_range = config.clip_norm
     largest = 1.0 if noised is not None else float(load_task(config).sizes.largest)
     return {"clip_range": clip_range, "max_weight": largest, "metrics": metrics}
@@ -308,7 +308,9 @@ def planned_guarantee(config: Config) -> Finding:
             "--target-epsilon needs at least one round that releases a model, but no cohort of "
             "this plan has three clients; use a larger --sample or another --seed"
         )
-    return guarantees.headline(config.delta)
+    # With adaptive clipping there is a guarantee for clients added or removed alone.
+    is_replaced = config.target_adjacency == "replace"
+    return guarantees.headline(config.delta, "replace" if is_replaced else None)
 
 
 # Once per configuration; whether this is a deployment decides about the cohorts, so it is a key.
@@ -319,7 +321,7 @@ def _multiplier(config: Config, _: bool) -> float:
 
     target = config.target_epsilon
     # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
-    most = _MAX_MULTIPLIER if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
+    most = _MAX_MULTIPLIER if config.clipping != "adaptive" else config.cohort / 10 * (1 - 1e-9)
 
     def excess(log_multiplier: float) -> float:
         one = replace(config, noise_multiplier=math.exp(log_multiplier))

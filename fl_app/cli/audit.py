@@ -13,10 +13,11 @@ from leakmeter import __version__
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.cli.run import add_setting
-from leakmeter.fl_app.config.errors import out_of_range, unknown_name
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import checked, expanded, kebab, setting
 
 if TYPE_CHECKING:
+    from leakmeter.auditors.verdict.claim import Claim
     from leakmeter.fl_app.audit_app.load import AppError
     from leakmeter.fl_app.audit_app.session import AppAudit
 
@@ -38,6 +39,8 @@ examples:
       audit the app in this folder with 10 clients
   %(prog)s ../my-app --clients 50 --run-config "num-server-rounds=20"
       more clients and more rounds: more canaries, a sharper result
+  %(prog)s ../my-app --claim "10@1e-5 server round"
+      check a claim: refuted, or how far the audit could have seen
   %(prog)s ../my-app --thorough
       also train clients of round 1 again, to measure what single sums reveal
 """
@@ -54,8 +57,9 @@ exit codes:
   3  replies differ
   4  cannot tell: two runs without the audit differ from one another too
 """
-_ONE_SHOT, _RESAMPLING = ("one-shot",), ("likelihood-ratio", "mutual-information")
-NAMES = (*_ONE_SHOT, *_RESAMPLING)
+_CANARIES = ("one-shot", "single-update")
+_RESAMPLING = ("likelihood-ratio", "mutual-information")
+NAMES = (*_CANARIES, *_RESAMPLING)
 _ENGINES = ("inline", "flwr")
 
 
@@ -67,7 +71,10 @@ class _Options:
         10, "number of clients; an app does not say it itself", group="audit", low=2, most=100_000
     )
     auditors: str = setting(
-        "one-shot", "auditors, separated by commas", group="audit", metavar="|".join(NAMES)
+        ",".join(_CANARIES),
+        "auditors, separated by commas",
+        group="audit",
+        metavar="|".join(NAMES),
     )
     seats: str = setting(
         "auto",
@@ -94,6 +101,15 @@ class _AuditOptions(_Options):
         "processes of their own",
         group="audit",
         choices=_ENGINES,
+    )
+    claim: str = setting(
+        "",
+        "claim about the privacy of the app, for the audit to refute or not: ε@δ, against whom "
+        "(server, outsider, wire) and per what (round, run); may be given several times; the app's "
+        "pyproject.toml may list more, claims in [tool.leakmeter]",
+        group="audit",
+        metavar='"10@1e-5 server round"',
+        several=True,
     )
 
 
@@ -198,13 +214,14 @@ def _planned(arguments: argparse.Namespace, options: dict[str, Any]) -> AppAudit
     clients = options["clients"]
     auditors, seats = _auditors(options, arguments.thorough), _seats(options["seats"], clients)
     project = AppProject.read(arguments.path, options["run_config"])
+    claims = _claims(project, options.get("claim", ""))
     from leakmeter.fl_app.audit_app.session import AppAudit
     from leakmeter.fl_app.run.folder import check_free
 
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     out = expanded("--out", arguments.out or f"runs/{stamp}-{Path(project.name).name}")
     check_free(out)
-    return AppAudit(project, out, clients, auditors, seats)
+    return AppAudit(project, out, clients, auditors, seats, claims)
 
 
 def _auditors(options: dict[str, Any], thorough: bool) -> tuple[str, ...]:
@@ -213,6 +230,17 @@ def _auditors(options: dict[str, Any], thorough: bool) -> tuple[str, ...]:
         if name not in NAMES:
             raise unknown_name("--auditors", name, NAMES)
     return tuple(dict.fromkeys([*named, *(_RESAMPLING if thorough else ())]))
+
+
+def _claims(project: AppProject, typed: str) -> tuple[Claim, ...]:
+    """Return what the app's file and the command line claim."""
+    from leakmeter.auditors.verdict.claim import claims_of  # imports numpy
+
+    try:
+        listed = claims_of(project.claims, f"{project.path / 'pyproject.toml'}: claims")
+        return claims_of([*listed, *claims_of(typed, "--claim")])
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _seats(text: str, clients: int) -> int:

@@ -26,7 +26,7 @@ exit codes:
   0  the run keeps its limits
   1  the program failed
   2  a wrong option, file or folder
-  3  a limit is exceeded
+  3  a limit is exceeded, or a privacy claim about the run is refuted
   4  the audit cannot tell: the run is distorted, incomplete, or no audit could
      have shown more than the limit
 
@@ -35,6 +35,8 @@ examples:
       fail if an ε above 8 is proven for whoever sees the models
   %(prog)s runs/demo --require-guarantee 8 --min-accuracy 0.8
       fail unless ε ≤ 8 is guaranteed against every attacker of the run
+  %(prog)s runs/demo --claims
+      fail if a claim about the run is refuted, or was not tested
   %(prog)s runs/demo --max-epsilon 8 --format junit --output gate.xml
       write a file that test reports show
 """
@@ -55,8 +57,9 @@ class _Options:
     )
     against: str = setting(
         "outsider",
-        "attackers that --max-epsilon and --require-guarantee are about: server, outsider or wire, "
-        "or one with what it sees, such as server/round-sum (default: all attackers of the run)",
+        "attackers that --max-epsilon, --require-guarantee and --claims are about: server, "
+        "outsider or wire, or one with what it sees, such as server/round-sum (default: all "
+        "attackers of the run)",
         group="gate",
         metavar="ATTACKER",
     )
@@ -72,6 +75,11 @@ class _Options:
     )
     min_accuracy: float = setting(
         0.8, "least accuracy of the last model", group="gate", low=0, high=1, metavar="A"
+    )
+    claims: bool = setting(
+        False,
+        "each privacy claim about the run must have been tested and not refuted",
+        group="gate",
     )
 
 
@@ -134,8 +142,9 @@ def _limits(asked: Mapping[str, Any]) -> Limits:
     limits = Limits(**asked)
     if limits.is_empty:
         raise ConfigError(
-            "gate needs a limit, one of --max-epsilon, --require-guarantee, --no-reconstruction "
-            f"and --min-accuracy, here or in [{_TABLE}] of {_FILE}, got none. Try --max-epsilon 8."
+            "gate needs a limit, one of --max-epsilon, --require-guarantee, --no-reconstruction, "
+            f"--min-accuracy and --claims, here or in [{_TABLE}] of {_FILE}, got none. Try "
+            "--max-epsilon 8."
         )
     return limits
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import audit, commands, gate, run
+from leakmeter.fl_app.cli import audit, commands, gate, run, sweep
 from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest, unknown_name
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 
@@ -264,6 +264,7 @@ _COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.set_up,
     "audit": audit.set_up_audit,
     "check": audit.set_up_check,
+    "sweep": sweep.set_up,
     "report": commands.set_up_report,
     "gate": gate.set_up,
     "reproduce": commands.set_up_reproduce,

@@ -36,6 +36,7 @@ _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
        %(prog)s audit PATH [--clients N]
        %(prog)s check PATH
+       %(prog)s sweep --over NAME=V1,V2 [settings]
        %(prog)s report RUN [RUN ...]
        %(prog)s gate DIR --max-epsilon E
        %(prog)s reproduce NAME
@@ -53,6 +54,7 @@ commands:
   run         train and audit; the default, so you can leave the word out
   audit       audit a Flower app as it is, without a changed line
   check       run a Flower app with and without the audit, and compare
+  sweep       compare settings: accuracy against what is guaranteed
   report      write a page about one run, or compare several
   gate        check a run against limits, with an exit code for pipelines
   reproduce   repeat a published table or figure
@@ -71,8 +73,12 @@ examples:
       the same settings with another seed
   %(prog)s --resume runs/demo
       resume an interrupted run
+  %(prog)s --secagg off --noise local --clip-norm 1 --claim "8 server"
+      check a claim: refuted, or how far the audit could have seen
   %(prog)s --fail-above 8
       for a pipeline: exit with code 3 if an ε above 8 is proven
+  %(prog)s sweep --target-epsilon 1..32
+      what accuracy each guarantee costs, on one page
   %(prog)s report runs/demo runs/other
       one page that compares both runs, ./report.html
   %(prog)s report --text runs/demo
@@ -125,6 +131,7 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
         names = "|".join(meta["choices"]) or meta["metavar"]
         read = kind if kind is str else partial(number_or_text, kind)
         options |= {"type": read, "metavar": names or {int: "N", float: "X"}[kind]}
+        options |= {"action": "append"} if meta["several"] else {}
     group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
     if meta["was"]:
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
@@ -237,17 +244,17 @@ def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder |
     # cohorts are those of the run's seed.
     from leakmeter.fl_app.engines import inline  # noqa: F401
     from leakmeter.fl_app.run import launch  # noqa: F401 - needed later, imported at once
-    from leakmeter.fl_app.run.folder import RunFolder, default_path
+    from leakmeter.fl_app.run.folder import default_path
     from leakmeter.fl_app.run.progress import set_flower_log
-    from leakmeter.fl_app.run.run import preflight
+    from leakmeter.fl_app.run.run import new_run, preflight
 
     set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     if folder is not None:
         preflight(folder.config, folder.path)
         return folder
-    config = preflight(config)
-    out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
-    return RunFolder.create(out, config)
+    if config.measures_clip:
+        print("measuring the clip norm in a rehearsal without noise …", flush=True)
+    return new_run(config, Path(arguments.out or default_path(config, Path("runs"))))
 
 
 def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | None:

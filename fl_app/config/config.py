@@ -21,7 +21,13 @@ from leakmeter.fl_app.config.errors import (
     unknown_name,
 )
 from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
-from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
+from leakmeter.fl_app.config.settings import (
+    AUDITOR_NAMES,
+    AUTO,
+    PLAYERS,
+    Settings,
+    usual_auditors,
+)
 from leakmeter.fl_app.config.tables import CLIENT_NOISES, DISTRIBUTIONS, RECORD_NOISES
 
 if TYPE_CHECKING:
@@ -60,7 +66,7 @@ class Config(Settings):
                 raise ConfigError(f"unknown setting {shown_name(name)}{hint}")
             if name in earlier and (now := kebab(earlier[name].name)) in values:
                 raise ConfigError(f"{name} is the earlier name of {now}; leave one of them out")
-        return cls(**{(earlier | known)[k].name: v for k, v in values.items()})
+        return cls(**{(earlier | known)[k].name: v for k, v in _measured(values).items()})
 
     @classmethod
     def adapted(cls, values: Mapping[str, Any]) -> tuple[Self, str]:
@@ -109,6 +115,16 @@ class Config(Settings):
             value = json.dumps(getattr(self, spec.name), ensure_ascii=False)
             lines.append(f"{kebab(spec.name)} = {value}")
         return "\n".join(lines[1:]) + "\n"
+
+
+def _measured(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings with a clip norm of "auto" as `Settings.measures_clip` has it."""
+    if values.get("clip-norm") != AUTO:
+        return values
+    if values.get("clipping") == "adaptive":
+        allowed = "a number with --clipping adaptive, which moves it in every round"
+        raise out_of_range("--clip-norm", allowed, AUTO, fix="Try --clip-norm 1")
+    return {**values, "clip-norm": 0.0, "clipping": "measured"}
 
 
 def from_context(context: Context) -> Config:
@@ -167,6 +183,8 @@ def check_together(config: Settings) -> None:
         else:
             _check_unasked(config, owner)
     _check_audits(config)
+    if config.claim:
+        _check_claims(config)
     if config.against:
         _check_against(config)
 
@@ -209,9 +227,11 @@ def _check_noise(config: Settings) -> None:
     kind, noise = config.noise_kind, f"--noise {config.noise}"
     if config.noise == "none":
         _check_no_noise(config)
+    elif config.clipping == "measured":
+        _check_measured(config)
     elif config.clip_norm == 0:
         allowed = f"above 0 with {noise}: without clipping no ε can be guaranteed"
-        raise config.refused("clip_norm", allowed, "Try --clip-norm 1")
+        raise config.refused("clip_norm", allowed, "Try --clip-norm 1, or --clip-norm auto")
     if (kind.unit, kind.added_by) == ("client", "clients") and config.noise_multiplier == 0:
         raise config.refused(
             "noise_multiplier", f"above 0 with {noise}", "Try --noise-multiplier 1"
@@ -237,11 +257,23 @@ def _check_noise(config: Settings) -> None:
         raise config.refused("noise_distribution", allowed, fix)
 
 
+def _check_measured(config: Settings) -> None:
+    """Refuse a norm of updates where it clips something else, or where every look is counted."""
+    if config.noise_kind.unit != "client":
+        name, allowed = "clipping", f"fixed with --noise {config.noise}"
+        if config.measures_clip:
+            name, allowed = "clip_norm", f"a number with --noise {config.noise}"
+        raise config.refused(name, f"{allowed}, which clips single gradients", "Try --clip-norm 1")
+    if config.ledger and config.measures_clip:
+        allowed = "a number with --ledger, which cannot count the rehearsal that measures it"
+        raise config.refused("clip_norm", allowed, "Try --clip-norm 1")
+
+
 def _check_no_noise(config: Settings) -> None:
     """Refuse what only noise can use."""
     if config.clipping == "adaptive":
         raise config.refused("noise", "central with --clipping adaptive", "Try --noise central")
-    if config.clip_norm > 0:
+    if config.clip_norm > 0 or config.clipping == "measured":
         allowed = "0 with --noise none, which clips nothing"
         raise config.refused("clip_norm", allowed, "Add --noise central")
     if config.ledger:
@@ -275,7 +307,17 @@ def _check_adaptive(config: Settings) -> None:
 def _check_target(config: Settings) -> None:
     """Require noise that can be calibrated, at a price that is known beforehand."""
     if not config.target_epsilon:
+        if config.target_adjacency != Settings.target_adjacency:
+            allowed = "zero-out without --target-epsilon, which it is about"
+            raise config.refused("target_adjacency", allowed, "Try --target-epsilon 8")
         return
+    if config.clipping == "adaptive" and config.target_adjacency == "replace":
+        raise config.refused(
+            "target_adjacency",
+            "zero-out with --clipping adaptive: the proof for its clip bits is about clients that "
+            "are added or removed",
+            "Try --clipping fixed",
+        )
     instead = "or --noise-multiplier in place of --target-epsilon"
     if config.noise_kind.unit != "client":
         known = f"{', '.join(CLIENT_NOISES[:-1])} or {CLIENT_NOISES[-1]}"
@@ -352,6 +394,16 @@ def _check_audits(config: Settings) -> None:
         raise config.refused("bounds", allowed, "Add --auditors one-shot")
 
 
+def _check_claims(config: Settings) -> None:
+    """Require texts that state claims."""
+    from leakmeter.auditors.verdict.claim import claims_of  # imports numpy
+
+    try:
+        claims_of(config.claim, option("claim"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _check_against(config: Settings) -> None:
     """Require an attacker that there is, and a limit that is about it."""
     from leakmeter.auditors.verdict.gate import ALLOWED, ATTACKERS  # imports numpy
@@ -368,7 +420,7 @@ def _named(config: Settings) -> list[type[AuditorSettings]]:
     return [AUDITORS[name] for name in config.auditor_names]
 
 
-def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
+def fitting_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return other defaults for settings that are not given, where the usual ones cannot fit.
 
     Args:
@@ -378,10 +430,13 @@ def fitting_defaults(values: Mapping[str, Any]) -> dict[str, int]:
     now = {**usual, **values}
     if any(type(now[name]) is not int for name in _SIZES):
         return {}  # checked later, with a message of its own
+    if "auditors" not in values:
+        now["auditors"] = usual_auditors(now["secagg"])
     names = {name.strip() for name in str(now["auditors"]).split(",")}
-    changed = _fitting_cohort(values, now, has_seats="one-shot" in names)
+    has_seats = not PLAYERS.isdisjoint(names)
+    changed = {"auditors": now["auditors"], **_fitting_cohort(values, now, has_seats=has_seats)}
     now |= changed
-    sample, seats = now["sample"], now["canary-seats"] if "one-shot" in names else 0
+    sample, seats = now["sample"], now["canary-seats"] if has_seats else 0
     if "mine" in names and "mine-draws" not in values and 1 < sample < 20 / usual["mine-draws"]:
         changed["mine-draws"] = -(-20 // sample)  # for 20 pairs of an update and a sum
     is_short = now["dataset"] == "synthetic" and now["clients"] > usual["synthetic-examples"]

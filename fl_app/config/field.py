@@ -39,18 +39,19 @@ def setting(
     most: float | None = None,
     metavar: str = "",
     was: str = "",
+    several: bool = False,
 ) -> Any:
     """Return a field that knows its own help text and allowed values.
 
     `was` is an earlier name, as a user types it: command line and files take it, `--help` hides it.
     `most` is far beyond any use: it keeps a typo from filling the memory. An error names it only if
-    it is exceeded.
+    it is exceeded. `several` texts may be given, as a list or with ";" between them.
     """
     if most is None:
         most = _MAX_SIZE if type(default) is int else _MAX_NUMBER
     limits = {"low": low, "high": high, "above": above, "below": below, "most": most}
     words = {"help": help, "group": group, "choices": choices, "metavar": metavar, "was": was}
-    return field(default=default, metadata={**words, **limits})
+    return field(default=default, metadata={**words, **limits, "several": several})
 
 
 def read_toml(path: Path, name: str = "--config") -> dict[str, Any]:
@@ -114,6 +115,8 @@ def option(name: str) -> str:
 def checked(spec: Field[Any], value: Any) -> Any:
     """Return `value` as the field's type; raise if it is not, or not one of the allowed values."""
     wanted = type(spec.default)
+    if spec.metadata["several"] and isinstance(value, list | tuple):
+        value = "; ".join(map(str, value))
     if wanted is float and type(value) is int:
         try:
             value = float(value)
@@ -177,6 +180,7 @@ class AuditorSettings:
         auditor: The name that a user types.
         short_name: What rounds and papers call it; suggested to whoever types it.
         bets: Whether it has bounds that hold after every round (`--bounds anytime`).
+        plays: Whether clients play canaries for it, in the seats of `--canary-seats`.
         resamples: Whether it resamples sums of updates, in the game of `--lrt-game`.
         needs_images: Whether it works with image data sets only.
         lacks: Why it cannot run in a deployment; empty if it can.
@@ -186,6 +190,7 @@ class AuditorSettings:
     auditor: ClassVar[str]
     short_name: ClassVar[str] = ""
     bets: ClassVar[bool] = False
+    plays: ClassVar[bool] = False
     resamples: ClassVar[bool] = False
     needs_images: ClassVar[bool] = False
     lacks: ClassVar[str] = "resamples the clients' data, which the server does not have"

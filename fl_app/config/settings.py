@@ -23,7 +23,10 @@ from leakmeter.fl_app.config.tables import (
 )
 
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
+AUTO: Final = "auto"  # a clip norm that is still to be measured
+PLAYERS: Final = frozenset(name for name, owner in AUDITORS.items() if owner.plays)
 ENGINES: Final = ("inline", "ray")
+DEVICES: Final = ("auto", "cpu", "cuda", "mps")
 
 _task = partial(setting, group="task")
 _federation = partial(setting, group="federation")
@@ -204,10 +207,17 @@ class TrainingSettings:
         low=0,
         high=1000,
     )
+    target_adjacency: str = _privacy(
+        "zero-out",
+        "which two worlds --target-epsilon is about: a client sent its update or nothing "
+        "(zero-out), or it sent one of any two updates (replace), which needs twice the noise",
+        choices=("zero-out", "replace"),
+    )
     clip_norm: float = _privacy(
         0.0,
         "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
-        "required with --noise; 0 = off",
+        "required with --noise; 0 = off; auto = the --clip-quantile of the norms in a rehearsal "
+        "without noise, a choice that no guarantee covers",
         low=0,
     )
     clip_aggregate: float = _privacy(
@@ -229,11 +239,15 @@ class TrainingSettings:
     )
     clipping: str = _privacy(
         "fixed",
-        "keep the clip norm fixed, or let it follow a quantile of the norms (adaptive)",
-        choices=("fixed", "adaptive"),
+        "keep the clip norm fixed, or let it follow a quantile of the norms (adaptive); measured = "
+        "fixed at a norm of these data, as --clip-norm auto finds it",
+        choices=("fixed", "adaptive", "measured"),
     )
     clip_quantile: float = _privacy(
-        0.5, "quantile of update norms for adaptive clipping", above=0, below=1
+        0.5,
+        "quantile of update norms for --clip-norm auto and adaptive clipping",
+        above=0,
+        below=1,
     )
     ledger: str = _privacy(
         "",
@@ -258,7 +272,8 @@ class AuditSettings:
 
     auditors: str = audit_setting(
         "one-shot,likelihood-ratio,mutual-information,mine",
-        f"auditors to run, separated by commas: {', '.join(AUDITOR_NAMES)}",
+        f"auditors to run, separated by commas: {', '.join(AUDITOR_NAMES)}; with --secagg off, "
+        "single-update is one of the defaults",
         metavar="NAMES",
     )
     delta: float = audit_setting(1e-5, "δ of every (ε, δ) reported", above=0, below=1)
@@ -271,6 +286,24 @@ class AuditSettings:
         "every round, at one confidence for all rounds together (anytime)",
         choices=("split", "anytime"),
     )
+    claim: str = audit_setting(
+        "",
+        "claim about the privacy of the run, for the audit to refute or not: ε@δ, against whom "
+        "(server, outsider, wire) and per what (round, run); may be given several times",
+        metavar='"10@1e-5 server round"',
+        was="claims",
+        several=True,
+    )
+
+
+def usual_auditors(secagg: str) -> str:
+    """Return the default auditors; where no masks hide single updates, one looks at these too.
+
+    >>> usual_auditors("off")
+    'one-shot,single-update,likelihood-ratio,mutual-information,mine'
+    """
+    usual: str = AuditSettings.auditors
+    return usual.replace("one-shot", "one-shot,single-update") if secagg == "off" else usual
 
 
 @dataclass(frozen=True)
@@ -288,6 +321,12 @@ class RunSettings:
         "Ray cluster to join with --engine ray: HOST:PORT, or auto for one on this machine "
         "(default: the environment variable RAY_ADDRESS, or a new local Ray)",
         metavar="HOST:PORT",
+    )
+    device: str = _run(
+        "cpu",
+        "where clients train, and where mine, inversion and shadow models compute: on the CPU, on "
+        "a GPU (cuda, or mps on a Mac), or on the best that this machine has (auto)",
+        choices=DEVICES,
     )
     stop_above: float = _run(
         0.0,
@@ -326,7 +365,13 @@ class Settings(  # fields come in reverse order
 
     def refused(self, name: str, allowed: str, fix: str = "") -> ConfigError:
         """Return the error for a setting that does not go with others; see `out_of_range`."""
-        return out_of_range(option(name), allowed, getattr(self, name), fix=fix)
+        value = AUTO if name == "clip_norm" and self.measures_clip else getattr(self, name)
+        return out_of_range(option(name), allowed, value, fix=fix)
+
+    @property
+    def measures_clip(self) -> bool:
+        """Whether the clip norm is still to be measured, in a rehearsal before round 1."""
+        return self.clipping == "measured" and self.clip_norm == 0
 
     @property
     def task(self) -> TaskConfig:
@@ -373,8 +418,8 @@ class Settings(  # fields come in reverse order
 
     @property
     def seats(self) -> int:
-        """Canary seats per round; none without the auditor one-shot."""
-        return self.canary_seats if "one-shot" in self.auditor_names else 0
+        """Canary seats per round; none without an auditor that plays canaries."""
+        return 0 if PLAYERS.isdisjoint(self.auditor_names) else self.canary_seats
 
     @property
     def cohort(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import shutil
 from collections import deque
@@ -25,9 +26,12 @@ _PAPERS = "papers"  # a checkout has them, and workers that sample for `reproduc
 # These are copied one by one: a checkout has links to them in the package, a wheel has the rooms.
 _NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *_ROOMS, _PAPERS)
 _LOCAL = "local"
+# Who claims no GPU sees all: the auditors' workers claim none, as Flower's may have claimed all.
+# Without it Ray also warns that it will be the default.
+_GPUS_SEEN = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of a change
+    **_GPUS_SEEN,
     "RAY_raylet_start_wait_time_s": "120",  # 30 are too few where others are busy too
 }
 # On one thread sums have the same last bits on every node.
@@ -74,7 +78,8 @@ def join(address: str, *, workers: int | None = None) -> bool:
             return True
         with TemporaryDirectory() as folder:  # Ray has uploaded it when `init` returns
             modules = [str(_collect(Path(folder)))]
-            options["runtime_env"] = {"py_modules": modules, "env_vars": _ONE_THREAD}
+            variables = {**_ONE_THREAD, **_GPUS_SEEN}
+            options["runtime_env"] = {"py_modules": modules, "env_vars": variables}
             ray.init(address=address, **options)
         return True
     except KeyboardInterrupt:
@@ -121,6 +126,16 @@ def working_nodes() -> list[Mapping[str, Any]]:
 
     nodes: list[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return [node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+
+def gpu_share() -> float:
+    """Return the share of a GPU for each of as many clients as there are processors; at most 1."""
+    import ray
+
+    have: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    # Rounded down to what Ray counts in, so that the shares of all clients fit.
+    share = math.floor(1e4 * have.get("GPU", 0.0) / max(have.get("CPU", 1.0), 1.0)) / 1e4
+    return min(share, 1.0)
 
 
 def on_node(node: str, *, soft: bool) -> Any:
@@ -172,6 +187,9 @@ class RayExecutor:
         import ray
 
         self._data = ray.put(data)
+        # Flower's own launches start a Ray that hides GPUs from whoever claims none.
+        is_here = data.device.type == "cpu"
+        self._options = {} if is_here else {"runtime_env": {"env_vars": _GPUS_SEEN}}
         self._workers = [self._hired(place) for place in places()]
 
     def __call__(
@@ -199,7 +217,7 @@ class RayExecutor:
 
         # No processor is claimed: Flower's workers may hold them all while they wait for a round.
         worker = ray.remote(num_cpus=0)(_Worker)
-        return worker.options(scheduling_strategy=place).remote(self._data)
+        return worker.options(scheduling_strategy=place, **self._options).remote(self._data)
 
     def _sent(self, desk: int, *given: object) -> _Sent:
         worker = self._workers[desk]
@@ -243,4 +261,6 @@ class _Worker:
     def rows(self, shared: tuple[CohortSampler, Job], piece: Piece) -> Array:
         """Work on one piece."""
         sampler, job = shared
-        return sampler.on(self._data).rows(job, piece)
+        sampler = sampler.on(self._data)
+        self._data = sampler.data  # on the sampler's device, to which they move once
+        return sampler.rows(job, piece)

@@ -15,6 +15,8 @@ from typing import Any
 
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.verdict import sentences
+from leakmeter.auditors.verdict.claim import Claim, ClaimResult
 from leakmeter.auditors.verdict.lines import Ending, details, summary
 from leakmeter.auditors.wording import claim, plain_spaces, terms
 from leakmeter.fl_app.report import NAME
@@ -27,6 +29,8 @@ _ATTACKER = [spec.name for spec in fields(ThreatModel)]
 _APART = ("details", "null_band", "threat_model")
 _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in _APART]
 _HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null_high"]
+_CLAIM = ["run", "result", *ClaimResult(Claim(0.0)).to_json()]
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula of a spreadsheet begins
 _CURVE = ["figure", "line", "x_label", "y_label", "x", "y", "low", "high"]
 
 
@@ -48,7 +52,7 @@ def text(run: Run, *, is_named: bool = False) -> list[str]:
 
 
 def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Write `findings.csv`, `rounds.csv` and `curves.csv` into a folder, made if missing."""
+    """Write claims, findings, rounds and curves as CSV files into a folder, made if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     metrics = sorted({name for run in runs for one in run.rounds for name in one.metrics})
     rounds = [
@@ -57,6 +61,7 @@ def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
         for one in run.rounds
     ]
     written: dict[str, list[list[Any]]] = {
+        "claims.csv": [_CLAIM, *_claims(runs)],
         "findings.csv": [_HEADS, *_findings(runs)],
         "rounds.csv": [["run", "server_round", "num_clients", *metrics], *rounds],
         "curves.csv": [_CURVE, *_curves(runs)],
@@ -65,6 +70,16 @@ def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([_cell(value) for value in row] for row in rows)
     return [folder / name for name in written]
+
+
+def _claims(runs: Sequence[Run]) -> list[list[Any]]:
+    """Return what each run's audit makes of its claims, refuted ones first."""
+    rows = []
+    for run in runs:
+        for one in verdict_of(run).claims:
+            words = plain_spaces(sentences.refuted(one))
+            rows.append([run.name, words, *one.to_json().values()])
+    return rows
 
 
 def _findings(runs: Sequence[Run]) -> list[list[Any]]:
@@ -88,9 +103,14 @@ def _curves(runs: Sequence[Run]) -> list[list[Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Return what one cell contains: lists and objects as JSON, numbers with all digits."""
+    """Return what one cell contains: lists and objects as JSON, numbers with all digits.
+
+    A report may be a stranger's, and spreadsheets compute texts that look like formulas.
+    """
     if value is None:
         return ""
     if isinstance(value, tuple | list | dict):
         return json.dumps(plain(value), ensure_ascii=False)
+    if isinstance(value, str) and value.startswith(_FORMULA) and value != "-inf":
+        return f"'{value}"
     return repr(value) if isinstance(value, float) else value

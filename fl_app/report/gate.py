@@ -44,6 +44,7 @@ _RULES: Final = {
     "require-guarantee": "An ε of at most the limit is guaranteed.",
     "no-reconstruction": "A reconstruction test was played and recovered nothing.",
     "min-accuracy": "The last model is at least this accurate.",
+    "claims": "No privacy claim is refuted, and the audit could have refuted each.",
 }
 _SAID: Final[Mapping[Outcome, str]] = {
     "passed": "passed: the run keeps its limits",

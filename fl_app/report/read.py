@@ -20,6 +20,7 @@ from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import CodecError, codec, short
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import REPORT, ROUNDS, SCHEMA
+from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.wording import Spelling
 from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
@@ -68,6 +69,51 @@ class Line(Round):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What a setting does to the model: its run without auditors, so without canaries.
+
+    Attributes:
+        settings: Where it differs from the run that it rehearses. Cohorts and noise are those of
+            that run: canary seats train like other clients.
+        seed: Its random seed.
+        accuracies: Accuracy on the test set after each round.
+        without_noise: Accuracy of the last model of the same rehearsal without noise; None where
+            that was not run, as it is for `--clip-norm auto`.
+        clip_norm: Norm that updates were clipped to in the last round; None without clipping.
+        clipped_share: Share of all updates that were longer than that.
+        norm_quantiles: Share to the norm that as many updates, before clipping, are at most as long
+            as.
+        signal_to_noise: Norm of the mean update over the norm of the noise on it, median over the
+            rounds; None without such noise.
+        instead: Settings under which the noise would be small beside the mean update, where it is
+            not; empty if none were found.
+        guarantees: Every ε that is guaranteed, against each attacker and for each adjacency. With
+            noise that hides clients they are those of the run, too; noise for records counts on
+            the updates that canaries replace.
+    """
+
+    settings: Mapping[str, Any]
+    seed: int
+    accuracies: tuple[float, ...]
+    without_noise: float | None = None
+    clip_norm: float | None = None
+    clipped_share: float | None = None
+    norm_quantiles: Mapping[str, float] = field(default_factory=dict)
+    signal_to_noise: float | None = None
+    instead: Mapping[str, Any] = field(default_factory=dict)
+    guarantees: tuple[Finding, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the last model."""
+        return self.accuracies[-1]
+
+    def norm(self, share: float = 0.5) -> float:
+        """Return a quantile of the norms of updates, one of those that are known."""
+        return self.norm_quantiles[f"{share:g}"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What a finished run leaves.
 
@@ -83,6 +129,7 @@ class Report:
         glossary: Each assumption of the findings with its sentence.
         name: What the run is called, if somebody named it.
         schedules: Which rounds auditors looked at, of those that may skip some.
+        claims: What was claimed about the privacy of the run.
         verdict: What the findings say together; the page derives it from them again.
     """
 
@@ -98,6 +145,7 @@ class Report:
     glossary: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     schedules: tuple[Schedule, ...] = ()
+    claims: tuple[Claim, ...] = ()
     verdict: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,6 +157,8 @@ class Run(Report):
     name: str = field()
     folder: Path  # where it was read from
     _: KW_ONLY
+    rehearsals: tuple[Rehearsal, ...] = ()  # what the report calls `rehearsal`
+    parameters: int | None = None  # of the model; None in reports of earlier releases
     is_finished: bool = True  # whether it has its report
     is_running: bool = False  # whether a process is still adding to it
     # When its file was written, in seconds since 1970. No field of the report: the same seed gives
@@ -178,10 +228,13 @@ def read_run(path: Path) -> Run:
 def _finished(path: Path) -> Run:
     values = _parsed(_text(path), str(path))
     _check_schema(path, [values.get("schema") if isinstance(values, dict) else None])
-    report: Report = read(Report, values)
+    report: Report = read(Report, {"claims": [], **values})  # earlier releases had none
     known = {f.name: getattr(report, f.name) for f in fields(report)}
     known["name"] = report.name or path.parent.name
     known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
+    heard, size = values.get("rehearsal", []), values.get("parameters")
+    known["rehearsals"] = codec(tuple[Rehearsal, ...]).read(heard, "rehearsal")
+    known["parameters"] = codec(int | None).read(size, "parameters")
     return Run(folder=path.parent, written=path.stat().st_mtime, **known)
 
 
@@ -191,15 +244,26 @@ def _unfinished(path: Path) -> Run:
     _check_schema(path, [v.get("schema") for v in values if isinstance(v, dict)])
     rounds: tuple[Line, ...] = read(tuple[Line, ...], values, "rounds")
     folder = path.parent
+    config = _settings(folder / "config.toml") | _settings(folder / CALIBRATED)
     return Run(
         folder.name,
         folder,
         is_finished=False,
         written=path.stat().st_mtime,
-        config=_settings(folder / "config.toml") | _settings(folder / CALIBRATED),
+        config=config,
+        claims=_claims(config),
         rounds=rounds,
         findings=tuple(f for line in rounds for f in line.findings),
     )
+
+
+def _claims(config: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """Return the claims among the settings of an unfinished run; others are known at its end."""
+    stated = config.get("claim")
+    try:
+        return claims_of(stated) if isinstance(stated, str) else ()
+    except ValueError as error:
+        raise CodecError(str(error)) from None
 
 
 def _checked(run: Run) -> Run:

@@ -95,7 +95,7 @@ def check_size(config: Config) -> None:
     if config.partition.startswith("dirichlet") and not config.generates_clients:
         shares = config.clients * _shape(config)[1]
         _check_work("clients x classes", "--clients or --synthetic-classes", shares)
-    if "one-shot" in config.auditor_names:
+    if config.seats:
         canaries = OneShotSettings.planned(config)
         _check_work("canaries x rounds", "--canaries or --rounds", canaries * config.rounds)
     needs = list(estimate(config))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from leakmeter.auditors.codec import CodecError, codec, pack, unpack
+from leakmeter.auditors.codec import CodecError, codec, pack, plain, unpack
 from leakmeter.auditors.run_log import (
     SCHEMA,
     HeldError,
@@ -26,11 +27,12 @@ from leakmeter.auditors.run_log import (
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
+from leakmeter.fl_app.report.read import Rehearsal
 
 # Settings that say where a run finds files and machines or what is asked of it in the end, not what
 # it does.
 MAY_CHANGE = (
-    *("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget"),
+    *("data-dir", "download", "engine", "ray-address", "device", "ledger", "budget", "over-budget"),
     *("fail-above", "require-guarantee", "against"),
 )
 
@@ -40,7 +42,7 @@ _CANNOT_WRITE = {
     if hasattr(errno, name)
 }
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
-_LOCK = ".lock"
+_LOCK, _REHEARSAL = ".lock", "rehearsal.json"
 # What a run that was killed before its config.toml was whole may leave: nothing has run there.
 _LEFTOVERS = {_LOCK, "config.toml.partial", CALIBRATED, f"{CALIBRATED}.partial"}
 
@@ -135,21 +137,9 @@ class RunFolder:
             config = Config.from_mapping({**config.to_mapping(), **found})
         return cls(path, config)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Lock the folder against other processes while the block runs."""
-        try:
-            with locked(self.path / _LOCK):
-                yield
-        except HeldError as held:
-            raise ConfigError(
-                f"{self.path} is in use by {held}: wait until it ends, or end it first"
-            ) from None
-        except NoLockFileError as error:
-            raise ConfigError(
-                f"{self.path / _LOCK} must be a file that can be written, got: {error.strerror}; "
-                "remove it and try again"
-            ) from None
+        return locked_folder(self.path)
 
     @property
     def checkpoint(self) -> Path:
@@ -223,9 +213,18 @@ class RunFolder:
             "there, or make it writable"
         )
 
+    def keep(self, rehearsal: Rehearsal) -> None:
+        """Keep a rehearsal of this run, for its report."""
+        write_atomically(self.path / _REHEARSAL, json.dumps(plain(rehearsal)) + "\n")
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """The rehearsal that was kept; None if there is none."""
+        return read_rehearsal(self.path / _REHEARSAL)
+
     def discard(self) -> None:
         """Remove the folder of a run that has not begun: only the settings are in it."""
-        ours = {"config.toml", CALIBRATED, _LOCK}
+        ours = {"config.toml", CALIBRATED, _REHEARSAL, _LOCK}
         if {one.name for one in self.path.iterdir()} <= ours:
             for one in self.path.iterdir():
                 one.unlink()
@@ -254,6 +253,36 @@ class RunFolder:
             raise ConfigError(
                 f"--resume needs rounds 1 to {done} in {self.path / 'rounds.jsonl'}, got {rounds}"
             )
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """Lock a folder against other processes while the block runs."""
+    try:
+        with locked(path / _LOCK):
+            yield
+    except HeldError as held:
+        raise ConfigError(
+            f"{path} is in use by {held}: wait until it ends, or end it first"
+        ) from None
+    except NoLockFileError as error:
+        raise ConfigError(
+            f"{path / _LOCK} must be a file that can be written, got: {error.strerror}; "
+            "remove it and try again"
+        ) from None
+
+
+def read_rehearsal(path: Path) -> Rehearsal | None:
+    """Return the rehearsal in a file; None if there is no such file."""
+    try:
+        found: Rehearsal = codec(Rehearsal).read(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} must be a rehearsal as this release writes it, got: {error}; remove the file"
+        ) from None
+    return found
 
 
 def check_free(path: Path) -> None:

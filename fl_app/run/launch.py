@@ -8,30 +8,48 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors import Auditor
+from leakmeter.clients import MaskMod
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.fl_app.engines.open_sums import cheapest_sums
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import run_on
+from leakmeter.fl_app.task import device_of
+from leakmeter.strategies import Masked
 from leakmeter.strategies.grid import InterruptibleGrid
 
 
-def launch(folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | None = None) -> Run:
+def launch(
+    folder: RunFolder,
+    progress: Progress,
+    auditors: Sequence[Auditor] | None = None,
+    *,
+    without_masks: bool = False,
+) -> Run:
     """Run the folder's configuration in its engine and return it.
 
-    `auditors` replace those that the configuration names.
+    Args:
+        folder: Of the run.
+        progress: Shows it.
+        auditors: Replace those that the configuration names.
+        without_masks: Whether to leave out the masks of secure sums where the report is the same
+            without them: see `cheapest_sums`.
     """
-    config = folder.config
+    # Clients elsewhere take the device that this machine has chosen, or say that they lack it.
+    config = replace(folder.config, device=device_of(folder.config.device).type)
+    sums, masks = cheapest_sums(config) if without_masks else (Masked, MaskMod)
     done: list[Run] = []
     stop, threads = threading.Event(), set[threading.Thread]()
     server_app = ServerApp()
@@ -40,9 +58,9 @@ def launch(folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | 
     def main(grid: Grid, _: Context) -> None:
         threads.add(threading.current_thread())
         own = grid if config.engine == "inline" else InterruptibleGrid(grid, stop)
-        done.append(run_on(own, folder, progress, auditors))
+        done.append(run_on(own, folder, progress, auditors, sums=sums))
 
-    client_app = client_app_of(config)
+    client_app = client_app_of(config, masks=masks)
     if config.engine == "inline":
         run_inline(server_app, client_app, config.clients)
     else:
@@ -67,15 +85,6 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
     from leakmeter.fl_app.engines.pool import use_steady_pool
 
     use_steady_pool()
-    backend = {
-        "init_args": {
-            "address": "local",
-            "include_dashboard": False,
-            "logging_level": logging.ERROR,
-            "log_to_driver": False,
-        },
-        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-    }
     log = logging.getLogger("flwr")
     log.addFilter(_concerns_users)
     try:
@@ -88,6 +97,16 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
             except BaseException:
                 cluster.leave()
                 raise
+        share = cluster.gpu_share() if config.device == "cuda" else 0.0
+        backend = {
+            "init_args": {
+                "address": "local",
+                "include_dashboard": False,
+                "logging_level": logging.ERROR,
+                "log_to_driver": False,
+            },
+            "client_resources": {"num_cpus": 1, "num_gpus": share},
+        }
         run_simulation(
             server_app=server_app,
             client_app=client_app,  # type: ignore[arg-type]
@@ -104,7 +123,7 @@ def _concerns_users(record: logging.LogRecord) -> bool:
 
 
 def check_nodes(config: Config) -> None:
-    """Let every node import the client's app and load the data.
+    """Let every node import the client's app, find the device and load the data.
 
     Raises:
         ConfigError: One cannot; the text names the node, the reason and the setting.
@@ -133,11 +152,16 @@ def _checker() -> Callable[[Mapping[str, Any]], str]:
         try:
             from leakmeter.fl_app import client_app  # noqa: F401
             from leakmeter.fl_app.config.config import Config
+            from leakmeter.fl_app.config.errors import ConfigError
             from leakmeter.fl_app.engines import cluster  # noqa: F401 - the auditors' workers
-            from leakmeter.fl_app.task import load_task
+            from leakmeter.fl_app.task import device_of, load_task
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return f"--ray-address must be a cluster that can import the client app, got {reason}"
+        try:
+            device_of(settings["device"])
+        except ConfigError as error:
+            return str(error)
         try:
             load_task(Config.from_mapping(settings))
         except Exception as error:

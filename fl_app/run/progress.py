@@ -12,8 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.verdict.labels import glimpse, short_name
 from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.sentences import claimed
 from leakmeter.auditors.verdict.steps import steps
 from leakmeter.auditors.verdict.verdict import Verdict
 from leakmeter.auditors.wording import counted, in_ascii, plain_spaces, share
@@ -21,7 +23,8 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
-_HEADS = ("VERDICT", "ATTACKER", "IN BITS", "NEXT")  # lines that are bold in a terminal
+# Lines that are bold in a terminal.
+_HEADS = ("VERDICT", "CLAIM ", "ATTACKER", "IN BITS", "NEXT", "POINT", "FRONTIER")
 
 
 class _Once(logging.Filter):
@@ -101,13 +104,18 @@ class Progress:
         self.say(f"model     {config.dataset}, {config.model} with {dim:,} parameters")
         self.say(f"clients   {config.clients:,} ({sizes}); {config.sample}{seats} per round")
         self.say(f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}")
-        if config.target_epsilon:
-            for line in _calibration(config):
-                self.say(line)
+        for line in (*_calibration(config), *_measured(config)):
+            self.say(line)
         self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
+        self.claims(claims_of(config.claim))
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
         self._count(config.rounds, rounds_done)
+
+    def claims(self, claims: Sequence[Claim]) -> None:
+        """Say what is claimed, and what the claims' own parameters deliver."""
+        for claim in claims:
+            self.say(f"claim     {claimed(claim)}")
 
     def begin_replay(self, source: str, auditors: Sequence[str], dim: int, rounds: int) -> None:
         """Say which recorded run is about to be audited again."""
@@ -122,12 +130,22 @@ class Progress:
             self.say(line)
         self._count(rounds, 0)
 
-    def _count(self, rounds: int, done: int) -> None:
+    def begin_steps(self, name: str, total: int, done: int) -> None:
+        """Show how many of several steps, which are no rounds, are done."""
+        self._count(total, done, name)
+
+    def step(self, text: str, done: int) -> None:
+        """Show a finished step."""
+        self.say(text)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+
+    def _count(self, rounds: int, done: int, name: str = "rounds") -> None:
         """Show a bar of the rounds, in a terminal."""
         self._total = rounds
         if self._console.is_terminal:
             self._bar = Bar(
-                TextColumn("rounds"),
+                TextColumn(name),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
@@ -136,7 +154,7 @@ class Progress:
                 console=self._console,
                 speed_estimate_period=math.inf,  # a round may take minutes, and the next seconds
             )
-            self._task = self._bar.add_task("rounds", total=rounds, completed=done, audit="")
+            self._task = self._bar.add_task(name, total=rounds, completed=done, audit="")
             self._bar.start()
             self._log.attach()
 
@@ -170,11 +188,15 @@ class Progress:
         """
         self.stop()
         self.say("")
-        ending = replace(ending or Ending(steps(verdict)), is_ascii=self._is_ascii)
-        if self._console.is_terminal:
-            ending = replace(ending, width=min(max(self._console.width, 60), 120))
-        for line in summary(verdict, failures, ending):
+        for line in summary(verdict, failures, self.fitted(ending or Ending(steps(verdict)))):
             self.say(line)
+
+    def fitted(self, ending: Ending) -> Ending:
+        """Return an ending in the width and the letters of the terminal."""
+        ending = replace(ending, is_ascii=self._is_ascii)
+        if not self._console.is_terminal:
+            return ending
+        return replace(ending, width=min(max(self._console.width, 60), 120))
 
 
 def _can_print(text: str, encoding: str) -> bool:
@@ -218,11 +240,25 @@ def _noise(config: Config) -> str:
     return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise{kind}"
 
 
-def _calibration(config: Config) -> tuple[str, str]:
-    """Return the calibrated noise multiplier, and what it is calibrated for, in two lines."""
+def _measured(config: Config) -> tuple[str, ...]:
+    """Return what a clip norm was measured on, and what that costs; nothing for another one."""
+    if config.clipping != "measured":
+        return ()
+    return (
+        f"clipping  to norm {config.clip_norm:g}, measured on the clients' data without noise:",
+        "          no guarantee covers this choice (--clipping adaptive has one)",
+    )
+
+
+def _calibration(config: Config) -> tuple[str, ...]:
+    """Return the calibrated noise multiplier, and what it is calibrated for; nothing if none is."""
+    if not config.target_epsilon:
+        return ()
     is_central = config.noise_kind.added_by == "server"
     observer = "outsiders that see every model and" if is_central else "a server that"
-    world = "added or removed" if config.clipping == "adaptive" else "zeroed out"
+    is_replaced = config.target_adjacency == "replace"
+    known = "with another update" if is_replaced else "zeroed out"
+    world = "added or removed" if config.clipping == "adaptive" else known
     return (
         f"noise     multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
         f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g}",

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.replay_log import FOLDER, Recording
 from leakmeter.auditors.run_log import REPORT, ROUNDS, RoundLine, RunLog
+from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
 from leakmeter.fl_app.config.audits import AUDITORS
+from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
@@ -99,7 +101,9 @@ class Recorded:
         own = ",".join(name for name in self.config.auditor_names if name != _RECORDER)
         here = {"auditors": own, "engine": "inline", "ray-address": "", "stop-above": 0.0}
         here |= {"fail-above": 0.0, "require-guarantee": 0.0, "against": ""}
-        merged = {**ours, **here, **given}
+        # As many rounds as canaries played in then, whatever bounds and claims would ask for now.
+        played = {"canary-repetitions": OneShotSettings.repetitions(self.config)}
+        merged = {**ours, **here, **given, **(played if self.config.seats else {})}
         values = {spec.name: merged[kebab(spec.name)] for spec in fields(Config)}
         config = ReplayConfig(**values, played=self.config.seats)
         self._check_auditors(config)
@@ -114,7 +118,7 @@ class Recorded:
                     f"the recording has {has} of {name} {ours[name]}, got --{name} {value}: "
                     f"canaries cannot be played in hindsight. Leave --{name} out"
                 )
-            if name not in (*_AUDIT, "data-dir", "download", "seed"):
+            if name not in (*_AUDIT, "data-dir", "download", "device", "seed"):
                 raise ConfigError(
                     f"--{name} is not a setting of audits: the recorded run has {name} = "
                     f"{ours[name]}, and a replay does not train. Leave it out, or start a new run "
@@ -146,6 +150,11 @@ class Recorded:
         """Return what the mechanism of the run guarantees, whatever the auditors."""
         of_the_run = () if self.report is None else self.report.of_the_run
         return [one for one in of_the_run if one.auditor not in AUDITORS]
+
+    def claims(self, config: Config) -> tuple[Claim, ...]:
+        """Return what is claimed: by the settings of the replay, and by the run's own noise."""
+        noted = () if self.report is None else self.report.claims
+        return claims_of([*claims_of(config.claim), *(one for one in noted if one.source != USER)])
 
     def limitations(self) -> Iterator[Limitation]:
         """Yield that this is a replay, and what the run has said about itself."""
@@ -242,8 +251,9 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     from leakmeter.auditors.hook.panel import Panel
     from leakmeter.fl_app import build
     from leakmeter.fl_app.run.run import use_one_thread
-    from leakmeter.fl_app.task import load_task
+    from leakmeter.fl_app.task import device_line, device_of, load_task
 
+    device = device_of(config.device).type
     use_one_thread()
     recording, task = recorded.recording, load_task(config)
     if recording.dim != task.dim:
@@ -254,17 +264,27 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
         )
     auditors = build.auditors(config, task.dim, progress.audit)
     left_out = list(_checked(recording, auditors))
-    about = {**config.to_mapping(), REPLAY_OF: str(recorded.run)}
+    about = {**config.to_mapping(), "device": device, REPLAY_OF: str(recorded.run)}
     try:
         log = RunLog(out, about, name=f"{recorded.run.name} (replay)")
     except OSError as error:
         raise ConfigError(f"--out must be writable, got {out}: {error.strerror}") from None
+    if words := device_line(config.device):
+        progress.say(words)
     progress.begin_replay(
         str(recorded.run), config.auditor_names, recording.dim, len(recording.rounds)
     )
     panel = Panel(auditors)
-    panel.begin(recording.dim, recording.num_rounds, log.folder, first_round=recording.first_round)
-    for project in _projects(recording, config):
+    claims = recorded.claims(config)
+    progress.claims(claims)
+    panel.begin(
+        recording.dim,
+        recording.num_rounds,
+        log.folder,
+        first_round=recording.first_round,
+        claims=claims,
+    )
+    for project in _projects(recording, config, claims):
         panel.consider(project)
     rounds = recorded.left.rounds if recorded.left else ()
     metrics = {one.server_round: one.metrics for one in rounds}  # what the run measured after each
@@ -277,7 +297,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     own = panel.report() + recorded.kept_findings()
     limitations = [*recorded.limitations(), *left_out, *panel.limitations]
     warnings = () if recorded.report is None else recorded.report.warnings
-    log.finish(own, panel.failures, limitations, warnings)
+    log.finish(own, panel.failures, limitations, warnings, claims=claims)
     panel.close()
     return read_run(out)
 
@@ -294,13 +314,13 @@ def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitati
         raise ConfigError(str(error)) from None
 
 
-def _projects(recording: Recording, config: Config) -> list[Project]:
+def _projects(recording: Recording, config: Config, claims: tuple[Claim, ...]) -> list[Project]:
     """Return what the run knew before it began, and once its first round had chosen clients."""
     from leakmeter.auditors.hook.chain import survey
     from leakmeter.fl_app.build import server_strategy
 
     first, facts = recording.rounds[0], recording.rounds[0].facts
-    known = survey(server_strategy(config), recording.dim, recording.num_rounds)
+    known = survey(server_strategy(config), recording.dim, recording.num_rounds, claims)
     chosen = replace(
         known,
         clients=facts.asked or len(first.replies) or facts.num_clients,

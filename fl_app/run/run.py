@@ -6,6 +6,7 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,13 @@ from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import LAUNCH, Run, read_run, spelling_of
+from leakmeter.fl_app.run.advice import rehearsed_advice
 from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.task import Task, load_task, record_rule
+from leakmeter.fl_app.run.rehearsal import with_clip_norm
+from leakmeter.fl_app.task import Task, device_line, device_of, load_task, record_rule
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
 from leakmeter.strategies.grid import PatientGrid
@@ -47,13 +50,18 @@ _log = logging.getLogger("flwr")
 _CHARGES = "charges.json"
 _OPEN = (
     "Secure aggregation is off: the server sees every update itself. This audit measures what sums "
-    "and models reveal."
+    "and models reveal; the auditor single-update measures what it sees."
 )
 _CLIPS = (
     "The server clips the mean update after it has seen it: audits of sums judge the sum before "
     "clipping. Only outsiders see the clipped mean. Clipping the mean alone guarantees nothing."
 )
 
+_MEASURED = (
+    "The clip norm {} was measured on the clients' data, without noise. The guarantees hold for a "
+    "run with this norm; they do not cover what the choice of the norm reveals. The option "
+    "--clipping adaptive follows the norms at a price that is counted."
+)
 _NO_THEOREM = (
     "The noise wfna with the algorithm {} takes {} local steps, and no theorem covers more than "
     "one: this run guarantees nothing (ε = ∞). Use the algorithm fedsgd for a guarantee."
@@ -63,15 +71,27 @@ _NO_THEOREM = (
 def preflight(config: Config, folder: Path | None = None) -> Config:
     """Load the data, build model and auditors; raise ConfigError on what cannot work.
 
-    `folder` is that of an interrupted run, which has its noise multiplier. For a new run the
-    configuration is returned with the one that its target asks for.
+    `folder` is that of an interrupted run, which has its clip norm and noise multiplier. For a new
+    run the configuration is returned with a clip norm that is measured in a rehearsal, and with the
+    multiplier that its target asks for.
     """
+    device_of(config.device)
     check_early(config)  # before the calibration, which plans all rounds many times
     if folder is None:
-        config = calibrated(config)
+        config = calibrated(with_clip_norm(config)[0])
     build.auditors(config, load_task(config).dim)
     check_budget(config, build.server_strategy(config), folder)
     return config
+
+
+def new_run(config: Config, out: Path) -> RunFolder:
+    """Check everything, then return the folder of a new run, with the rehearsal if one was run."""
+    ready = preflight(config)
+    _, rehearsal = with_clip_norm(config)  # known by now
+    folder = RunFolder.create(out, ready)
+    if rehearsal is not None:
+        folder.keep(rehearsal)
+    return folder
 
 
 def run_on(
@@ -81,18 +101,20 @@ def run_on(
     auditors: Sequence[Auditor] | None = None,
     *,
     launch: str = "",
+    sums: type[Masked] = Masked,
 ) -> Run:
     """Run or continue the run of `folder` on the clients of `grid`, to its report.
 
     `auditors` replace those that the configuration names. `launch` is noted with the settings, so
-    that advice is in the words of whoever started the run; empty for our own command line. No other
-    process can write to the folder meanwhile.
+    that advice is in the words of whoever started the run; empty for our own command line. `sums`
+    makes secure sums. No other process can write to the folder meanwhile.
     """
     use_one_thread()
     config = folder.config
-    noted = {**config.to_mapping(), **({LAUNCH: launch} if launch else {})}
+    noted = {**config.to_mapping(), "device": device_of(config.device).type}
+    noted |= {LAUNCH: launch} if launch else {}
     with folder.locked():
-        task, strategy = load_task(config), build.server_strategy(config)
+        task, strategy = load_task(config), build.server_strategy(config, sums)
         check_resumable(strategy)
         kept = folder.load()
         rounds_done = 0 if kept is None else kept.server_round
@@ -102,6 +124,8 @@ def run_on(
         if auditors is None:
             auditors = build.auditors(config, task.dim, progress.audit)
         audited = _audited(folder, strategy, auditors, progress, kept, charges, noted)
+        if words := device_line(config.device):
+            progress.say(words)
         progress.begin(config, task.dim, task.sizes, rounds_done)
         if words := _no_theorem(config):
             progress.say(f"Warning: {words}")
@@ -118,6 +142,12 @@ def run_on(
             charges.close()
             if account is not None:
                 progress.say(account.close(strategy))
+    heard = read_run(folder.path).rehearsals
+    return replace(so_far(audited, folder, noted), rehearsals=heard)
+
+
+def so_far(audited: Audited, folder: RunFolder, noted: Mapping[str, Any]) -> Run:
+    """Return what is known of a run, whether or not it has its report."""
     return Run(
         name=folder.path.name,
         folder=folder.path,
@@ -126,6 +156,7 @@ def run_on(
         failures=tuple(audited.failures),
         limitations=tuple(audited.limitations),
         warnings=tuple(audited.warnings),
+        claims=audited.audit.claims,
         rounds=read_run(folder.path).rounds,
     )
 
@@ -193,6 +224,7 @@ def _audited(
         charges.settle(line.server_round)
         progress.round(line)
 
+    rehearsal = folder.rehearsal
     audited = Audited(
         strategy,
         auditors,
@@ -201,6 +233,7 @@ def _audited(
         rounds_done=0 if kept is None else kept.server_round,
         callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",
+        claims=config.claim,
     )
     audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
@@ -208,7 +241,10 @@ def _audited(
     def for_report() -> dict[str, Any]:
         spelled = [one.spelled(spelling_of(noted)) for one in audited.warnings]
         head = {} if account is None else _ledger_in_report(charges, account, strategy)
-        return {"warnings": plain(spelled), **head}
+        measured = () if rehearsal is None else (rehearsal,)
+        heard = (*measured, *rehearsed_advice(config, so_far(audited, folder, noted)))
+        rehearsals = {"rehearsal": plain(heard)} if heard else {}
+        return {"warnings": plain(spelled), **rehearsals, **head}
 
     audited.audit.on_report = for_report
     audited.add_limitations(*_limitations(config, strategy))
@@ -227,12 +263,14 @@ def _ledger_in_report(charges: Charges, account: Account, strategy: Strategy) ->
 
 def _limitations(config: Config, strategy: Strategy) -> Iterator[Limitation]:
     """Yield what this audit cannot show, whatever the auditors."""
-    if link(strategy, Masked) is None:
+    if link(strategy, Masked) is None and "single-update" not in config.auditor_names:
         yield Limitation("server", _OPEN)
     if any(wrapper.clips_mean for wrapper in wrappers(strategy)):
         yield Limitation("server", _CLIPS)
     if words := _no_theorem(config):
         yield Limitation("accountant", words)
+    if config.clipping == "measured":
+        yield Limitation("accountant", _MEASURED.format(f"{config.clip_norm:g}"))
 
 
 def _no_theorem(config: Config) -> str:
@@ -376,7 +414,8 @@ def end(run: Run, progress: Progress) -> bool:
     limits = len(run.limitations)
     more = f"  ({counted(limits, 'limit')} of this audit)" if limits else ""
     places.append(f"details: {program()} report --text {shlex.quote(str(run.folder))}{more}")
-    adds_noise = run.config.get("noise") not in (None, "none")
+    noise = run.settings.get("noise")  # another project's mods may add some
+    adds_noise = None if noise is None else noise != "none"
     ending = Ending(next_steps(run), adds_noise=adds_noise, places=places)
     progress.summary(verdict_of(run), run.failures, ending)
     return has_page

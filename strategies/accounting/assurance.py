@@ -58,8 +58,13 @@ class Guarantees(ABC):
         """Return a guarantee for each observer."""
 
     @abstractmethod
-    def headline(self, delta: float) -> Finding:
-        """Return the guarantee that a target is about: against whom the noise is meant for."""
+    def headline(self, delta: float, adjacency: Adjacency | None = None) -> Finding:
+        """Return the guarantee that a target is about: against whom the noise is meant for.
+
+        Args:
+            delta: Its δ.
+            adjacency: Which two worlds it is about; None for the usual ones of this noise.
+        """
 
     @abstractmethod
     def entry(self, *, run: str, data: str, seed: int | None) -> Entry:
@@ -257,8 +262,9 @@ class Assurance(Guarantees):
         """Whether Poisson sampling amplifies: Gaussian noise of the server alone has a theorem."""
         return self.noise.noise_distribution.is_gaussian and not self.noise.by_clients
 
-    def headline(self, delta: float) -> Finding:
-        found = self.against_active._priced(self.participations, self.adjacency, delta)
+    def headline(self, delta: float, adjacency: Adjacency | None = None) -> Finding:
+        worlds = self.adjacency if adjacency is None else adjacency
+        found = self.against_active._priced(self.participations, worlds, delta)
         return next(one for one in found if one.observer == self.noise.protects)
 
     def entry(self, *, run: str, data: str, seed: int | None) -> Entry:

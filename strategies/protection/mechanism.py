@@ -28,9 +28,16 @@ from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Priced
 
 @dataclass(frozen=True)
 class FixedClip:
-    """One clip norm for the whole run."""
+    """One clip norm for the whole run.
+
+    Attributes:
+        norm: The clip norm.
+        is_measured: Whether it was chosen by a look at the clients' data, which no guarantee
+            covers; then the guarantees say so.
+    """
 
     norm: float
+    is_measured: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.norm < math.inf:
@@ -67,6 +74,7 @@ class AdaptiveClip:
     quantile: float = 0.5
     rate: float = 0.2
     bit_std: float | None = None
+    is_measured: ClassVar[bool] = False  # what it learns of the norms is noised and charged
 
     def __post_init__(self) -> None:
         if not 0 < self.initial < math.inf:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector, require
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
@@ -161,8 +163,13 @@ class Noised(Wrapper):
 
     def findings(self) -> Sequence[Finding]:
         """Return the guarantee for each observer."""
-        found = self.guarantees()
-        return found.findings(self._delta) if found else ()
+        guarantees = self.guarantees()
+        found = guarantees.findings(self._delta) if guarantees else ()
+        if self._clipping is None or not self._clipping.is_measured:
+            return found
+        return [
+            replace(f, assumptions=(*f.assumptions, Assumption.PUBLIC_CLIP_NORM)) for f in found
+        ]
 
     def planned(
         self,

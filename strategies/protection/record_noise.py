@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from leakmeter.auditors._types import Vector, require
-from leakmeter.auditors.finding import Bound, Conduct, Finding
+from leakmeter.auditors.finding import Adjacency, Bound, Conduct, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.accounting.assurance import (
@@ -212,7 +212,7 @@ class RecordAssurance(Guarantees):
             facts=facts,
         )
 
-    def headline(self, delta: float) -> Finding:
+    def headline(self, delta: float, adjacency: Adjacency | None = None) -> Finding:
         """Return the guarantee against the strongest server that clients defend against."""
         return self.findings(delta)[-1]
 

@@ -197,7 +197,7 @@ class Masked(Wrapper):
         # By a number of our own: clients refuse a round twice, and a second `start` in one run
         # counts from 1 again.
         numbered = dict(enumerate(messages, start=1))
-        exchange = Exchange(grid, numbered, self._last, self._timeout, self._topology.risks.keys)
+        exchange = self._exchange(grid, numbered)
         try:
             return self._prepare(exchange, arrays, self._layout)
         except AbandonedError as reason:
@@ -317,6 +317,10 @@ class Masked(Wrapper):
             )
             for number in sorted(sharers)
         ]
+
+    def _exchange(self, grid: Grid, messages: Mapping[int, Message]) -> Exchange:
+        """Return what asks the clients of this round, by their numbers."""
+        return Exchange(grid, messages, self._last, self._timeout, self._topology.risks.keys)
 
     def _cohort(
         self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: Plan

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
-from leakmeter.auditors.canary import add_canary, canary_key, canary_products, canary_vector
+from leakmeter.auditors import canary as module
+from leakmeter.auditors.canary import (
+    BLOCK,
+    CanaryBlocks,
+    DrawnCanaries,
+    add_canary,
+    canary_key,
+    canary_products,
+    canary_vector,
+)
 from leakmeter.auditors.rng import stream
 
 # Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
@@ -74,3 +83,31 @@ def test_a_canary_is_added_in_place(dim: int) -> None:
     vector = start.copy()
     add_canary(vector, canary_key(7, 2), 3.5)
     np.testing.assert_allclose(vector, start + 3.5 * canary_vector(7, 2, dim), atol=1e-13)
+
+
+def test_remembered_canaries_are_drawn_once_and_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dim, drawn = BLOCK + 100, DrawnCanaries(most=2 * (BLOCK + 100))
+    rows = np.random.default_rng(0).standard_normal((2, dim))
+
+    def products(remembered: DrawnCanaries | None) -> np.ndarray:
+        blocks, found = CanaryBlocks(5, [3, 1, 7], remembered, dim), np.zeros((2, 3))
+        for start in range(0, dim, BLOCK):
+            blocks.add_products(rows[:, start : start + BLOCK], found)
+        return np.asarray(found / blocks.norms())
+
+    wanted, made = products(None), list[int]()
+    usual = module._stream
+
+    def counted(seed: int, canary: int) -> np.random.Generator:
+        made.append(canary)
+        return usual(seed, canary)
+
+    monkeypatch.setattr(module, "_stream", counted)
+    for _ in range(2):
+        assert np.array_equal(products(drawn), wanted)
+    assert made == [3, 1, 7, 7]  # there is room for two
+    drawn.forget()
+    products(drawn)
+    assert made[4:] == [3, 1, 7]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -133,3 +134,26 @@ def test_generators_of_a_torch_that_nobody_has_loaded_stay_unloaded(
     with borrowed_generators("a"):
         pass
     assert "torch" not in sys.modules
+
+
+@pytest.mark.usefixtures("flower_draws")
+def test_generators_of_gpus_are_borrowed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {"cuda": [1, 2], "mps": 3}
+    seeds: dict[str, set[int]] = {"cuda": set(), "mps": set()}
+
+    def seeded(name: str, number: int) -> None:
+        states[name] = number
+        seeds[name].add(number)
+
+    for name, ending in (("cuda", "_all"), ("mps", "")):
+        module = getattr(torch, name)
+        monkeypatch.setattr(module, f"get_rng_state{ending}", partial(states.get, name))
+        monkeypatch.setattr(module, f"set_rng_state{ending}", partial(states.__setitem__, name))
+        monkeypatch.setattr(module, f"manual_seed{ending}", partial(seeded, name))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    for turn in range(2):
+        with borrowed_generators("a", turn):
+            assert states["cuda"] in seeds["cuda"]
+        assert states == {"cuda": [1, 2], "mps": 3}
+    assert len(seeds["cuda"]) == len(seeds["mps"]) == 2

@@ -65,6 +65,34 @@ def test_other_settings_reach_their_target_too(
     assert 0.99 * epsilon < planned_guarantee(config).value <= epsilon
 
 
+@pytest.mark.parametrize("noise", ["central", "distributed", "local"])
+def test_a_target_for_any_two_updates_costs_twice_the_noise(plan: Config, noise: str) -> None:
+    # Without rounding, whose cost does not double.
+    zeroed = replace(plan, noise=noise, secagg="off" if noise != "distributed" else "on")
+    replaced = replace(zeroed, target_adjacency="replace")
+    once, twice = calibrated(zeroed), calibrated(replaced)
+    found = planned_guarantee(twice)
+    assert (found.adjacency, found.value <= 2.0) == ("replace", True)
+    assert twice.noise_multiplier == pytest.approx(2 * once.noise_multiplier, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target_epsilon": 0.0}, "zero-out without --target-epsilon"),
+        (
+            {"clipping": "adaptive", "secagg": "off", "sample": 30},
+            "zero-out with --clipping adaptive",
+        ),
+    ],
+)
+def test_worlds_without_a_target_or_a_proof_are_refused(
+    plan: Config, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--target-adjacency must be {words}.*got 'replace'"):
+        replace(plan, target_adjacency="replace", **changes)
+
+
 def test_coarse_rounding_costs_noise(plan: Config) -> None:
     fine, coarse = (calibrated(replace(plan, secagg_bits=bits)) for bits in (32, 14))
     assert coarse.noise_multiplier > 1.01 * fine.noise_multiplier

@@ -129,6 +129,14 @@ def test_auditors_that_draw_the_clients_data_are_refused(tiny_config: Config, na
 
 
 @pytest.mark.usefixtures("deployed")
+def test_a_server_without_data_measures_no_clip_norm() -> None:
+    config = Config.from_mapping({"noise": "central", "clip-norm": "auto", "auditors": "none"})
+    with pytest.raises(ConfigError, match="--clip-norm must be a number in a deployment: the serv"):
+        check_deployed(config)
+    check_deployed(replace(config, clip_norm=0.5))
+
+
+@pytest.mark.usefixtures("deployed")
 def test_a_deployment_plays_canaries_unless_somebody_chose_otherwise() -> None:
     config, said = with_possible_auditors(Config())
     assert config == replace(Config(), auditors="one-shot")

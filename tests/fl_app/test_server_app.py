@@ -17,6 +17,7 @@ from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from leakmeter.fl_app.run.rehearsal import with_clip_norm
 
 
 def context(**settings: str | int | float | bool) -> Context:
@@ -32,7 +33,7 @@ def flower_settings(config: Config) -> dict[str, str | int | float | bool]:
 
 def run(config: Config, **more: str) -> None:
     """Run both apps in this process, the clients with the server's run configuration."""
-    run_context = context(**flower_settings(config), **more)
+    run_context = context(**{**flower_settings(config), **more})
     with inline._identified(inline._task_identity()):
         grid = InlineGrid(client_app.app, config.clients, run_context.run_config)
         server_app.app(grid, run_context)
@@ -71,6 +72,17 @@ def test_the_apps_leave_the_report_that_the_inline_engine_leaves(
     assert (tmp_path / "apps/report.json").read_text().replace(noted, "") == expected
     assert f"python run_sim.py {'--'}" not in said  # what to do next is in Flower's words
     assert "flwr run . --federation-config 'num-supernodes=" in said
+
+
+def test_an_automatic_clip_norm_is_measured_under_flowers_apps_too(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    run(tiny_config, out=str(tmp_path / "apps"), noise="distributed", clip_norm="auto")
+    asked = {**tiny_config.to_mapping(), "noise": "distributed", "clip-norm": "auto"}
+    expected, _ = with_clip_norm(Config.from_mapping(asked))
+    report = json.loads((tmp_path / "apps/report.json").read_text())
+    assert report["config"]["clip-norm"] == expected.clip_norm > 0
+    assert report["rehearsal"][0]["settings"]["noise"] == "none"
 
 
 def test_a_deployment_with_the_usual_settings_plays_canaries_and_says_so_before_round_1(

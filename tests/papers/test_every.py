@@ -18,7 +18,9 @@ from tests.papers.small import Reproduced, Small, table_of
 QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
 
 
-PACKAGES = ["andrew2024", "coverage", "elkordy2023", "ngo2024", "ring_noise", "zhang2024"]
+PACKAGES = [
+    *("andrew2024", "claims_zoo", "coverage", "elkordy2023", "ngo2024", "ring_noise", "zhang2024")
+]
 
 
 @pytest.mark.parametrize("paper", PACKAGES)

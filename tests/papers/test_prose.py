@@ -69,7 +69,7 @@ def test_the_caps_of_the_likelihood_ratio_are_those_of_trials_without_an_error(
 def test_the_cap_of_the_default_job_is_that_of_all_its_bounds_and_rounds() -> None:
     # Two bounds of the canaries and one of the trials share 5 %; 30 rounds share the last.
     [stated] = re.findall(r"bound is capped at ([\d.]+)\.", page("likelihood-ratio.md"))
-    assert cap(60, 1 - 0.05 / 3 / 30) == pytest.approx(float(stated), abs=0.01)
+    assert cap(300, 1 - 0.05 / 3 / 6) == pytest.approx(float(stated), abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ class _Scale:
             auditors="one-shot",
             sample=self.federation.sample - seats,
             canary_seats=seats,
+            canary_repetitions=1,
             canaries=count,
             server_lr=self.updates / (self.updates - count) if divisor == "by clients" else 1.0,
         )

@@ -32,6 +32,7 @@ from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_gaussian
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.verdict.order import covers
+from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import audited_run, median_range
 
@@ -80,6 +81,7 @@ WRITERS: Final = Config(
     noise_multiplier=0.0,
     clip_norm=0.5,
     auditors="none",
+    canary_repetitions=1,
     delta=DELTA,
 )
 # The same in seconds.
@@ -118,7 +120,7 @@ def accountant(config: Config) -> float:
     """Return the ε of somebody who takes part as often as a canary, in rounds that are known."""
     if not config.noise_multiplier:
         return math.inf
-    times = math.sqrt(config.canary_repetitions)
+    times = math.sqrt(OneShotSettings.repetitions(config))
     return float(epsilon_gaussian(config.delta, times / config.noise_multiplier))
 
 
@@ -137,7 +139,7 @@ def one_shot(config: Config, include: Literal["coin", "all"]) -> OneShotCanaries
     return OneShotCanaries(
         seats=config.canary_seats,
         canaries=config.canaries or None,
-        repetitions=config.canary_repetitions,
+        repetitions=OneShotSettings.repetitions(config),
         delta=config.delta,
         confidence=config.confidence,
         include=include,

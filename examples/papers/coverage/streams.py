@@ -119,18 +119,22 @@ def _ever(against: Floats, counts: Counts, level: float) -> Coins:
 
 def _canaries(draw: Canaries, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     p, is_in = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
-    counts = canary_counts(epsilon, p, is_in)
-    return _ever(
-        anytime.canary_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta
-    )
+    paid = (1 + math.exp(-epsilon)) / 2 * ROUNDS * COINS * delta
+    wealth = canary_wealth(epsilon, p, is_in)
+    return np.asarray(wealth.max(axis=1) >= -math.log(ALLOWED - paid))
 
 
-def canary_counts(epsilon: float, p: Floats, is_in: Coins) -> Counts:
-    """Return how many canaries of a round hit, miss and are out, (..., thresholds, 3)."""
-    is_hit = is_in[..., None] & (-np.log(p)[..., None] >= epsilon + anytime.ABOVE)
-    hits, ins = is_hit.sum(axis=-2), is_in.sum(axis=-1)[..., None]
-    out = np.broadcast_to(is_in.shape[-1] - ins, hits.shape)
-    return np.stack([hits, ins - hits, out], axis=-1)
+def canary_wealth(epsilon: float, p: Floats, is_in: Coins) -> Floats:
+    """Return ln of the wealth after each round, (streams, rounds)."""
+    bets = anytime.CanaryBets(np.array([epsilon]), ROUNDS * COINS)
+    log_paid = _log_paid(bets, p, is_in).sum(axis=2).cumsum(axis=1)  # (streams, rounds, bets)
+    return bets.log_wealth(log_paid)
+
+
+def _log_paid(bets: anytime.CanaryBets, p: Floats, is_in: Coins) -> Floats:
+    """Return ln of what each bet against the only candidate pays, (..., bets)."""
+    inside = bets.log_in(-np.log(p))[..., 0, :]
+    return np.where(is_in[..., None], inside, bets.log_out[0])
 
 
 def _coins(rng: Rng, shape: Shape) -> Coins:
@@ -184,12 +188,11 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
     Release a has the largest r above the threshold and the smallest below. Release b, with r = e^ε
     everywhere, makes the coin fair over both.
     """
-    against, odds = anytime.canary_bets(np.array([epsilon]))[0], math.exp(epsilon)
-    counts = np.zeros((streams, anytime.ABOVE.size, 3), dtype=np.int64)
+    bets, odds = anytime.CanaryBets(np.array([epsilon]), ROUNDS * COINS), math.exp(epsilon)
+    paid = np.zeros((streams, bets.log_out.shape[1]))
     ever = np.zeros(streams, dtype=bool)
     for _ in range(ROUNDS * COINS):
-        wealth = anytime.log_wealth(against, counts)
-        edge = np.exp(-epsilon - np.minimum(0.5 + 2 * np.maximum(-wealth, 0.0), 6.0))
+        edge = np.exp(-epsilon - np.clip(0.5 - 2 * bets.log_wealth(paid), 0.5, 6.0))
         hit, miss = edge * odds, (1 - edge) / odds
         chance_a = (odds - 1) / (odds - hit - miss)  # of release a if the canary is out
         is_in = _coins(rng, (streams,))
@@ -198,8 +201,8 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
         u = rng.random(streams)
         shown = np.where(is_hit, edge * u, edge + (1 - edge) * u)
         p = np.where(is_a & is_in, shown, u)
-        counts += canary_counts(epsilon, p[:, None], is_in[:, None])
-        ever |= anytime.log_wealth(against, counts) >= -math.log(ALLOWED)
+        paid += _log_paid(bets, p, is_in)
+        ever |= bets.log_wealth(paid) >= -math.log(ALLOWED)
     return ever
 
 

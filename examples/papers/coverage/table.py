@@ -79,9 +79,9 @@ _NOTES = (
     "where it is broken, so is the confidence. No confidence: estimates, and bounds as published, "
     "which take the best threshold on the counted scores, with limits that hold at one threshold.",
     f"Mechanisms with canaries have {canaries.CANARIES} of them, each included by a fair coin. "
-    "Headline: what a report prints first, the larger of coins (coin_bound) and one run, with half "
-    f"of the failures each, or shares where {canaries.CANARIES}·δ is at least half of the failures."
-    f" One run: right guesses of {canaries.GUESSES} coins (Steinke et al. 2023), and the same for "
+    "Headline: what a report prints first, coins (coin_bound) with scores capped at what seeds can "
+    f"show, or shares where {canaries.CANARIES}·δ takes nearly all of the 5 %. "
+    f"One run: right guesses of {canaries.GUESSES} coins (Steinke et al. 2023), and the same for "
     "Gaussian mechanisms only (Mahloujifar et al. 2024). Shares: "
     "share_bound. Known and sampled null: best threshold under a simultaneous band, as if the "
     "scores of one run were independent. All in: one Gaussian sum (Algorithm 1 of Andrew et al. "
@@ -92,7 +92,7 @@ _NOTES = (
     "with d = 100, where the model changes in 5 coordinates or 1 only. One coin shows all: with "
     "chance p all included canaries have p-values of e^−20, else none is shown; ε = 20 + "
     "ln(1 − δ/p), in the direction that p-values test. All or each revealed: the same with chance "
-    "δ, for all canaries at once or for each by itself, which is (0, δ)-DP. Where 200·δ/2 ≥ 5 %, "
+    "δ, for all canaries at once or for each by itself, which is (0, δ)-DP. Where 200·δ ≥ 5 %, "
     "the bound coins is 0 by construction.",
     "Trials: the two worlds of a secure sum, as many trials in each. Best threshold: "
     "Clopper-Pearson for both errors, or, with a known null, the exact false positive rate and "

@@ -37,7 +37,7 @@ _NOISES: Final = {
     "right": ("the right noise", gaussian_sigma(ASKED, DELTA), ASKED, TARGETS[:1]),
 }
 _SCALES: Final = {"paper": 200, "small": 4}  # runs
-_BOUNDS: Final = {"anytime": "bets", "split": "best threshold, failures split over the rounds"}
+_BOUNDS: Final = {"anytime": "bets", "split": "one look per round, failures split over the rounds"}
 _CANDIDATES: Final = np.arange(101.0)
 _SEED: Final = 0
 

@@ -12,6 +12,7 @@ from leakmeter.fl_app.config.audits.rounds import (
     OneShotSettings,
     RecorderSettings,
     RecordLikelihoodRatioSettings,
+    SingleUpdateSettings,
     SpanSettings,
 )
 from leakmeter.fl_app.config.audits.sums import (
@@ -34,6 +35,7 @@ class SettingsOfAuditors(  # one row for each auditor; fields come in reverse or
     MineSettings,
     MutualInformationSettings,
     LikelihoodRatioSettings,
+    SingleUpdateSettings,
     OneShotSettings,
 ):
     """The settings of all auditors together."""

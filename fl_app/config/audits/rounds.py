@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import EVERY_NTH, AuditorSettings, audit_setting
@@ -24,20 +25,46 @@ class OneShotSettings(AuditorSettings):
     auditor = "one-shot"
     short_name = "canaries"
     bets = True
+    plays = True
     lacks = ""
 
     canary_seats: int = audit_setting(
-        10, "clients per round, in addition to --sample, that play canaries for one-shot", low=0
+        10,
+        "clients per round, in addition to --sample, that play canaries for one-shot and "
+        "single-update",
+        low=0,
     )
     canaries: int = audit_setting(
         0, "total number of canaries; 0 = as many as the seats allow", low=0, most=10**7
     )
-    canary_repetitions: int = audit_setting(1, "rounds in which each canary plays", low=1)
+    canary_repetitions: int = audit_setting(
+        0, "rounds in which each canary plays; 0 = as many as a client takes part in", low=0
+    )
+
+    @classmethod
+    def slots(cls, config: Settings) -> int:
+        """Return how many canaries the seats of all rounds have room for."""
+        return config.canary_seats * config.rounds // cls.repetitions(config)
+
+    @classmethod
+    def repetitions(cls, config: Settings) -> int:
+        """Return the rounds in which each canary plays: by default as many as a client.
+
+        A claim about each round is tested by canaries that play once: there are more of them. Bets
+        wait for the last round of a canary, so there it plays once, too.
+        """
+        tests_rounds = "round" in config.claim.replace(";", " ").split()
+        if config.canary_repetitions or tests_rounds or config.bounds == "anytime":
+            return config.canary_repetitions or 1
+        room = config.canary_seats * config.rounds // (config.canaries or 2)
+        return max(min(cls.client_rounds(config), config.rounds, room), 1)
 
     @staticmethod
-    def slots(config: Settings) -> int:
-        """Return how many canaries the seats of all rounds have room for."""
-        return config.canary_seats * config.rounds // config.canary_repetitions
+    def client_rounds(config: Settings) -> int:
+        """Return the rounds that a client can expect to send an update of its own in."""
+        if config.participation == "once":
+            return 1
+        return max(round(config.sample * config.rounds / config.clients), 1)
 
     @classmethod
     def planned(cls, config: Settings) -> int:
@@ -47,8 +74,13 @@ class OneShotSettings(AuditorSettings):
     @classmethod
     def check(cls, config: Settings) -> None:
         """Require enough seats for the canaries."""
+        cls.check_seats(config, cls.auditor)
+
+    @classmethod
+    def check_seats(cls, config: Settings, auditor: str) -> None:
+        """Require enough seats for the canaries of an auditor."""
         if config.canary_seats < 1:
-            allowed = "at least 1 for the auditor one-shot"
+            allowed = f"at least 1 for the auditor {auditor}"
             raise config.refused("canary_seats", allowed, "Try --canary-seats 10")
         if config.canary_repetitions > config.rounds:
             allowed = f"at most --rounds {config.rounds}"
@@ -67,19 +99,50 @@ class OneShotSettings(AuditorSettings):
 
     @classmethod
     def make(cls, run: AuditRun) -> Auditor:
-        """Return the canaries of a run; a fair coin decides which of them play."""
+        """Return the canaries of a run."""
         from leakmeter.auditors import OneShotCanaries
 
-        config = run.config
-        return OneShotCanaries(
-            seats=config.canary_seats,
-            canaries=config.canaries or None,
-            repetitions=config.canary_repetitions,
-            include="coin",
-            delta=config.delta,
-            confidence=run.anytime_confidence,
-            seed=config.seed,
-        )
+        return OneShotCanaries(**cls.plan(run.config), confidence=run.anytime_confidence)
+
+    @classmethod
+    def plan(cls, config: Settings) -> dict[str, Any]:
+        """Return which canaries play, and at which δ; a fair coin decides about each."""
+        return {
+            "seats": config.canary_seats,
+            "canaries": config.canaries or None,
+            "repetitions": cls.repetitions(config),
+            "client_rounds": cls.client_rounds(config),
+            "include": "coin",
+            "delta": config.delta,
+            "seed": config.seed,
+        }
+
+
+@dataclass(frozen=True)
+class SingleUpdateSettings(AuditorSettings):
+    """Canaries again, searched for in single updates: what does a server see without masks?"""
+
+    auditor = "single-update"
+    plays = True
+    lacks = ""
+
+    @classmethod
+    def check(cls, config: Settings) -> None:
+        """Require enough seats for the canaries."""
+        OneShotSettings.check_seats(config, cls.auditor)
+
+    @classmethod
+    def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
+        """Return the bytes of the canaries' scores and of a few updates."""
+        size, settings = OneShotSettings.memory(config, dim, features)
+        return size + 48 * dim, settings
+
+    @classmethod
+    def make(cls, run: AuditRun) -> Auditor:
+        """Return the search in single updates; canaries are those of one-shot if that runs too."""
+        from leakmeter.auditors import SingleUpdates
+
+        return SingleUpdates(**OneShotSettings.plan(run.config), confidence=run.config.confidence)
 
 
 @dataclass(frozen=True)
@@ -246,7 +309,7 @@ class InversionSettings(AuditorSettings):
 
         config, known = run.config, run.records
         return Inversion(
-            known.at,
+            partial(known.at, device=run.device),
             known.images,
             rate=config.lr,
             seek=config.inversion_images,

@@ -41,7 +41,7 @@ class LikelihoodRatioSettings(AuditorSettings):
         choices=GAMES,
     )
     lrt_every: int = audit_setting(
-        1,
+        -1,
         f"rounds that likelihood-ratio and record-likelihood-ratio audit: {EVERY}; fewer audits "
         "share the confidence, so bounds get larger",
         low=-1,
@@ -56,7 +56,7 @@ class LikelihoodRatioSettings(AuditorSettings):
         50, "candidate updates among which the worst pair is chosen", low=2, most=10**5
     )
     lrt_trials: int = audit_setting(
-        60, "test trials of likelihood-ratio (fresh sums)", low=20, most=10**6
+        300, "test trials of likelihood-ratio (fresh sums)", low=20, most=10**6
     )
     lrt_models: int = audit_setting(
         1,
@@ -178,7 +178,7 @@ def _check_whole_runs(config: Settings) -> None:
     """Require a server that adds the mean update to the model, the same in every run."""
     for name, value, allowed in (
         ("--server", config.server, "fedavg"),
-        ("--clipping", config.clipping, "fixed"),
+        ("--clipping", config.clipping.replace("measured", "fixed"), "fixed"),
         ("--server-lr", config.server_step, 1),
         ("--clip-aggregate", config.clip_aggregate, 0),
     ):
@@ -330,7 +330,7 @@ class MineSettings(AuditorSettings):
             run.sampler(run.game_without_pair),
             every=config.mine_every,
             plan=DrawPlan(draws=config.mine_draws, rank=config.mi_rank or _RANK),
-            critics=Critics(count=config.mine_critics, steps=config.mine_steps),
+            critics=Critics(config.mine_critics, config.mine_steps, device=str(run.device)),
             limit=run.entropy_of,
             colluding=max(config.colluders, 0),
             observer=run.observer,

@@ -237,6 +237,7 @@ def _which(games: Sequence[_Game]) -> str:
 _WHERE: Final[Mapping[Sees | None, str]] = {
     "final model": "in the final model",
     "all models": "in the models of all rounds",
+    "updates": "in single updates",
 }
 
 
@@ -260,11 +261,14 @@ def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
     middles = [(a + b) / 2 for a, b in pairwise(bins.edges)]
     known = "the normal distribution" if bins.is_exact else "draws of the exact distribution"
     took, not_ = f"took part ({sum(bins.included)})", f"did not ({sum(bins.excluded)})"
+    in_updates, has_others = where == _WHERE["updates"], any(bins.excluded)
+    seen = "update of their seat" if in_updates else "change of the model"
+    others = (Series(not_, bins.edges, _shares(bins.excluded), color + 1, dash=1),) * has_others
     return Figure(
         f"cosines-{slug(where)}",
         f"Canaries {where}{name}",
-        "Shares of canaries over their cosine with the change of the model: those that took "
-        "part, those that did not, and the distribution without a leak.",
+        f"Shares of canaries over their cosine with the {seen}: those that took part, "
+        f"{'those that did not, ' * has_others}and the distribution without a leak.",
         "The further the canaries that took part are to the right of the others, the more "
         f"confident the attacker is. Without a leak: {known}. Bins of equal width; one standard "
         "deviation is 1/√d.",
@@ -272,7 +276,7 @@ def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
         Axis("share of canaries", has_zero=True),
         (
             Series(took, bins.edges, _shares(bins.included), color, is_filled=True),
-            Series(not_, bins.edges, _shares(bins.excluded), color + 1, dash=1),
+            *others,
             Series("without a leak", middles, bins.null, REFERENCE, dash=2),
         ),
         is_first=where == _WHERE["all models"],

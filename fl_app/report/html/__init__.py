@@ -15,7 +15,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from leakmeter.auditors.reconstruction.inversion import FOLDER
-from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.run_log import REPORT, write_atomically
 from leakmeter.auditors.wording import KINDS, counted
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.draw import figures
@@ -53,7 +53,7 @@ _DOCUMENT = """
 <details id="{{ name }}" class="fold" data-print><summary><h2>{{ head }}</h2>
 <span class="about">{{ about }}</span></summary>{{ content }}</details>
 {% endfor %}</main>
-<footer><p>Made by Leakmeter from report.json, which has the exact numbers. This page
+<footer><p>Made by Leakmeter from {{ source }}, which has the exact numbers. This page
  {{ "asks only the machine that serves it" if is_live else "fetches nothing" }}.</p></footer>
 <div id="tip" role="tooltip" hidden></div><script>{{ script }}</script></body></html>
 """
@@ -149,8 +149,12 @@ def document(
     live: Live | None = None,
     main: Sequence[Figure] = (),
     folds: Sequence[Fold] = (),
+    source: str = REPORT,
 ) -> str:
-    """Return a whole file: the first screen, the main figures, and what is folded below them."""
+    """Return a whole file: the first screen, the main figures, and what is folded below them.
+
+    `source` is the file with the exact numbers.
+    """
     style = STYLE + (live.style if live else "")
     script = SCRIPT + (live.script if live else "")
     text = render(
@@ -166,6 +170,7 @@ def document(
         script=Markup(script),
         bar=live.bar if live else "",
         is_live=live is not None,
+        source=source,
     )
     # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.
     return f"{text}\n".encode(errors="replace").decode()

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.verdict import labels
+from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.meaning import parts, told
 from leakmeter.auditors.verdict.verdict import Row
 from leakmeter.fl_app.report.draw import layout
@@ -33,6 +33,9 @@ _SETTINGS = {
     "mine": "mine-every",
 }
 _CARDS = """
+{% if claims %}<h3>What is claimed</h3><ul>
+{% for one in claims %}<li>{{ sentences.claimed(one.claim) }}
+ <strong>{{ sentences.refuted(one) }}</strong></li>{% endfor %}</ul>{% endif %}
 {% if not cards %}<p>The auditors produced no findings; this is not evidence of privacy.</p>
 {% else %}<p class="note">
 Each card is one attacker and what it tries to find out. “No leak shown” is not “private”. A lower
@@ -69,6 +72,8 @@ def cards(run: Run) -> Markup:
     verdict = verdict_of(run)
     return render(
         _CARDS,
+        claims=verdict.claims,
+        sentences=sentences,
         cards=[(part, advice(part, run, verdict)) for part in parts(verdict)],
         limitations=run.limitations,
         skips=list(_skips(run)),

@@ -63,6 +63,16 @@ _TEMPLATE = """
 </dl>
 <div class="columns">
 <section class="attackers">
+{% if claims %}<h2>What is claimed</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="Claims"><table class="tests">
+<caption class="hidden">Claims, and whether the audit refutes them</caption>
+<thead><tr>{% for head in labels.CLAIM_HEADS %}<th scope="col">{{ head }}</th>{% endfor %}</tr>
+</thead><tbody>
+{% for cells, _ in claims %}<tr>{% for cell in cells %}<td>
+{% if loop.index == 4 %}<strong>{{ cell }}</strong>{% else %}{{ cell }}{% endif %}</td>{% endfor %}
+</tr>{% endfor %}</tbody></table></div>
+{% for cells, reach in claims if reach %}<p class="note">{{ cells[0] }}: {{ reach }}</p>{% endfor %}
+{% endif %}
 {% if not rows and not tests %}<h2>Who can tell what</h2><p>
 The auditors produced no findings about an attacker; this is not evidence of privacy.</p>
 {% elif rows %}<h2>Who can tell what, worst first</h2>
@@ -139,6 +149,10 @@ def first_screen(run: Run) -> Markup:
         notes=_notes(run),
         facts=_facts(run, verdict),
         term=_glossary(),
+        claims=[
+            (labels.claimed(one), "" if one.is_refuted else sentences.unconfirmed(one))
+            for one in verdict.claims
+        ],
         rows=_rows(verdict, this_round(run)),
         tests=[labels.tested(test) for test in verdict.tests],
         pictures=[*pictures(run.folder / FOLDER)][:1] if is_rebuilt else [],

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.verdict.steps import LEAKS, fewer_releases
+from leakmeter.auditors.verdict.steps import LEAKS, TARGET, fewer_releases
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
-from leakmeter.auditors.wording import OBSERVED, aside, assigned, claim, terms
+from leakmeter.auditors.wording import OBSERVED, aside, assigned, claim, is_certain, terms
+from leakmeter.fl_app.config.settings import PLAYERS
 from leakmeter.fl_app.config.tables import RECORD_NOISES
-from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM, TARGET
+from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM
 from leakmeter.fl_app.report.read import Run
 
 _MUCH = 10.0  # an upper bound beyond which little is promised
-_START = {"clip-norm": CLIP_NORM, "target-epsilon": TARGET}  # to begin a search with
+_START: Mapping[str, float | str] = {
+    "clip-norm": CLIP_NORM,
+    "target-epsilon": TARGET,
+}  # to begin a search with
 _MORE_CLIENTS = "More clients per round{} leave less of each in the sum."
 
 
@@ -94,7 +98,8 @@ def _hides_among_many(findings: Sequence[Finding], model: ThreatModel, run: Run)
     noises.add(run.settings.get("noise"))
     is_noised = "distributed" in noises or ("central" in noises and model.observer == "outsider")
     games = {f.threat_model.game for f in findings}
-    return model.sees is not None and "partition" not in games and not is_noised
+    is_sum = model.sees not in (None, "updates")  # a single update has nobody to hide among
+    return is_sum and "partition" not in games and not is_noised
 
 
 def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
@@ -116,6 +121,12 @@ def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
             f"Noise {noise} protects single records; to hide a client, clip whole updates and add "
             f"noise to them ({_set(run, 'distributed')})."
         )
+    elif attacker.sees == "updates":
+        own = f": {_set(run, 'local', _START)}" if noise is not None else ""
+        yield (
+            "Hide single updates by secure aggregation, or let each client clip and add enough "
+            f"noise itself{own}."
+        )
     elif inside:
         yield "Let clients clip and add noise before the sum" + (
             f": {_set(run, 'distributed', _START)}."
@@ -136,17 +147,18 @@ def _see_more(row: Row, run: Run) -> Iterator[str]:
     """Yield how the audit could show more, where it has reached its limit or nothing."""
     for f in row.findings:
         is_bound = f.kind == "lower_bound" and not f.is_conditional
-        if not is_bound or not (f.saturated or f.value == 0):
+        if not is_bound or not (f.saturated or f.value == 0) or is_certain(f):
             continue
-        if f.cap == 0 and f.auditor == "one-shot":
+        if f.cap == 0 and f.auditor in PLAYERS:
             fewer = f"a smaller δ{_now(run, 'delta')} or fewer canaries{_now(run, 'canary-seats')}"
             yield f"To let the audit show anything, use {fewer}."
             continue
         if f.auditor == "membership":
             yield f"A stronger attack has shadow models{_now(run, 'membership-shadows')}."
             continue
-        setting = {"likelihood-ratio": "lrt-trials", "one-shot": "canary-seats"}.get(f.auditor)
-        what = {"one-shot": "canaries"}.get(f.auditor, "trials")
+        what, setting = "trials", "lrt-trials" if f.auditor == "likelihood-ratio" else ""
+        if f.auditor in PLAYERS:
+            what, setting = "canaries", "canary-seats"
         hint = _now(run, setting) if setting else ""
         yield f"To let the audit show more, give it more {what}{hint}."
 
@@ -169,6 +181,6 @@ def _now(run: Run, name: str) -> str:
     return aside(name, run.spelling, f"{value:g}" if isinstance(value, float) else str(value))
 
 
-def _set(run: Run, noise: str, more: Mapping[str, float] | None = None) -> str:
+def _set(run: Run, noise: str, more: Mapping[str, float | str] | None = None) -> str:
     """Return a noise, with further settings, as the maker of the run would write them."""
     return assigned(run.spelling, {"noise": noise, **(more or {})})

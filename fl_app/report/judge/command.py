@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from leakmeter.auditors.wording import assigned
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.settings import AUTO
 from leakmeter.fl_app.report.read import FLOWER, LAUNCH, REPLAY_OF, Run
 
 DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
@@ -52,11 +53,13 @@ def again(
     if (source := run.settings.get(REPLAY_OF)) is not None:  # which has all but the audit's
         words += ["replay", shlex.quote(str(source)), "--auditors", settings.pop("auditors")]
         settings = {name: value for name, value in settings.items() if name in _OF_AUDITS}
-    for name, value in _given(settings).items():
-        words += _option(name, value)
-    if out:
-        words += ["--out", shlex.quote(out)]
-    return " ".join(words)
+    return spelled(words, settings, out)
+
+
+def spelled(words: Sequence[str], settings: Mapping[str, Any], out: str = "") -> str:
+    """Return a command that begins with these words and names every setting that it must."""
+    options = [word for name, value in _given(settings).items() for word in _option(name, value)]
+    return " ".join([*words, *options, *(["--out", shlex.quote(out)] if out else [])])
 
 
 def resumed(run: Run, called: str = SCRIPT) -> str:
@@ -71,6 +74,8 @@ def resumed(run: Run, called: str = SCRIPT) -> str:
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a command must name; the seed is always worth a word."""
     is_calibrated = bool(settings.get("target-epsilon"))  # then the multiplier is found again
+    if settings.get("clipping") == "measured" and not settings["clip-norm"]:
+        settings = {**settings, "clip-norm": AUTO, "clipping": DEFAULTS["clipping"]}
     return {
         name: value
         for name, value in settings.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict.order import Question, attacker, unsized
@@ -18,15 +19,16 @@ def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
     There, only bounds that hold at all rounds together are proven, so that what is proven never
     shrinks. A bound of one round is in no row: see `this_round`.
     """
+    told: Any = {"accuracy": run.accuracy, "claims": run.claims}
     if run.is_finished:
-        return judge(run.of_the_run, run.warnings, accuracy=run.accuracy, also=also)
+        return judge(run.of_the_run, run.warnings, also=also, **told)
     largest: dict[tuple[str, Asked | None], Finding] = {}
     for f in sorted(run.findings, key=lambda f: f.value):
         if f.is_anytime:
             largest[f.auditor, _asked(f)] = f
     others = [f for f in _latest(run) if f.kind != "lower_bound"]
     asked = (*also, *this_round(run))
-    return judge([*largest.values(), *others], run.warnings, accuracy=run.accuracy, also=asked)
+    return judge([*largest.values(), *others], run.warnings, also=asked, **told)
 
 
 def this_round(run: Run) -> dict[Asked, Finding]:

@@ -14,13 +14,22 @@ import pytest
 from scipy.special import log_ndtr
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.anytime import AnytimeBound, canary_bets, trial_bets
+from leakmeter.auditors.bounds.anytime import AnytimeBound, CanaryBets, trial_bets
+from leakmeter.auditors.bounds.combined import shares
 from leakmeter.auditors.bounds.one_run import coin_bound
+from leakmeter.auditors.canary import MAX_SCORE
+from leakmeter.auditors.codec import CodecError
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.papers.coverage.streams import guess_bets
 
-# ln p at the middle of bins between all thresholds of a candidate.
+# Scores above a candidate at which the mechanisms of these tests may change.
 EDGES = np.array([0.5, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0])
+PLANNED = 40
+
+
+def scores_of_bins(epsilon: float) -> np.ndarray:
+    """Return −ln p of each bin: its lower end, since a p-value may be too large."""
+    return np.concatenate([[0.0], epsilon + EDGES])
 
 
 def edge_mechanisms(epsilon: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -29,8 +38,7 @@ def edge_mechanisms(epsilon: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     Out, −ln p has the tail e^−s, so a bin from s to t has mass e^−s − e^−t. In, every density ratio
     from e^−ε to e^ε is allowed; at a corner each bin takes one of the two.
     """
-    edges = np.concatenate([[0.0], epsilon + EDGES, [np.inf]])
-    mass = np.exp(-edges[:-1]) - np.exp(-edges[1:])
+    mass = -np.diff(np.exp(-scores_of_bins(epsilon)), append=0.0)
     for signs in itertools.product((-1, 1), repeat=mass.size):
         inside = mass * np.exp(epsilon * np.array(signs))
         yield inside / (1 + inside.sum()), np.array(1 / (1 + inside.sum()))
@@ -38,16 +46,33 @@ def edge_mechanisms(epsilon: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 4.0, 20.0, 80.0])
 def test_no_mechanism_makes_a_bet_on_a_canary_gain(epsilon: float) -> None:
-    pays = np.exp(canary_bets(np.array([epsilon]))[0])  # (thresholds, shares, 3)
-    most = np.zeros(pays.shape[:2])
-    for inside, out in edge_mechanisms(epsilon):
-        # Bins above threshold j are hits at it.
-        hit = np.array([inside[j + 1 :].sum() for j in range(EDGES.size)])[:, None]
-        mean = hit * pays[..., 0] + (inside.sum() - hit) * pays[..., 1] + out * pays[..., 2]
-        most = np.maximum(most, mean)
-    assert most.max() <= 1 + 1e-12
-    # Nothing is given away either: in the worst case each bet is fair.
-    assert most.min() >= 1 - 1e-9
+    bets = CanaryBets(np.array([epsilon]), PLANNED)
+    inside = np.exp(bets.log_in(scores_of_bins(epsilon))[:, 0])  # (bins, bets)
+    out = np.exp(bets.log_out[0])
+    most = max((hit @ inside + no * out).max() for hit, no in edge_mechanisms(epsilon))
+    assert most <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 4.0, 20.0, 80.0])
+def test_in_the_worst_case_each_bet_on_a_canary_is_fair(epsilon: float) -> None:
+    """Integrals over all p-values of the release that is worst for each bet."""
+    bets = CanaryBets(np.array([epsilon]), PLANNED)
+    z = np.linspace(-9, 30, 39_001)  # a p-value of Φ(−z)
+    mass = np.exp(log_ndtr(-z[:-1])) * -np.expm1(log_ndtr(-z[1:]) - log_ndtr(-z[:-1]))
+    pays = np.exp(bets.log_in(-log_ndtr(-(z[1:] + z[:-1]) / 2))[:, 0])  # (p-values, bets)
+    odds = np.where(pays > 1, math.exp(epsilon), math.exp(-epsilon))
+    gains = mass @ (odds * (pays - 1)) + np.exp(bets.log_out[0]) - 1
+    # Bets that hang on one score lose or win the step of z in which it is.
+    np.testing.assert_allclose(gains, 0, atol=0.02)
+    smooth = gains[: -3 * shares(PLANNED).size]
+    np.testing.assert_allclose(smooth, 0, atol=2e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 20.0])
+def test_a_smaller_p_value_never_pays_less(epsilon: float) -> None:
+    bets = CanaryBets(np.array([epsilon]), PLANNED)
+    paid = bets.log_in(np.linspace(0, 88, 500))[:, 0]
+    assert (np.diff(paid, axis=0) >= -1e-12).all()
 
 
 def test_wealth_over_canaries_gains_nothing_against_a_mechanism_that_reacts() -> None:
@@ -58,7 +83,7 @@ def test_wealth_over_canaries_gains_nothing_against_a_mechanism_that_reacts() ->
     """
     epsilon, coins = 1.0, 3
     corners = [np.append(inside, out) for inside, out in edge_mechanisms(epsilon)]
-    scores = np.concatenate([[0.1], epsilon + EDGES + 0.1])  # one in each bin, and out at the end
+    scores = scores_of_bins(epsilon)  # one in each bin; out comes after them
 
     def best(outcomes: tuple[int, ...]) -> float:
         if len(outcomes) == coins:
@@ -193,6 +218,25 @@ def test_the_bound_never_falls_and_resumes_bit_for_bit() -> None:
     assert values[-1] > 0
     np.testing.assert_array_equal(resumed.log_wealth(), whole.log_wealth())
     assert resumed.bound() == whole.bound()
+
+
+@pytest.mark.parametrize("scores", [[3.0], [3.0, -1.0], [3.0, math.nan]])
+def test_a_state_with_other_scores_is_refused(scores: list[float]) -> None:
+    bound = AnytimeBound(delta=1e-5, planned=3, candidates=[1.0])
+    bound.add_canaries([-3.0, -4.0, -5.0], [True, False, True])
+    with pytest.raises(CodecError, match="scores must be those of 2 canaries"):
+        AnytimeBound(delta=1e-5, planned=3, candidates=[1.0]).restore(
+            {**bound.state(), "scores": scores}
+        )
+
+
+def test_infinite_scores_count_as_the_largest_that_seeds_can_show() -> None:
+    found = []
+    for log_p in (-math.inf, -1000.0, -MAX_SCORE):
+        bound = AnytimeBound(delta=1e-6, planned=10)
+        found.append(bound.add_canaries(np.full(10, log_p), np.arange(10) < 5))
+        assert bound.bound().saturated
+    assert found[0] == found[1] == found[2] > 80
 
 
 def test_evidence_may_arrive_in_any_portions() -> None:

@@ -8,21 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
-    guess_by_rank,
-    one_run_epsilon,
+    scores_at,
     share_bound,
 )
-from leakmeter.auditors.bounds.rules import band_level
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.gaussian import gaussian_sigma
-from tests.helpers.numbers import most_allowed, num_examples
+from tests.helpers.numbers import few_or_many, most_allowed, num_examples
 
 steady = settings(derandomize=True, deadline=None, max_examples=num_examples(60))
 log_ps = st.one_of(st.floats(-60, 0), st.just(-math.inf), st.integers(-5, 0).map(float))
@@ -30,19 +29,35 @@ canaries = st.lists(st.tuples(log_ps, st.booleans()), min_size=1, max_size=40)
 scores = st.lists(log_ps.map(abs), min_size=1, max_size=80)
 
 
-def test_equal_scores_of_all_canaries_have_a_closed_form():
-    # All k in at score c: the limit of k hits in k, 1 − q_lo = 1 − a^(1/k), a the band's level.
-    for k, delta in ((1, 0.0), (20, 0.0), (100, 1e-4)):
-        level = 0.05 - k * delta / 2
-        hits = band_level(k, level) ** (1 / k)
-        bound = coin_bound([-30.0] * k, [True] * k, delta=delta)
-        assert bound.value == pytest.approx(30 + math.log(hits / (1 - hits)), rel=1e-9)
+def allowed(score, epsilon):
+    """Return the largest P(in and −ln p ≥ score) under ε-DP, given the release."""
+    hit, miss = math.exp(epsilon - score), math.exp(-epsilon) * -math.expm1(-score)
+    return hit / (1 + hit + miss)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 40.0])
+def test_evidence_is_measured_by_the_largest_chance_that_dp_allows(epsilon):
+    for score in (epsilon, epsilon + 0.2, epsilon + 3):
+        q = allowed(score, epsilon)
+        assert scores_at(math.log((1 - q) / q), epsilon) == pytest.approx(score, abs=1e-9)
+    assert allowed(0.0, epsilon) == pytest.approx(1 / (1 + math.exp(-epsilon)))
 
 
 def test_one_canary_proves_what_its_coin_allows():
-    # The band of one count is Clopper-Pearson's: q_lo = 0.05.
-    assert coin_bound([-10.0], [True], delta=0).value == pytest.approx(10 + math.log(0.05 / 0.95))
+    # One canary refutes every ε with q(10) ≤ 5 %: bins and the standard errors of the draws take
+    # less than 0.3 of it.
+    exact = brentq(lambda epsilon: allowed(10.0, epsilon) - 0.05, 0, 10)
+    assert exact - 0.3 < coin_bound([-10.0], [True], delta=0).value < exact
     assert coin_bound([-10.0], [False], delta=0).value == 0
+
+
+def test_one_visible_canary_of_a_thousand_is_enough():
+    # The largest of k scores proves s + ln(α/k) at best.
+    log_p = np.zeros(1000)
+    log_p[7] = -60.0
+    value = coin_bound(log_p, np.arange(1000) < 500, delta=0).value
+    best = 60 + math.log(0.05 / 1000)
+    assert best - 2 < value < best
 
 
 def test_the_share_bound_is_the_best_of_five_closed_forms():
@@ -54,27 +69,33 @@ def test_the_share_bound_is_the_best_of_five_closed_forms():
     assert share_bound([50.0], delta=1e-5).value == pytest.approx(50 + math.log(0.05 - 1e-5))
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "shown"), [(1.0, 0.08), (3.0, 0.65), (10.0, 4.2), (50.0, 35.0)]
-)
-def test_with_half_of_the_failures_and_the_one_run_bound_gaussian_scores_show(epsilon, shown):
-    # 278 coins, 139 in, a quarter guessed; 100 runs. The spread of their mean is below 0.05, 0.05,
-    # 0.1 and 0.5.
+@pytest.mark.parametrize(("epsilon", "shown"), [(1.0, 0.1), (3.0, 0.82), (10.0, 5.1), (50.0, 37.5)])
+def test_what_coins_and_p_values_show_of_gaussian_scores(epsilon, shown):
+    # 278 coins, 139 in; 100 runs. The spread of their mean is below 0.05, 0.05, 0.1 and 0.5.
     rng, included = stream(7, "headline"), np.arange(278) < 139
     values = []
     for _ in range(100):
         z = rng.normal(size=278) + included / gaussian_sigma(epsilon, 1e-5)
-        coins = coin_bound(log_ndtr(-z), included, delta=1e-5, confidence=0.975)
-        right = guess_by_rank(z[included], z[~included], 69)
-        values.append(max(coins.value, one_run_epsilon(278, 69, right, 1e-5, 0.975).value))
+        values.append(coin_bound(log_ndtr(-z), included, delta=1e-5).value)
     assert np.mean(values) == pytest.approx(shown, rel=0.06, abs=0.1)
     assert sum(value > epsilon for value in values) <= most_allowed(100)
 
 
 def test_nothing_is_shown_where_delta_uses_up_the_failures():
-    for k, delta in ((100, 1e-3), (100, 0.5), (1000, 1e-4), (10**4, 1e-5)):  # k·δ/2 ≥ 0.05
+    for k, delta in ((100, 4.96e-4), (100, 0.5), (1000, 1e-4), (10**4, 1e-5)):  # k·δ > 0.0495
         assert coin_bound([-math.inf] * k, [True] * k, delta=delta).value == 0
-    assert coin_bound([-math.inf] * 100, [True] * 100, delta=9e-4).value == math.inf
+    assert coin_bound([-math.inf] * 100, [True] * 100, delta=4.94e-4).value == math.inf
+
+
+def test_delta_costs_half_as_much_at_a_large_epsilon():
+    # At ε = 0 the level is 5 % − k·δ, far above it 5 % − k·δ/2.
+    log_p, included = np.log(stream(7, "delta").random(100)) - 20, np.arange(100) < 50
+    value = coin_bound(log_p, included, delta=4e-4).value
+    assert value == coin_bound(log_p, included, delta=0, confidence=0.97).value
+    assert value > coin_bound(log_p, included, delta=0, confidence=0.99).value > 10
+
+
+def test_share_bounds_end_where_delta_reaches_what_a_share_may_fail():
     # 0.05/5 · j/n is at most a two-hundredth, and a bit more for odd n.
     assert share_bound([math.inf] * 64, delta=0.005).value == 0
     assert share_bound([math.inf] * 64, delta=0.004).value == math.inf
@@ -96,8 +117,8 @@ def test_ties_are_never_split():
     tied = coin_bound(np.full(40, -8.0), included, delta=1e-6).value
     apart = coin_bound(-8.0 - 1e-9 * np.arange(40), included, delta=1e-6).value
     assert tied == pytest.approx(apart, abs=1e-7)
-    one_less = coin_bound(np.full(40, -8.0), np.arange(40) < 19, delta=1e-6).value
-    assert one_less < tied
+    fewer = coin_bound(np.full(40, -8.0), np.arange(40) < 17, delta=1e-6).value
+    assert fewer < tied
 
 
 @steady
@@ -191,35 +212,99 @@ def test_bad_input_names_field_range_and_value(call, message):
         call()
 
 
-def hardest(rng, k, epsilon):
-    """Return ln p and coins of a mechanism that uses up the chance of `coin_bound`.
+def worst(rng, k, epsilon):
+    """Return ln p and coins with P(in and score ≥ c) = q(c): above all that DP allows."""
+    u = rng.random(k)
+    scores = scores_at(np.log((1 - u) / u), epsilon)
+    return -np.maximum(scores, 0.0), scores >= 0
 
-    Independent scores with the tail q(c), as far as a p-value can have it: a canary that is in has
-    P(in and score ≥ c) = min(1/2, e^ε / (e^ε + e^c)).
+
+def extreme(rng, k, epsilon, above):
+    """Return ln p and coins given a release, at the edge of ε-DP.
+
+    The density of p, in relative to out, is e^ε where −ln p ≥ ε + `above`, and e^−ε elsewhere.
     """
-    included = rng.random(k) < 0.5
-    q = rng.random(k) / 2  # P(in and score ≥ c) below 1/2, uniform for those in
-    return np.minimum(-epsilon + np.log(q / (1 - q)), 0.0), included
+    edge = np.exp(-epsilon - np.broadcast_to(above, k))
+    hit, miss = edge * math.exp(epsilon), (1 - edge) * math.exp(-epsilon)
+    place, u = rng.random(k) * (1 + hit + miss), rng.random(k)
+    is_hit = (place >= 1) & (place < 1 + hit)
+    return np.log(np.where(is_hit, edge * u, edge + (1 - edge) * u)), place >= 1
 
 
+def random_edges(rng, k, epsilon):
+    """Return canaries with an edge of their own each."""
+    return extreme(rng, k, epsilon, rng.exponential(2.0, k))
+
+
+def chosen_edges(rng, k, epsilon):
+    """Return canaries whose edge follows what came before: low after hits, high after misses."""
+    found, above = [], 1.0
+    for _ in range(k):
+        log_p, is_in = extreme(rng, 1, epsilon, above)
+        is_hit = is_in[0] and -log_p[0] >= epsilon + above
+        above = max(above / 2, 0.1) if is_hit else min(above + 0.05, 5.0)
+        found.append((log_p[0], is_in[0]))
+    log_p, is_in = zip(*found, strict=True)
+    return np.array(log_p), np.array(is_in)
+
+
+def one_flag(rng, k, epsilon):
+    """Return canaries that all leak or all do not, by one coin that they share."""
+    log_p, is_in = extreme(rng, k, epsilon, 0.5)
+    return (log_p, is_in) if rng.random() < 0.5 else (np.log(rng.random(k)), rng.random(k) < 0.5)
+
+
+EXTREMES = {
+    "edge at ε + 0.2": lambda rng, k, epsilon: extreme(rng, k, epsilon, 0.2),
+    "edge at ε + 2": lambda rng, k, epsilon: extreme(rng, k, epsilon, 2.0),
+    "random edges": random_edges,
+    "edges by what came before": chosen_edges,
+    "one flag for all": one_flag,
+}
+
+
+@pytest.mark.parametrize("runs", few_or_many(100, 2000))
+@pytest.mark.parametrize(("k", "epsilon"), [(30, 4.0), (100, 1.0)])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_the_coin_bound_keeps_its_confidence_at_the_edge_of_dp(name, k, epsilon, runs):
+    rng = stream(7, "extreme", name, k)
+    found = (EXTREMES[name](rng, k, epsilon) for _ in range(runs))
+    above = sum(coin_bound(*one, delta=0).value > epsilon for one in found)
+    assert above <= most_allowed(runs)
+
+
+@pytest.mark.parametrize("runs", few_or_many(100, 2000))
+@pytest.mark.parametrize("shown", ["all", "each"])
+def test_the_coin_bound_covers_what_is_shown_with_chance_delta(shown, runs):
+    # On top of an edge of DP, with chance δ all canaries are shown at once, or each by itself.
+    rng, delta, epsilon, above = stream(7, "shown", shown), 3e-4, 1.0, 0
+    for _ in range(runs):
+        log_p, included = extreme(rng, 100, epsilon, 0.5)
+        is_shown = rng.random(1 if shown == "all" else 100) < delta
+        log_p = np.where(is_shown, -math.inf, log_p)
+        above += coin_bound(log_p, included, delta=delta).value > epsilon
+    assert above <= most_allowed(runs)
+
+
+@pytest.mark.parametrize("runs", few_or_many(300, 2000))
 @pytest.mark.parametrize(("k", "epsilon"), [(20, 1.0), (100, 3.0)])
-def test_the_coin_bound_keeps_its_confidence_and_nearly_uses_it_up(k, epsilon):
-    rng = stream(7, "hardest", k)
-    above = sum(coin_bound(*hardest(rng, k, epsilon), delta=0).value > epsilon for _ in range(2000))
-    assert 0.01 * 2000 < above <= most_allowed(2000)
+def test_the_coin_bound_keeps_its_confidence_and_nearly_uses_it_up(k, epsilon, runs):
+    rng = stream(7, "worst", k)
+    above = sum(coin_bound(*worst(rng, k, epsilon), delta=0).value > epsilon for _ in range(runs))
+    assert 0.02 * runs < above <= most_allowed(runs)
 
 
-def test_the_delta_term_covers_canaries_that_are_revealed_one_by_one():
-    # (1, δ)-DP: each canary is shown by itself with chance δ. Without the term ∞ is claimed
-    # whenever one of those in is, in 1 − (1 − δ/2)^100 = 4 % of the runs, on top of the others.
+@pytest.mark.slow
+def test_without_its_delta_term_the_coin_bound_would_fail():
+    # Each canary is shown by itself with chance δ: one of those in is, in 1 − (1 − δ/2)^100 = 4 %
+    # of the runs, on top of the others.
     rng, delta = stream(7, "named"), 8e-4
-    with_term = without = 0
+    without = 0
     for _ in range(2000):
-        log_p, included = hardest(rng, 100, 1.0)
+        log_p, included = worst(rng, 100, 1.0)
         log_p = np.where(rng.random(100) < delta, -math.inf, log_p)
-        with_term += coin_bound(log_p, included, delta=delta).value > 1
         without += coin_bound(log_p, included, delta=0).value > 1
-    assert with_term <= most_allowed(2000) < without
+    assert without > most_allowed(2000)
 
 
 def shared_coin(rng, p, score, k=100):

@@ -23,8 +23,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
-from leakmeter.auditors.canaries.scores import MAX_SCORE
-from leakmeter.auditors.canary import SEED_BITS, canary_vector
+from leakmeter.auditors.canary import MAX_SCORE, SEED_BITS, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.order import is_weaker
@@ -106,6 +105,7 @@ def checked(findings: list[Finding], sees: str) -> Finding:
             {"seats": 4, "repetitions": 2, "confidence": Anytime(0.95)},
             {"seats": 3, "include": "all"},
             {"seats": 3, "excluded": "honest"},
+            {"seats": 3, "excluded": "full"},
             {"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5},
         ],
     ),
@@ -180,7 +180,7 @@ def test_the_null_band_holds_what_is_said_when_nothing_leaks(
     runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 10_000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 200)
+    monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 200)
     # 90 % of no-leak runs, within three standard errors, for three estimates.
     inside = dict.fromkeys((KNOWN, FITTED, LARGEST), 0)
     for seed in range(runs):
@@ -283,11 +283,26 @@ def test_a_seat_whose_canary_is_out_sends_zero_or_stays_honest() -> None:
     assert counts["honest"][0] == counts["honest"][1] == counts["zero"][1] < 50
 
 
+def test_a_seat_that_sends_a_full_update_sends_nobodys_canary() -> None:
+    zero, full = OneShotCanaries(seats=50), OneShotCanaries(seats=50, excluded="full")
+    for auditor in (zero, full):
+        auditor.begin(100, 1)
+    told = [auditor.instruct(1, range(50)) for auditor in (zero, full)]
+    assert set(told[0]) == set(told[1])
+    assert all(order.included for order in told[1].values())
+    for client, order in told[0].items():
+        assert told[1][client].id == (order.id if order.included else 50 + order.id)
+    view = RoundView(1, np.zeros(100), {}, np.ones(100), RoundFacts(), instructed=told[1])
+    full.observe(view)
+    assert full.canaries_played == (sum(o.included for o in told[0].values()),) * 2
+
+
 @pytest.mark.parametrize(
     ("settings", "adjacency", "world"),
     [
         ({}, "zero-out", Assumption.SEAT_SENDS_ZERO),
         ({"excluded": "honest"}, "honest-seat", Assumption.SEAT_STAYS_HONEST),
+        ({"excluded": "full"}, "replace", Assumption.SEAT_SENDS_OTHER),
         ({"include": "all"}, "add-remove", Assumption.ALL_CANARIES_PLAY),
     ],
 )
@@ -401,7 +416,7 @@ def test_a_model_that_comes_back_to_its_start_is_no_division_by_zero() -> None:
     # Equal scores are no evidence: a cosine of 0 has a p-value of 1/2 only if something changed.
     found = bounds(findings, "final model")
     assert {f.value for f in found.values()} == {0.0}
-    assert set(found["headline"].facts) == {"median_score"}  # no threshold has shown anything
+    assert "threshold" not in found["headline"].facts  # none has shown anything
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -477,7 +492,7 @@ def test_canaries_of_another_auditor_are_not_counted() -> None:
         ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0.0"),
         ({"delta": 1.0}, "delta must be in"),
         ({"include": "some"}, "include must be 'auto', 'coin' or 'all', got 'some'"),
-        ({"excluded": "random"}, "excluded must be 'zero' or 'honest', got 'random'"),
+        ({"excluded": "random"}, "excluded must be 'zero', 'honest' or 'full', got 'random'"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
@@ -543,16 +558,17 @@ def test_every_bound_is_there_with_what_it_depends_on() -> None:
         for name in ("known null", "sampled null"):
             assert Assumption.INDEPENDENT_SCORES in found[name].assumptions
         for name in ("headline", "Gaussian trade-off"):
-            assert found[name].sample_sizes["guesses"] == 16  # every fifth, whatever was seen
             assert Assumption.FAIR_COINS in found[name].assumptions
-        assert found["headline"].sample_sizes["canaries"] == 80
+            assert found[name].sample_sizes["canaries"] == 80
+        # Every fifth, whatever was seen.
+        assert found["Gaussian trade-off"].sample_sizes["guesses"] == 16
         for name in ("headline", "known null"):
             assert 80 < (found[name].cap or 0) < MAX_SCORE
 
 
 @pytest.mark.parametrize(("delta", "has_coins"), [(1e-5, True), (1e-3, False)])
 def test_the_headline_needs_coins_and_a_small_delta(delta: float, has_coins: bool) -> None:
-    # 80 canaries: 80 δ is below a half of 5 %, or above.
+    # 80 canaries: 80 δ is below 5 %, or above.
     findings = play(OneShotCanaries(seats=40, delta=delta), dim=200, rounds=2, sigma=0.1)
     bound = bounds(findings, "final model")["headline"]
     assert (Assumption.FAIR_COINS in bound.assumptions) == has_coins
@@ -658,9 +674,9 @@ def test_gaussian_cosines_pass_their_test() -> None:
 def bounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the time that estimates take."""
     monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 2)
+    monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 2)
     monkeypatch.setattr(
-        "leakmeter.auditors.canaries.auditor.one_fit", lambda z, *_: np.zeros(len(z))
+        "leakmeter.auditors.canaries.canary_auditor.one_fit", lambda z, *_: np.zeros(len(z))
     )
     monkeypatch.setattr(
         "leakmeter.auditors.canaries.auditor.two_fits", lambda z, *_: np.zeros(len(z))
@@ -706,7 +722,7 @@ def test_bounds_stay_below_the_epsilon_of_a_gaussian_mechanism(
     assert 10 > means["all models", "known null"] > means["final model", "known null"] > 1
     assert means["all models", "known null"] > 2
     if "include" not in settings:
-        assert means["all models", "known null"] > means["all models", "headline"] > 1
+        assert 10 > means["all models", "headline"] > 2
     for sees in ("final model", "all models"):
         assert means[sees, "known null"] > means[sees, "sampled null"] > 0.3
 
@@ -717,7 +733,8 @@ def test_the_known_null_comes_near_a_large_epsilon() -> None:
     found = bounds(play(auditor, dim=5000, sigma=0.05), "final model")
     truth = epsilon_gaussian(DELTA, 1 / 0.05)
     left = epsilon_gaussian(DELTA, 1 / np.sqrt(0.05**2 + 60 / 5000))
-    assert 0.4 * left < found["headline"].value < found["known null"].value < left < truth
+    for name in ("headline", "known null"):
+        assert 0.4 * left < found[name].value < left < truth
     assert found["sampled null"].value < 4  # all that 120 scores could ever count
 
 
@@ -740,9 +757,10 @@ def test_canaries_that_found_no_seat_only_weaken_the_bounds() -> None:
     )
     for method in METHODS:
         assert full[method].sample_sizes.get("in") == half[method].sample_sizes.get("in")
+    # The headline may find those that are left more clearly: fewer canaries hide each other less.
+    for method in METHODS[1:]:
         assert half[method].value <= full[method].value
-    for method in ("headline", "known null"):
-        assert half[method].value < full[method].value
+    assert half["known null"].value < full["known null"].value
 
 
 def test_interference_is_measured_and_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ DIM = 300
 @pytest.fixture(autouse=True)
 def _little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 50)
+    monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 50)
 
 
 def play(

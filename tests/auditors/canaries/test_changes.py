@@ -17,7 +17,7 @@ import pytest
 
 from leakmeter.auditors.auditor import DamagedError, UnableError
 from leakmeter.auditors.canaries import changes as module
-from leakmeter.auditors.canaries.changes import Changes, check_room
+from leakmeter.auditors.canaries.changes import Changes, KeptRows, check_room
 from leakmeter.auditors.rng import stream
 
 DIM, ROUNDS = 40, 3
@@ -203,3 +203,81 @@ def test_reading_holds_one_block_at_a_time(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert total == rounds * dim
     assert peak < 3 * 4 * rounds * columns
+
+
+# Rows by name.
+
+
+def put(rows: KeptRows, name: str, row: np.ndarray) -> None:
+    for start in range(0, len(row), 16):
+        rows.write(name, start, row[start : start + 16])
+    rows.note(name, float(np.linalg.norm(row.astype(np.float64))))
+
+
+def got(rows: KeptRows) -> dict[str, np.ndarray]:
+    found = {}
+    for name in rows.names:
+        rows.read(name, 0, row := np.empty(DIM, dtype=np.float32))
+        found[name] = row
+    return found
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return list(one) == list(other) and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_the_last_row_of_a_name_counts_and_the_oldest_name_is_first(
+    has_folder: bool, tmp_path: Path
+) -> None:
+    rows = KeptRows(DIM, tmp_path / "rows" if has_folder else None)
+    for server_round in range(5):
+        rows.begin_round()
+        put(rows, "same", ROWS[server_round % ROUNDS])
+        put(rows, f"new-{server_round}", ROWS[2])
+        if server_round > 1:
+            rows.drop(f"new-{server_round - 1}")
+        rows.end_round()
+    assert same(got(rows), {"new-0": ROWS[2], "same": ROWS[1], "new-4": ROWS[2]})
+    if has_folder:  # places are used again
+        assert (tmp_path / "rows").stat().st_size <= 4 * DIM * 5
+
+
+def test_an_interrupted_round_leaves_the_rows_of_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    rows = KeptRows(DIM, path)
+    for row in ROWS[:2]:
+        rows.begin_round()
+        put(rows, "a", row)
+        put(rows, "b", -row)
+    state, before = rows.state(), got(rows)
+    rows.begin_round()
+    put(rows, "b", ROWS[2])
+    rows.write("a", 0, ROWS[2][:7])  # and no more
+    again = KeptRows(DIM, path)
+    again.restore(state)
+    assert same(got(again), before)
+
+
+def test_rows_by_name_of_a_temporary_file_are_in_its_state() -> None:
+    rows, again = KeptRows(DIM, None), KeptRows(DIM, None)
+    for row in ROWS:
+        rows.begin_round()
+        put(rows, "a", row)
+    again.restore(rows.state())
+    assert same(got(again), {"a": ROWS[2]})
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(missing, "must have 1 kept row, but there is none"), (zeroed, "number 1 in it has been")],
+)
+def test_a_damaged_file_of_rows_by_name_is_refused_in_words(
+    damage: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
+    rows = KeptRows(DIM, tmp_path / "rows")
+    put(rows, "a", ROWS[0])
+    state = rows.state()
+    damage(tmp_path / "rows")
+    with pytest.raises(DamagedError, match=words):
+        KeptRows(DIM, tmp_path / "rows").restore(state)

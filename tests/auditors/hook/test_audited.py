@@ -35,7 +35,8 @@ from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.verdict.lines import summary
+from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.steps import steps
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Central, Chosen, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
@@ -605,7 +606,10 @@ def test_the_log_ends_with_the_verdict_and_where_the_report_is(
         audited.start(fed.grid, fed.arrays(), 4)
     lines = [record.getMessage() for record in caplog.records]
     verdict = next(i for i, line in enumerate(lines) if line.startswith("VERDICT "))
-    assert lines[verdict:-3] == summary(audited.verdict, audited.failures)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    cohorts = [line["num_clients"] for line in report["rounds"]]
+    said = Ending(steps(audited.verdict, cohorts, parameters=report["parameters"]))
+    assert lines[verdict:-3] == summary(audited.verdict, audited.failures, said)
     assert lines[-3].startswith("Audit written to ")
     assert lines[-2] == f"page: leakmeter report {tmp_path / 'run'}"
     assert json.loads((tmp_path / "run" / "report.json").read_text())["name"] == "night"

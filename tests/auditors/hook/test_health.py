@@ -100,13 +100,13 @@ def test_updates_that_are_not_finite_are_counted_whether_they_come_or_are_kept_b
 @pytest.mark.parametrize(
     ("canaries", "said"),
     [
-        ([(9, 20)], [("few-canaries", 9, 20)]),
-        ([(10, 20)], []),
+        ([(7, 20)], [("few-canaries", 7, 20)]),
+        ([(8, 20)], []),
         ([(4, 4)], [("few-canaries", 4, 4)]),
         ([(0, 0)], []),  # none was planned
     ],
 )
-def test_fewer_than_ten_canaries_are_few(canaries: Any, said: Any) -> None:
+def test_fewer_than_eight_canaries_are_few(canaries: Any, said: Any) -> None:
     assert counts(Health(), canaries) == said
 
 
@@ -116,9 +116,9 @@ def test_few_canaries_are_left_out_where_another_warning_explains_them() -> None
     def kinds(health: Health, *canaries: tuple[int, int]) -> list[str]:
         return [kind for kind, *_ in counts(health, canaries)]
 
-    assert kinds(noted(lost), (0, 10)) == ["abandoned-rounds"]
-    assert kinds(noted(lost), (0, 9)) == ["abandoned-rounds", "few-canaries"]  # too few anyway
-    assert kinds(noted(view(), silent={7: True}), (0, 9)) == ["non-finite-updates"]
+    assert kinds(noted(lost), (0, 8)) == ["abandoned-rounds"]
+    assert kinds(noted(lost), (0, 7)) == ["abandoned-rounds", "few-canaries"]  # too few anyway
+    assert kinds(noted(view(), silent={7: True}), (0, 7)) == ["non-finite-updates"]
 
 
 def test_counts_of_others_that_do_not_fit_are_cut_and_end_no_run() -> None:

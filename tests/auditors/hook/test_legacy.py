@@ -36,7 +36,15 @@ from flwr.server.strategy import (
     Strategy,
 )
 
-from leakmeter.auditors import Anytime, OneShotCanaries, StopAbove, canary_mod, passive
+from leakmeter.auditors import (
+    Anytime,
+    Claim,
+    OneShotCanaries,
+    SingleUpdates,
+    StopAbove,
+    canary_mod,
+    passive,
+)
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook.chain import survey
 from leakmeter.auditors.hook.legacy import LegacyAudited, legacy_apps_audited
@@ -181,6 +189,23 @@ def test_canaries_of_a_legacy_app_show_a_bound(tmp_path: Path) -> None:
     last = json.loads(lines[-1])
     assert last["num_clients"] == CLIENTS
     assert {"train-loss", "loss"} <= set(last["metrics"])
+
+
+@pytest.mark.parametrize("claims", [(), (Claim(10.0),)])
+def test_single_updates_of_a_legacy_app_are_seen(claims: tuple[Claim, ...]) -> None:
+    strategy, plain = strategy_of(), strategy_of()
+    watched = audited(strategy, [SingleUpdates(seats=2)], num_rounds=1, claims=claims)
+    run(watched, num_rounds=1)
+    run(plain, mods=(), num_rounds=1)
+    assert largest(watched.audit.findings, "updates") > 80
+    assert not watched.audit.failures
+    start, lengths = first_model()[0], []
+    for client in range(CLIENTS):
+        own, sent = plain.come[0][client][0], strategy.come[0][client][0]
+        if not np.array_equal(own, sent):  # a seat
+            lengths.append(np.linalg.norm(sent - start) / np.linalg.norm(own - start))
+    assert np.allclose(lengths, 10 if claims else 1, rtol=0.1)
+    assert len(lengths) == 2
 
 
 def test_without_orders_the_training_is_bit_for_bit_the_same() -> None:

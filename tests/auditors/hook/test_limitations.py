@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
+    Claim,
     DrawPlan,
     LikelihoodRatio,
     MutualInformation,
@@ -178,6 +179,21 @@ def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation:
     assert limitations() == (Limitation("waiting", text),)
     Waiting.says = (finding(auditor="waiting"),)
     assert limitations() == ()  # it has spoken
+
+
+def test_auditors_know_what_is_claimed_before_anybody_trains(federation: Any) -> None:
+    known: list[tuple[Claim, ...]] = []
+
+    class Reading(Auditor):
+        def limits(self, project: Project) -> Any:
+            known.append(project.claims)
+            return ()
+
+    of, claim = federation(mods=[canary_mod]), Claim(10.0, per="round")
+    inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
+    audited = Audited(inner, [Reading()], claims=[claim])
+    audited.start(of.grid, of.arrays(), num_rounds=1)
+    assert known == [(claim,), (claim,)]  # at the start, and with the first cohort
 
 
 def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Auditor, Finding, RoundView
+from leakmeter.auditors import Auditor, Claim, Finding, RoundView
 from leakmeter.auditors.auditor import DivergedError, Due, RoundFacts
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.panel import Panel
@@ -115,3 +115,36 @@ def test_a_long_audit_is_announced_after_its_first_round(
     assert len(caplog.messages) == lines
     if lines:
         assert caplog.messages[0].startswith("careful: 9 more rounds to audit, about 2 minutes")
+
+
+def test_auditors_meet_the_others_and_know_the_claims_before_confidence_is_shared() -> None:
+    class Meeting(Careful):
+        met: Sequence[Auditor] = ()
+
+        def join(self, others: Sequence[Auditor]) -> None:
+            self.met, self.num_bounds = others, len(self.claims)
+
+    class Shy(Careful):
+        name = "shy"
+
+        def join(self, others: Sequence[Auditor]) -> None:
+            raise RuntimeError("no")
+
+    one, other = Meeting(), Meeting()
+    other.name = "other"
+    panel = Panel([one, Shy(), other])
+    panel.begin(10, 2, claims=(Claim(1.0), Claim(2.0)))
+    assert [each.name for each in one.met] == ["shy", "other"]
+    assert [each.name for each in other.met] == ["careful"]  # the one in between is left out
+    assert panel.failures == ["shy, before round 1: RuntimeError: no"]
+    assert one.confidence == other.confidence == pytest.approx(1 - 0.05 / 4)
+
+
+def test_what_an_auditor_has_noticed_in_the_run_is_a_limitation() -> None:
+    class Noticing(Careful):
+        noticed = ("a mod is in the way",)
+
+    panel = Panel([Noticing()])
+    panel.observe(view(1, 1.0))
+    panel.report()
+    assert panel.limitations == (Limitation("careful", "a mod is in the way"),)

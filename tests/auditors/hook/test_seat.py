@@ -24,6 +24,7 @@ from leakmeter.auditors.hook.seat import (
     Order,
     Outcome,
     Sends,
+    Size,
     canaries,
     keyed,
     take_answer,
@@ -85,6 +86,10 @@ def test_a_seed_travels_with_all_its_128_bits() -> None:
         ({"norm": -1.0}, "canary order: norm must be in"),
         ({"norm": math.nan}, "canary order: norm must be in"),
         ({"norm": math.inf}, "canary order: norm must be in"),
+        ({"times": 0.5}, r"canary order: times must be in \[1, inf\), got 0.5"),
+        ({"times": math.inf}, "canary order: times must be in"),
+        ({"times": [1.0]}, "times must be a number, got 1 entries"),
+        ({"least-norm": -1}, r"canary order: least_norm must be in \[0, inf\), got -1"),
     ],
 )
 def test_an_order_for_no_possible_canary_is_refused(changed: dict[str, Any], words: str) -> None:
@@ -111,7 +116,9 @@ OPEN = Order(Canary(1, 2), sends=None)
 
 
 def test_an_order_keeps_what_the_reply_is_made_of() -> None:
-    for order in (Order(), Order(left_out=(1, 4)), Order(Canary(1, 2), (0,), "differences"), OPEN):
+    long = Order(Canary(1, 2), size=Size(10.0, least_norm=0.5))
+    differences = Order(Canary(1, 2), (0,), "differences")
+    for order in (Order(), Order(left_out=(1, 4)), differences, OPEN, long):
         content = RecordDict({wire.CANARY: order.to_record()})
         assert Order.of(travelled(content)) == order
     assert Order.of(RecordDict({"arrays": ArrayRecord()})) is None
@@ -165,12 +172,14 @@ _VALUES = (
     | st.text()
     | st.binary()
     | st.lists(st.text())
+    | st.lists(st.floats(), max_size=5)
 )
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["outcome", "outer", "inner", "trains-privately", "sends"]), _VALUES
+        st.sampled_from(["outcome", "outer", "inner", "trains-privately", "sends", "local-noise"]),
+        _VALUES,
     ),
     st.none() | st.sampled_from(get_args(Outcome)),
 )
@@ -185,6 +194,7 @@ def test_an_answer_that_lies_is_read_without_harm(record: dict[str, Any], outcom
         assert name.isidentifier()
     assert len(answer.outer) <= 20
     assert answer.sends in (None, *get_args(Sends))
+    assert answer.local_noise is None or answer.local_noise.claim.epsilon < math.inf
 
 
 def reply(**records: Any) -> Message:

@@ -18,7 +18,8 @@ def said(*found: Finding) -> list[str]:
 
 
 def test_a_leak_is_cured_before_fewer_models_are_released() -> None:
-    words = said(bound(87.0, sees="all models"), bound(7.3, sees="final model"))
+    busy = {"client_rounds": 1}
+    words = said(bound(87.0, sees="all models"), bound(7.3, sees="final model", facts=busy))
     assert words[0] == "Clip updates and add noise before a model is released (Noised)."
     assert words[1] == "Release only the final model; less is shown in it (no proof of less)."
     assert len(words) <= MAX_STEPS

@@ -74,7 +74,7 @@ def test_an_app_that_fails_is_no_comparison(
 def test_replays_leave_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--clients", "5", "--auditors", "one-shot,likelihood-ratio"]
     assert main(["check", str(app_in(tmp_path)), *words]) == 0
-    assert "equal: 13 trainings of honest clients" in capsys.readouterr().out
+    assert "equal: 14 trainings of honest clients" in capsys.readouterr().out
 
 
 def test_the_first_round_of_a_legacy_app_is_equal(

@@ -98,7 +98,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ["--auditors", "one-shot,mi"],
-            "auditors must be one of one-shot, likelihood-ratio, mutual-information, ",
+            "auditors must be one of one-shot, single-update, likelihood-ratio, mutual-",
         ),
         (["--engine", "local"], "engine must be one of inline, ray, got 'local'"),
         (["--rounds", "0"], "--rounds must be at least 1, got 0. Try --rounds 30."),
@@ -344,7 +344,7 @@ def test_the_version_is_that_of_the_package(
         (["reprot", "runs/x"], "unknown command reprot; did you mean report?"),
         (
             ["nonsense"],
-            "unknown command nonsense; the commands are run, audit, check, report, gate, ",
+            "unknown command nonsense; the commands are run, audit, check, sweep, report, ",
         ),
         (["report", "--cvs", "here", "runs/x"], "unknown option --cvs; did you mean --csv?"),
         (["report"], "the following arguments are required: RUN; see python run_sim.py report"),
@@ -406,6 +406,7 @@ def test_help_without_a_command_is_that_of_run_and_names_the_others(
         "run",
         "audit",
         "check",
+        "sweep",
         "report",
         "gate",
         "reproduce",

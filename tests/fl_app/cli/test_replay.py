@@ -255,7 +255,7 @@ def test_a_deployment_is_searched_for_canaries_only(
     noted = json.loads(plan.read_text())
     plan.write_text(json.dumps({**noted, "about": {**noted["about"], "deployed": True}}))
     said = refused(["replay", str(run)], capsys)
-    assert "auditors must be one-shot or recorder or none in a deployment" in said
+    assert "auditors must be one-shot or single-update or recorder or none in a deployment" in said
     assert main(["replay", str(run), "--auditors", "one-shot"]) == 0
 
 

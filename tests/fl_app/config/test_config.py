@@ -88,7 +88,7 @@ def test_toml_holds_every_setting() -> None:
         ("engine", "inline, ray"),
         (
             "auditors",
-            "one-shot, likelihood-ratio, mutual-information, mine, transcript, record-likelihood-",
+            "one-shot, single-update, likelihood-ratio, mutual-information, mine, transcript, ",
         ),
     ],
 )
@@ -125,7 +125,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
         ("canary-seats", -1, "--canary-seats must be at least 0, got -1"),
         ("canary-seats", 0, "--canary-seats must be at least 1 for the auditor one-shot, got 0"),
         ("canaries", -1, "--canaries must be at least 0, got -1"),
-        ("canary-repetitions", 0, "--canary-repetitions must be at least 1, got 0"),
+        ("canary-repetitions", -1, "--canary-repetitions must be at least 0, got -1"),
         ("canary-repetitions", 31, "--canary-repetitions must be at most --rounds 30, got 31"),
         ("delta", 0.0, "--delta must be above 0 and below 1, got 0.0"),
         ("delta", 1.0, "--delta must be above 0 and below 1, got 1.0"),
@@ -326,6 +326,7 @@ def test_the_settings_of_a_task_are_those_of_the_run_and_have_its_defaults() -> 
         ({"dataset": "synthetic", "clients": 10**6}, {"synthetic-per-client": 100}),
         ({"dataset": "synthetic", "clients": 10**6, "synthetic-per-client": 7}, {}),
         ({"dataset": "synthetic", "clients": 10**6, "synthetic-examples": 5000}, {}),
+        ({"clients": 10, "auditors": "single-update"}, {"sample": 8, "canary-seats": 2}),
     ],
 )
 def test_defaults_give_way_to_what_is_given_and_say_so(

@@ -48,6 +48,9 @@ def test_the_code_travels_to_a_cluster_and_not_to_this_machine(ray: Any) -> None
     assert "leakmeter/papers/elkordy2023/measure.py" in sent
     assert not [name for name in sent if "__pycache__" in name]
     assert options["address"] == "10.0.0.1:6379"
+    variables = options["runtime_env"]["env_vars"]
+    assert variables["OMP_NUM_THREADS"] == "1"
+    assert variables["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "0"  # who claims no GPU sees them all
     assert "num_cpus" not in options  # which an existing cluster refuses
     ray.started.clear()
     assert cluster.join("local", workers=2)

@@ -25,6 +25,7 @@ from leakmeter.auditors import (
     MutualInformation,
     NeuralInformation,
     OneShotCanaries,
+    SingleUpdates,
     assumptions,
     wording,
 )
@@ -76,6 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     sampler = GaussianSampler(np.eye(DIM)[:, :20])
     auditors: list[Auditor] = [
         OneShotCanaries(seats=20, delta=DELTA),
+        SingleUpdates(seats=20, delta=DELTA),
         LikelihoodRatio(sampler, budget=SampleBudget(fit=200, candidates=5, pilot=10, trials=60)),
         MutualInformation(sampler, plan=DrawPlan(draws=40, rank=3)),
         NeuralInformation(sampler, plan=DrawPlan(draws=40, rank=3), critics=Critics(steps=1)),

@@ -194,7 +194,8 @@ def test_other_settings_are_refused_and_named(folder: RunFolder) -> None:
     other = replace(folder, config=replace(Config(), seed=3, clients=70, engine="ray"))
     with pytest.raises(ConfigError, match=r"has other values of clients, seed$"):
         other.load()
-    moved = replace(Config(), engine="ray", ray_address="here:1", data_dir="x", download=True)
+    moved = replace(Config(), engine="ray", ray_address="here:1", device="cuda", download=True)
+    moved = replace(moved, data_dir="x")
     assert replace(folder, config=moved).load() is not None
 
 

@@ -55,7 +55,7 @@ def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
             "the shares of a secure sum",
         ),
         ({"synthetic_per_client": 10**6, "synthetic_features": 10**4}, "GB of it for the records"),
-        ({"rounds": 10**5, "canaries": 0}, "canaries x rounds must be at most"),
+        ({"rounds": 10**5, "canary_repetitions": 1}, "canaries x rounds must be at most"),
         ({"lrt_fit": 10**6, "model": "mlp"}, "for likelihood-ratio, but this machine has"),
         (
             {"lrt_candidates": 10**5, "synthetic_features": 1, "synthetic_classes": 2},

@@ -46,6 +46,14 @@ def test_without_secure_aggregation_the_report_says_what_the_server_sees(
     assert [text[: len(words)] for text in said] == ([words] if secagg == "off" else [])
 
 
+def test_where_single_updates_are_audited_nobody_says_that_they_are_not(
+    small: Config, tmp_path: Path
+) -> None:
+    warnings(tmp_path / "run", replace(small, secagg="off", auditors="single-update"))
+    listed = json.loads((tmp_path / "run" / "report.json").read_text())["limitations"]
+    assert not [one for one in listed if one["auditor"] == "server"]
+
+
 def test_huge_steps_are_seen_as_clipped_coordinates(small: Config, tmp_path: Path) -> None:
     found = warnings(tmp_path / "run", replace(small, lr=1e30))
     clipped = found["clipped-coordinates"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.bounds.anytime import AnytimeBound, canary_bets, log_wealth
+from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.coverage import streams
 from leakmeter.papers.coverage.case import most_allowed
-from leakmeter.papers.coverage.streams import COINS, ROUNDS, canary_counts, cases
+from leakmeter.papers.coverage.streams import COINS, ROUNDS, canary_wealth, cases
 from leakmeter.papers.coverage.waiting import bounds_of, rounds_until
 from tests.papers.small import RESULTS, Reproduced, read_cells
 
@@ -28,9 +28,7 @@ def test_streams_bet_as_the_bound_itself_does(key: str) -> None:
     epsilon, rng = CASES[key].epsilon, stream(2, "twin", key)
     p, is_in = streams._response(epsilon, 0.0, rng, (5, ROUNDS, COINS))
     p[:2] **= 3  # so that some wealth is large
-    fast = log_wealth(
-        canary_bets(np.array([epsilon]))[0], canary_counts(epsilon, p, is_in).cumsum(axis=1)
-    )
+    fast = canary_wealth(epsilon, p, is_in)
     for one in range(5):
         bound = AnytimeBound(delta=0.0, planned=ROUNDS * COINS, candidates=[epsilon])
         for now in range(ROUNDS):

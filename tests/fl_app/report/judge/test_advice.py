@@ -19,7 +19,8 @@ MORE = "More clients per round"
 
 
 def test_advice_names_what_helps_against_this_observer() -> None:
-    final = bound(0.5, threat_model=replace(CANARY, sees="final model"))
+    busy = {"client_rounds": 1}
+    final = bound(0.5, threat_model=replace(CANARY, sees="final model"), facts=busy)
     whole = run(bound(5.0), final, noise="none", sample=30)
     made = verdict_of(whole)
     todo = " ".join(advice(made.rows[0], whole, made)).replace("\N{NO-BREAK SPACE}", " ")
@@ -29,6 +30,15 @@ def test_advice_names_what_helps_against_this_observer() -> None:
     _, server = one(bound(1.0, threat_model=SUM, adjacency="replace"), noise="none", secagg="off")
     assert "--noise distributed" in server
     assert "Turn secure aggregation on" in server
+    updates = ThreatModel(observer="server", sees="updates", holds="canary", participations=1)
+    for noise, words in (("none", ": --noise local --clip-norm auto"), (None, ".")):
+        _, seen = one(bound(1.0, threat_model=updates, auditor="single-update"), noise=noise)
+        assert f"or let each client clip and add enough noise itself{words}" in seen
+        assert MORE not in seen  # a single update has nobody to hide among
+    _, nothing = one(bound(0.0, threat_model=updates, auditor="single-update", cap=9.0))
+    assert "give it more canaries" in nothing
+    _, certain = one(bound(86.0, threat_model=updates, auditor="single-update", saturated=True))
+    assert "give it more" not in certain  # there is nothing left to show
     _, noised = one(bound(1.0), noise="central", noise_multiplier=0.5)
     assert "More noise (--noise-multiplier, now 0.5) or fewer rounds" in noised
     _, single = one(bound(1.0, threat_model=SUM), noise="distributed", noise_multiplier=0.5)

@@ -13,6 +13,7 @@ import pytest
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import RunWarning, WarningKind
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.settings import AUTO
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read import Round, Run
 from tests.fl_app.report.judge.makers import bound, finding, guarantee
@@ -29,7 +30,8 @@ def settings(command: str) -> dict[str, str]:
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert given.pop("--out")
     kinds = {name: type(value) for name, value in Config().to_mapping().items()}
-    Config.from_mapping({k[2:]: kinds[k[2:]](v) for k, v in given.items()})
+    typed = {k[2:]: v if v == AUTO else kinds[k[2:]](v) for k, v in given.items()}
+    Config.from_mapping(typed)
     return given
 
 
@@ -53,7 +55,7 @@ def test_a_leak_gets_the_noise_that_its_attacker_does_not_see_through(
     given = _noise_asked(run(found, **changes))
     assert given["--noise"] == noise
     assert given["--target-epsilon"] == "8"
-    assert given["--clip-norm"] == ("2" if changes.get("clip-norm") else "1")
+    assert given["--clip-norm"] == ("2" if changes.get("clip-norm") else AUTO)
 
 
 def test_a_target_under_an_integer_law_gets_the_grid_or_the_law_that_it_needs() -> None:
@@ -112,9 +114,11 @@ def test_one_command_is_named_once() -> None:
 
 def test_the_advice_to_release_less_repeats_no_number_and_says_that_it_proves_nothing() -> None:
     final = ThreatModel(observer="outsider", sees="final model", holds="canary", knows_cohort=True)
-    steps = next_steps(run(bound(9.0), bound(0.0, threat_model=final)))
-    words = [step.text for step in steps]
-    assert "Release only the final model; less is shown in it (no proof of less)." in words
+    advice = "Release only the final model; less is shown in it (no proof of less)."
+    for often, is_said in ((1, True), (19, False)):  # clients that play more often leave more in it
+        less = bound(0.0, threat_model=final, facts={"client_rounds": often})
+        words = [step.text for step in next_steps(run(bound(9.0), less))]
+        assert (advice in words) == is_said
 
 
 def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> None:

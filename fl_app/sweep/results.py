@@ -1,0 +1,381 @@
+"""What came of the points of a sweep, which of them are on the frontier, and how that is said.
+
+Points are ordered by what is guaranteed. What an audit shows is a lower bound: a smaller one proves
+nothing, so it orders nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+from leakmeter.auditors.codec import plain
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.verdict import labels
+from leakmeter.auditors.verdict.gate import attacker_name
+from leakmeter.auditors.verdict.lines import Ending, columns
+from leakmeter.auditors.verdict.order import Question
+from leakmeter.auditors.verdict.verdict import Asked, Row, judge
+from leakmeter.auditors.wording import counted, number, plain_spaces, share
+from leakmeter.fl_app.report.judge.command import program, spelled
+from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.read import Rehearsal, Run
+from leakmeter.fl_app.run.rehearsal import alone
+from leakmeter.fl_app.sweep.folder import SCHEMA
+from leakmeter.fl_app.sweep.plan import Plan, Point, shown
+
+COST: Final = (
+    "Choosing a setting by its accuracy on private data costs privacy that no ε here covers: each "
+    "is about one run with that setting alone. Choose on public data where you can."
+)
+ACCURACY: Final = (
+    "Accuracy is that of rehearsals, the same runs without auditors: no canary changes the model."
+)
+_REFUTED: Final = (
+    "The audit shows more than is guaranteed at {}: a guarantee is wrong, so do not rely on this "
+    "frontier. The page of the audit says which."
+)
+_MEASURED: Final = (
+    "Clip norms were measured on the clients' data (--clip-norm auto), which no ε here covers."
+)
+_NO_GUARANTEE: Final = (
+    "No point guarantees anything, so there is no frontier and nothing was audited. Add --noise "
+    "distributed, or name other attackers with --against."
+)
+# The question that a target is about comes first.
+_ORDER: Final = ("zero-out", "add-remove", "replace", "honest-seat")
+
+
+class Cell(NamedTuple):
+    """What is printed of a point, the number behind it, and between which ends it varies."""
+
+    text: str
+    number: float | None = None
+    ends: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.ends})" if self.ends else self.text
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one point.
+
+    Attributes:
+        point: The point.
+        rehearsals: One for each seed.
+        audit: The audited run with the first seed; None if there is none.
+    """
+
+    point: Point
+    rehearsals: tuple[Rehearsal, ...]
+    audit: Run | None = None
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Accuracy of the last model for each seed."""
+        return [one.accuracy for one in self.rehearsals]
+
+    @property
+    def accuracy(self) -> float:
+        """Their mean."""
+        return fmean(self.accuracies)
+
+    @property
+    def commands(self) -> dict[str, str]:
+        """Commands that make the point again with the first seed: audited, and as a rehearsal."""
+        config = self.point.configs[0]
+        runs = {"audit": config, "rehearsal": alone(config)}
+        return {name: spelled([program()], one.to_mapping()) for name, one in runs.items()}
+
+
+@dataclass(frozen=True)
+class Results:
+    """All points of a sweep, and what orders them.
+
+    Attributes:
+        plan: What was asked for.
+        points: Those that have run.
+        refused: Why others could not, in words.
+    """
+
+    plan: Plan
+    points: tuple[Result, ...]
+    refused: tuple[str, ...] = ()
+
+    @cached_property
+    def asked(self) -> tuple[Asked, ...]:
+        """Attackers and questions for which some point guarantees something."""
+        rows = (row for one in self.points for row in _guarantees(one))
+        against = self.plan.against
+        return tuple(
+            dict.fromkeys(
+                row.asked
+                for row in rows
+                if math.isfinite(row.high)
+                and against in ("", row.attacker.observer, attacker_name(row.attacker))
+            )
+        )
+
+    @cached_property
+    def questions(self) -> tuple[Question, ...]:
+        """What ε is about: the question that orders the points first."""
+        found = dict.fromkeys(question for _, question in self.asked)
+        answered = {
+            q: sum(self.guaranteed(one, q) is not None for one in self.points) for q in found
+        }
+        return tuple(sorted(found, key=lambda q: (-answered[q], _ORDER.index(q.adjacency), q.unit)))
+
+    def guaranteed(self, result: Result, question: Question) -> Finding | None:
+        """Return the largest guarantee over attackers and seeds; None if one of them lacks any."""
+        rows = (row for row in self._rows[result.point.name] if self._is_about(row, question))
+        worst = max(rows, key=lambda row: row.high, default=None)
+        return None if worst is None or math.isinf(worst.high) else worst.at_most
+
+    def shown(self, result: Result, question: Question) -> Row | None:
+        """Return the row of the audit that shows the most to these attackers; None without one."""
+        if result.audit is None:
+            return None
+        rows = verdict_of(result.audit, self.asked).rows
+        own = [row for row in rows if self._is_about(row, question)]
+        return max(own, key=lambda row: row.low, default=None)
+
+    def _is_about(self, row: Row, question: Question) -> bool:
+        return row.question == question and row.asked in self.asked
+
+    @cached_property
+    def _rows(self) -> Mapping[str, list[Row]]:
+        """What is guaranteed to the attackers of all points, by the name of each point."""
+        return {one.point.name: list(_guarantees(one, self.asked)) for one in self.points}
+
+    @cached_property
+    def frontier(self) -> tuple[Result, ...]:
+        """The points that no other one beats, from the smallest guarantee to the largest."""
+        ends = [self.end(one) for one in self.points]
+        keeps = frontier([one.accuracy for one in self.points], ends)
+        kept = [one for one, is_kept in zip(self.points, keeps, strict=True) if is_kept]
+        return tuple(sorted(kept, key=lambda one: (self.end(one), one.accuracy)))
+
+    def end(self, result: Result) -> float:
+        """Return the guaranteed ε that orders a point; infinite where nothing is guaranteed."""
+        if not self.questions:
+            return math.inf
+        found = self.guaranteed(result, self.questions[0])
+        return math.inf if found is None else found.value
+
+    @property
+    def headline(self) -> str:
+        """Where the frontier goes, in a sentence."""
+        if not self.frontier:
+            return _NO_GUARANTEE
+        ends = dict.fromkeys(self._described(self.frontier[i]) for i in (0, -1))
+        count = f"{len(self.frontier)} of {counted(len(self.points), 'point')}"
+        are = "is" if len(self.frontier) == 1 else "are"
+        said = f": {next(iter(ends))}" if len(ends) == 1 else f", from {' to '.join(ends)}"
+        return f"{count} {are} on the frontier{said}."
+
+    def _described(self, one: Result) -> str:
+        return f"{self.ends(one)[0]} with accuracy {share(one.accuracy)} ({one.point.name})"
+
+    @property
+    def about(self) -> str:
+        """What the frontier is, in sentences."""
+        if not self.frontier:
+            return ""
+        who = "; ".join(dict.fromkeys(labels.who(attacker) for attacker, _ in self.asked))
+        return (
+            "On the frontier: no other point is as accurate with a smaller guaranteed ε. It limits "
+            f"what can be told: {' and '.join(map(_asks, self.questions))}, at δ = "
+            f"{self.points[0].point.configs[0].delta:g}, against: {who}."
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What everybody who reads the numbers must know, the most important first."""
+        is_measured = any(
+            config.clipping == "measured" for one in self.points for config in one.point.configs
+        )
+        refuted = [one.point.name for one in self.points if _is_refuted(one)]
+        return [
+            *([_REFUTED.format(", ".join(refuted))] if refuted else []),
+            COST,
+            ACCURACY,
+            *([_MEASURED] if is_measured else []),
+            *map(_left_out, self.refused),
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the points as rows with all digits, for CSV."""
+        return [
+            {
+                "point": one.point.name,
+                **one.point.values,
+                "accuracy": one.accuracy,
+                "accuracy_low": min(one.accuracies),
+                "accuracy_high": max(one.accuracies),
+                "seeds": len(one.rehearsals),
+                **{f"guaranteed_{_id(q)}": _value(self.guaranteed(one, q)) for q in self.questions},
+                **{f"shown_{_id(q)}": _low(self.shown(one, q)) for q in self.questions},
+                "frontier": one in self.frontier,
+                "without_noise": one.rehearsals[0].without_noise,
+                "audited_accuracy": None if one.audit is None else one.audit.accuracy,
+                "clip_norm": one.rehearsals[0].clip_norm,
+                "clipped_share": one.rehearsals[0].clipped_share,
+                "signal_to_noise": one.rehearsals[0].signal_to_noise,
+                "command": one.commands["audit"],
+                "rehearsal_command": one.commands["rehearsal"],
+            }
+            for one in self.points
+        ]
+
+    def to_csv(self) -> str:
+        """Return the table of all points."""
+        text, rows = io.StringIO(), self.rows()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+        return text.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        rows = self.rows()
+        for row, one in zip(rows, self.points, strict=True):
+            row["settings"] = {name: row.pop(name) for name in one.point.values}
+            row["adapted"] = one.point.adapted
+            row["rehearsals"] = one.rehearsals
+            row["folder"] = one.point.folder
+        return {
+            "schema": SCHEMA,
+            "delta": self.points[0].point.configs[0].delta,
+            "attackers": sorted({attacker_name(attacker) for attacker, _ in self.asked}),
+            "questions": plain(self.questions),
+            "frontier": [one.point.name for one in self.frontier],
+            "about": plain_spaces(self.about),
+            "notes": self.notes,
+            "points": plain(rows),
+        }
+
+    @property
+    def heads(self) -> list[str]:
+        """Names of the cells of a point."""
+        heads = [*(axis.name for axis in self.plan.axes), "accuracy", *map(_short, self.questions)]
+        return [*heads, "shown"] if self.questions else heads
+
+    def cells(self, one: Result) -> list[Cell]:
+        """Return a point as terminal and page show it."""
+        values = [Cell(shown(one.point.values[axis.name])) for axis in self.plan.axes]
+        return [*values, _spread(one.accuracies), *self.ends(one), *self._seen(one)]
+
+    def ends(self, one: Result) -> list[Cell]:
+        """Return what is guaranteed for each question."""
+        found = [self.guaranteed(one, question) for question in self.questions]
+        return [Cell("no bound") if f is None else Cell(labels.amount(f), f.value) for f in found]
+
+    def _seen(self, one: Result) -> Iterator[Cell]:
+        """Yield what the audit shows for the first question."""
+        row = self.shown(one, self.questions[0]) if self.questions else None
+        if row is not None:
+            is_shown = row.shown is not None and row.low > 0
+            yield Cell(labels.amount(row.shown) if row.shown and is_shown else "nothing", row.low)
+        elif self.questions:
+            yield Cell("not audited")
+
+    def lines(self, ending: Ending) -> list[str]:
+        """Return the table and its notes for a terminal, then the commands of the frontier."""
+        rows = [
+            [one.point.name + " *" * (one in self.frontier), *map(str, self.cells(one))]
+            for one in self.points
+        ]
+        said = ending.wrapped(f"FRONTIER  {self.headline}", " " * len("FRONTIER  "))
+        said += ["", *columns([head.upper() for head in ("point", *self.heads)], rows, ending)]
+        said += ending.wrapped(f"* {self.about}", "  ") if self.about else []
+        said += [line for note in self.notes for line in ending.wrapped(note)]
+        for one in self.frontier:
+            said += ["", *ending.wrapped(f"{one.point.name}  {one.point.label}:")]
+            said += [ending.spelled(f"   {one.commands['audit']}")]
+        return [plain_spaces(line) for line in said]
+
+
+def _guarantees(result: Result, also: Sequence[Asked] = ()) -> Iterator[Row]:
+    """Yield what is guaranteed to each attacker, for each seed."""
+    for rehearsal in result.rehearsals:
+        yield from judge(rehearsal.guarantees, also=also).rows
+
+
+def _is_refuted(result: Result) -> bool:
+    return result.audit is not None and verdict_of(result.audit).headline[0] == "refuted"
+
+
+def frontier(accuracies: Sequence[float], ends: Sequence[float]) -> list[bool]:
+    """Return for each point whether no other one beats it: as accurate, with a smaller ε.
+
+    Guarantees that are equal in their printed digits count as equal: noise that is calibrated for
+    one target misses it by a little, and by another little elsewhere. A point without a guarantee
+    is on no frontier. Of points that are equal in everything, all are.
+
+    Args:
+        accuracies: Of the points.
+        ends: What is guaranteed, an ε each; infinite for nothing.
+
+    >>> frontier([0.9, 0.8, 0.7, 0.1, 0.95], [4.0, 2.0, 3.0, 1.99999, math.inf])
+    [True, True, False, False, False]
+    """
+    points = [(a, _printed(e), e) for a, e in zip(accuracies, ends, strict=True)]
+    return [
+        math.isfinite(end)
+        and not any(
+            other >= accuracy
+            and near <= printed
+            and (other > accuracy or near < printed or e < end)
+            for other, near, e in points
+        )
+        for accuracy, printed, end in points
+    ]
+
+
+def _printed(epsilon: float) -> float:
+    """Return an ε as a guarantee is printed, rounded up."""
+    return float(number(epsilon, kind="guarantee").replace(",", "").replace("∞", "inf"))
+
+
+def _spread(found: Sequence[float]) -> Cell:
+    """Return the mean accuracy of several seeds, and its ends."""
+    ends = f"{share(min(found))} to {share(max(found))}" if len(found) > 1 else ""
+    return Cell(share(fmean(found)), fmean(found), ends)
+
+
+def _asks(question: Question) -> str:
+    """Return what an ε limits, in words."""
+    return f"{labels.at_stake(question)} ({_short(question)})"
+
+
+def _short(question: Question) -> str:
+    unit = "" if question.unit == "client" else f"{question.unit} "
+    return f"{unit}{question.adjacency}"
+
+
+def _id(question: Question) -> str:
+    return _short(question).replace(" ", "_").replace("-", "_")
+
+
+def _value(finding: Finding | None) -> float:
+    return math.inf if finding is None else finding.value
+
+
+def _low(row: Row | None) -> float | None:
+    return None if row is None else row.low
+
+
+def _cell(value: Any) -> Any:
+    """Return what one cell contains: numbers with all digits."""
+    return "" if value is None else repr(value) if isinstance(value, float) else value
+
+
+def _left_out(reason: str) -> str:
+    return f"Left out, since it cannot run: {reason}"

@@ -1,0 +1,115 @@
+"""The auditor of single updates by name: on by default without masks, and on every launch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.auditors import OneShotCanaries, SingleUpdates
+from leakmeter.auditors.hook.panel import Panel
+from leakmeter.fl_app import build
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.deployment import with_possible_auditors
+from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.read import read_run
+
+OPEN = "one-shot,single-update,likelihood-ratio,mutual-information,mine"
+QUICK = ["--model", "linear", "--clients", "16", "--sample", "8", "--canary-seats", "4"]
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return found
+
+
+def of_it(folder: Path) -> list[dict[str, Any]]:
+    return [f for f in report(folder)["findings"] if f["auditor"] == "single-update"]
+
+
+def test_it_is_a_default_exactly_where_no_masks_hide_updates() -> None:
+    assert Config.adapted({})[0].auditors == Config.auditors
+    assert Config.adapted({"secagg": "active"})[0].auditors == Config.auditors
+    config, words = Config.adapted({"secagg": "off"})
+    assert config.auditors == OPEN
+    assert words.startswith(f"adapted to your settings: --auditors {OPEN} (default one-shot,")
+    chosen = {"secagg": "off", "auditors": "one-shot"}
+    assert Config.adapted(chosen)[0].auditors == "one-shot"
+
+
+def test_its_seats_are_those_of_the_settings_and_of_one_shot() -> None:
+    alone = Config(auditors="single-update", secagg="off", canaries=20, delta=1e-6)
+    assert (alone.seats, alone.cohort) == (10, 40)
+    [made] = build.auditors(alone, 210)
+    assert isinstance(made, SingleUpdates)
+    assert (made.seats, made.canaries, made.include, made.delta) == (10, 20, "coin", 1e-6)
+    both = build.auditors(replace(alone, auditors="single-update,one-shot"), 210)
+    Panel(both).begin(210, 30)
+    guest, other = both
+    assert isinstance(other, OneShotCanaries)
+    assert isinstance(guest, SingleUpdates)
+    assert guest.plan is other.plan
+    with pytest.raises(ValueError, match="canary-seats must be at least 1 for the auditor single-"):
+        replace(alone, canary_seats=0)
+
+
+def test_a_deployment_keeps_the_default_auditors_that_it_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leakmeter.fl_app.deployment.is_deployed", lambda: True)
+    config, words = with_possible_auditors(Config(auditors=OPEN, secagg="off"))
+    assert config.auditors == "one-shot,single-update"
+    assert "without likelihood-ratio, mutual-information, mine" in words
+    chosen = Config(auditors=OPEN)  # masks hide updates: nobody has this list by default
+    assert with_possible_auditors(chosen) == (chosen, "")
+
+
+def test_a_run_without_masks_leads_with_the_server(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    settings = ["--secagg", "off", "--auditors", "one-shot,single-update", "--rounds", "4"]
+    once = ["--canary-repetitions", "1"]
+    assert main([*QUICK, *settings, *once, "--out", str(out)]) == 0
+    [bound] = [f for f in of_it(out) if f["kind"] == "lower_bound"]
+    assert bound["value"] > 60
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A server that sees every update can be practically certain whether a client" in said
+    assert said.count("server, all updates") == 1
+    steps = next_steps(read_run(out))
+    assert steps[0].text.startswith("Turn on secure aggregation; now the server sees every")
+    assert "--auditors one-shot " in f"{steps[0].command} "
+    assert "single-update" not in steps[0].command  # which sees nothing behind masks
+    page = (out / "report.html").read_text()
+    assert "cosines-in-single-updates" in page
+    assert "over their cosine with the update of their seat" in page
+    assert "did not (0)" not in page
+
+
+def test_a_guarantee_of_local_noise_covers_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    noise = ["--noise", "local", "--clip-norm", "1", "--noise-multiplier", "0.3"]
+    more = ["--secagg", "off", "--auditors", "one-shot,single-update", "--rounds", "8"]
+    assert main([*QUICK, *noise, *more, "--canary-repetitions", "4", "--out", str(out)]) == 0
+    first, every = [f for f in of_it(out) if f["kind"] == "lower_bound"]
+    assert 0 < first["value"] < every["value"]
+    rows = [r for r in report(out)["verdict"]["rows"] if r["attacker"]["sees"] == "updates"]
+    server = [r for r in rows if r["attacker"]["observer"] == "server"]
+    assert {row["adjacency"] for row in server} == {"zero-out", "replace"}
+    for row in server:
+        assert row["shown"]["auditor"] == "single-update"
+        assert row["shown"]["epsilon"] < row["at_most"]["epsilon"]
+        assert row["severity"] != "refuted"
+
+
+def test_behind_masks_it_says_that_there_is_nothing_to_see(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main([*QUICK, "--auditors", "single-update", "--rounds", "2", "--out", str(out)]) == 0
+    assert of_it(out) == []
+    found = report(out)
+    assert found["failures"] == []
+    [words, _] = [one["text"] for one in found["limitations"] if one["auditor"] == "single-update"]
+    assert words.startswith("clients mask their updates")
+    assert not [w for w in found["warnings"] if w["kind"] == "few-canaries"]
