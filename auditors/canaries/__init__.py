@@ -1,6 +1,7 @@
-"""One-shot canaries: random updates that the auditor searches for in the released models.
+"""Canaries: random updates that auditors search for, in released models or in single updates.
 
 Andrew et al. 2024, One-shot Empirical Privacy Estimation for Federated Learning, arXiv:2302.03098.
-The audit of a run is in `auditor`, what was seen of each canary in `transcript`, estimates and
-lower bounds in `scores`.
+Which canary plays when is in `plan`. `auditor` searches in models, whose changes are in
+`transcript`; `single_update` in what the server receives of each client, whose directions are in
+`replies`. Estimates and lower bounds are in `scores`.
 """

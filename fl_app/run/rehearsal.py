@@ -93,7 +93,9 @@ def _clip_norm(config: Config, rehearsal: Rehearsal) -> float:
 def sketch(config: Config, rounds: int) -> Rehearsal:
     """Return what the noise of a run does to its model in the first rounds.
 
-    The same without noise is rehearsed, too. Guarantees, which take seconds, are left out.
+    The same without noise is rehearsed, too. Sums are without masks, the same but for rounding, and
+    the server adds the noise that clients would add together: half the cost of a whole rehearsal.
+    Guarantees, which take seconds, are left out.
 
     Args:
         config: The run, with noise for clients.
@@ -102,10 +104,14 @@ def sketch(config: Config, rounds: int) -> Rehearsal:
     Raises:
         ConfigError: The settings do not work.
     """
-    plain = _rehearsed(replace(alone(without_noise(config)), rounds=rounds), is_priced=False)
+    short: dict[str, Any] = {"rounds": rounds, "secagg": "off"}
+    plain = _rehearsed(replace(alone(without_noise(config)), **short), is_priced=False)
     if config.measures_clip:
         config = replace(config, clip_norm=_clip_norm(config, plain))
-    noised = replace(alone(calibrated(config)), rounds=rounds)
+    ready = calibrated(config)
+    noise = {name: _DEFAULTS[name] for name in _OF_NOISE}
+    noise |= {"noise": "central", "noise_multiplier": sum_noise(ready)}
+    noised = replace(alone(ready), **{**noise, "clip_norm": ready.clip_norm}, **short)
     return replace(_rehearsed(noised, is_priced=False), without_noise=plain.accuracy)
 
 

@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.run import run
 from tests.helpers.project import ROOMS, ROOT
 
 _TRAIN = (str(ROOT / "fl_app/client_app.py"), "train")
@@ -39,6 +40,7 @@ class Path:
 
 if __name__ == "__main__":
     path = Path()
+    run.rehearsed_advice = lambda *_: ()  # a rehearsal is a run of its own, without this update
     threading.setprofile(path)
     sys.setprofile(path)
     code = main(sys.argv[1:])
