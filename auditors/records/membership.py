@@ -8,6 +8,8 @@ trained on the record shows how small is small for it. Ours differs in three poi
    allow for the choice of the threshold; the area is also reported and claims nothing.
 2. The advantage is reported with what chance may add to it taken away: see `advantage_bound`.
 3. The offline score is the z-value itself, not its tail probability, which rounds to 0 or 1.
+4. Where the rounds of a record's client are known, all released models are attacked: see
+   `trajectory`.
 """
 
 from __future__ import annotations
@@ -26,15 +28,30 @@ from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, c
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Bound, Finding, ThreatModel
+from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
+from leakmeter.auditors.records.trajectory import Trajectory
+from leakmeter.auditors.wording import counted
 
 Spread = Literal["shared", "record"]
-# Maps a model to the losses of member and of held-out records. With `trained`, a second argument
-# says in how many rounds each record was used.
-Losses = Callable[..., tuple[ArrayLike, ArrayLike]]
+# Maps a model to the losses of member and of held-out records, always in the same order.
+Losses = Callable[[Vector], tuple[ArrayLike, ArrayLike]]
 
 # A probability that rounds to 1 or to 0 has no logit; these losses are the last that have one.
 _MIN_LOSS, _MAX_LOSS = 2.0**-53, 745.0
+
+
+@dataclass(frozen=True)
+class RoundUse:
+    """Which records a round has used.
+
+    Attributes:
+        trained: Positions of the members that a client has trained on.
+        asked: Positions of all records, members first, whose client took part. Each held-out record
+            counts with a client that it could have belonged to.
+    """
+
+    trained: Indices
+    asked: Indices
 
 
 def logit_confidences(losses: ArrayLike) -> Floats:
@@ -210,19 +227,18 @@ def separation(members: ArrayLike, held_out: ArrayLike) -> dict[str, float]:
 
 
 class Membership(Auditor):
-    """Lets an outsider guess which records a released model was trained on.
+    """Lets an outsider guess which records the released models were trained on.
 
     Args:
         losses: Returns the cross-entropy losses of the member and of the held-out records at a
             model, in a fixed order; called with the flat released model.
-        shadows: Shadow models' confidences in the members, then the held-out records; adds the
-            likelihood-ratio attack to the loss threshold. With `trained`, a function that returns
-            them for the same counts as `losses` gets.
+        shadows: Shadow models' confidences in the members, then the held-out records, or a function
+            that returns them; adds the likelihood-ratio attack to the loss threshold.
         every: Also attack the model of every N-th round; -1 takes those of rounds 1, 2, 4, 8, …;
             0 none. The final model is always attacked.
-        trained: Returns the indices of the records that were used in a round, where a simulation
-            knows them. `losses` is then called with the model and with the number of rounds in
-            which each record was used, (records,).
+        used: Returns which records a round has used, where somebody knows. Members that have
+            never trained are left out then, and an attack on all models is added, whose attacker
+            knows the rounds of a record's client.
         alike: Whether chance alone decided which records were held out; the advantage is a bound
             without a condition then.
         delta: The delta of the bounds.
@@ -240,19 +256,20 @@ class Membership(Auditor):
     """
 
     name = "membership"
-    reads = frozenset({"released"})
+    reads = frozenset({"sent", "released", "facts"})
     wants_mean = False
     _model: Kept[Vector | None]
     _rounds: Kept[int]  # behind the model
-    _uses: Kept[Indices]  # rounds in which each record trained, (records,)
+    _uses: Kept[Indices]  # rounds in which each member trained, (members,)
+    _trajectory: Kept[Trajectory]
 
     def __init__(
         self,
         losses: Losses,
         *,
-        shadows: Shadows | Callable[[Indices], Shadows] | None = None,
+        shadows: Shadows | Callable[[], Shadows] | None = None,
         every: int = 0,
-        trained: Callable[[RoundView], Indices] | None = None,
+        used: Callable[[RoundView], RoundUse] | None = None,
         alike: bool = False,
         delta: float = 1e-5,
         confidence: float = 0.95,
@@ -261,16 +278,20 @@ class Membership(Auditor):
         check_every(every)
         within("delta", delta, lowest=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
-        self._losses, self._shadows, self._trained = losses, shadows, trained
+        self._losses, self._shadows, self._used = losses, shadows, used
         self.every, self._due = every, Due(every, 1)
         self.delta, self.confidence, self.rule = delta, confidence, rule
         self.alike, self.num_bounds = alike, int(alike)
-        self._model, self._rounds, self._uses = None, 0, np.zeros(0, dtype=np.int64)
+        self._forget()
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget the model of an earlier run."""
         self._due = Due(self.every, num_rounds)
+        self._forget()
+
+    def _forget(self) -> None:
         self._model, self._rounds, self._uses = None, 0, np.zeros(0, dtype=np.int64)
+        self._trajectory = Trajectory()
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Keep the model that the round released, and report on it if that is due."""
@@ -278,45 +299,79 @@ class Membership(Auditor):
             self._model = None
             raise DivergedError
         self._model, self._rounds = view.released, view.server_round
-        if self._trained is not None and view.facts.abandoned is None:
-            self._uses = _added(self._uses, self._trained(view))
+        if self._used is not None and view.facts.abandoned is None:
+            self._follow(view, self._used(view))
         if self.every == 0 or view.server_round not in self._due:
             return ()
         return self._findings(view.released, view.server_round)
 
+    def _follow(self, view: RoundView, use: RoundUse) -> None:
+        """Add a round to the uses of each member, and to what all models show."""
+        if not self._trajectory.rounds:
+            self._trajectory.start(np.concatenate(self._at(view.sent)))
+        ins, outs = self._at(view.released)
+        took_part = np.zeros(ins.size + outs.size, dtype=bool)
+        took_part[use.asked] = True
+        self._trajectory.add(np.concatenate([ins, outs]), took_part, ins.size)
+        if not self._uses.size:
+            self._uses = np.zeros(ins.size, dtype=np.int64)
+        self._uses[np.unique(use.trained)] += 1
+
     def report(self) -> Sequence[Finding]:
-        """Return what the final model reveals about its records."""
-        return () if self._model is None else self._findings(self._model, None)
+        """Return what the final model, and all of them, reveal about the records."""
+        if self._model is None:
+            return ()
+        return [*self._findings(self._model, None), *self._from_trajectory()]
+
+    def _at(self, model: Vector) -> tuple[Floats, Floats]:
+        """Return the losses of members and of held-out records."""
+        ins, outs = self._losses(model.copy())
+        return _losses("losses of member records", ins), _losses("losses of held-out records", outs)
 
     def _findings(self, model: Vector, server_round: int | None) -> list[Finding]:
         """Return a finding for each attack on one model; nothing if no record has trained."""
-        known = () if self._trained is None else (self._uses.copy(),)
-        if known and not self._uses.any():
+        if self._used is not None and not self._uses.any():
             return []
-        parts = zip(("member", "held-out"), self._losses(model.copy(), *known), strict=True)
-        ins, outs = (_losses(f"losses of {name} records", part) for name, part in parts)
-        attacks = [("loss threshold", -ins, -outs)]
-        shadows = self._shadows(*known) if callable(self._shadows) else self._shadows
+        ins, outs = self._at(model)
+        # All are members where nobody knows which of them have trained.
+        member = np.ones(ins.size, dtype=bool) if self._used is None else self._uses > 0
+        attacks = [("loss threshold", -ins[member], -outs)]
+        shadows = self._shadows() if callable(self._shadows) else self._shadows
         if shadows is not None:
             scores = shadows.scores(logit_confidences(np.concatenate([ins, outs])))
             kind = "offline" if shadows.was_in is None else "online"
             words = f"likelihood ratio, {kind}, {len(shadows.confidences)} shadow models"
-            attacks.append((words, scores[: ins.size], scores[ins.size :]))
-        claims = self._claims(server_round)
+            attacks.append((words, scores[: ins.size][member], scores[ins.size :]))
+        claims = self._claims("final model" if server_round is None else "round model")
+        claims = replace(claims, server_round=server_round)
         found = [self._finding(claims, *attack) for attack in attacks]
         if server_round is None:  # one test a run, by the attack that is fixed beforehand
             found.insert(0, self._advantage(claims, *attacks[0]))
         return found
 
-    def _claims(self, server_round: int | None) -> Claims:
+    def _from_trajectory(self) -> list[Finding]:
+        """Return what an attacker finds that has all models and knows the rounds of clients."""
+        if not self._trajectory.rounds or not self._uses.any():
+            return []
+        scores, seen = self._trajectory.scores(), self._trajectory.is_seen
+        count = self._uses.size
+        ins, outs = scores[:count][self._uses > 0], scores[count:][seen[count:]]
+        if not outs.size:
+            return []
+        attack = f"drop of the loss in the client's rounds, {counted(self._rounds, 'model')}"
+        claims = self._claims("all models")
+        attacker = replace(claims.threat_model, knows_cohort=True)
+        return [self._finding(replace(claims, threat_model=attacker), attack, ins, outs)]
+
+    def _claims(self, sees: Sees) -> Claims:
         attacker = ThreatModel(
             observer="outsider",
-            sees="final model" if server_round is None else "round model",
+            sees=sees,
             holds="record",
-            # Without `trained` the rounds of the records are unknown: at most all of them.
-            participations=self._rounds if self._trained is None else int(self._uses.max()),
+            # Where nobody knows the rounds of the records, they are at most all of them.
+            participations=self._rounds if self._used is None else int(self._uses.max()),
         )
-        return Claims(self.name, attacker, unit="record", server_round=server_round)
+        return Claims(self.name, attacker, unit="record")
 
     def _finding(self, claims: Claims, attack: str, members: Floats, held_out: Floats) -> Finding:
         bound = membership_bound(
@@ -330,12 +385,6 @@ class Membership(Auditor):
         bound = replace(bound, rule=f"{attack}; {bound.rule}")
         claims = replace(claims, adjacency=None)
         return claims.finding(bound, {"attack": attack}, quantity="membership advantage")
-
-
-def _added(uses: Indices, records: Indices) -> Indices:
-    """Return how often each record trained, with one round more for the given ones."""
-    more = np.bincount(np.unique(records), minlength=uses.size)
-    return more + np.pad(uses, (0, more.size - uses.size))
 
 
 def _losses(name: str, values: ArrayLike) -> Floats:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordCase
-from leakmeter.auditors.records.membership import Shadows, logit_confidences
+from leakmeter.auditors.records.membership import RoundUse, Shadows, logit_confidences
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
@@ -73,11 +73,15 @@ class SimulatedRecords:
 
     def trained(self, view: RoundView) -> Indices:
         """Return the training records that the honest clients of a round trained on."""
+        own = [self._of_client(view.server_round, c) for c in self._honest(view)]
+        return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *own]))
+
+    def _honest(self, view: RoundView) -> list[int]:
+        """Return the clients of a round that trained and answered."""
         asked = [c for c in self.cohort_of(view.server_round) if c not in view.instructed]
         # Replies of a recorded run are not kept; then all that were asked count.
         answered = set(view.replies) or set(asked)
-        own = [self._of_client(view.server_round, c) for c in asked if c in answered]
-        return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *own]))
+        return [c for c in asked if c in answered]
 
     def _of_client(self, server_round: int, client: int) -> Indices:
         """Return what a client trains on: one batch with FedSGD, else all of its records."""
@@ -89,41 +93,65 @@ class SimulatedRecords:
         rng = stream(self.config.seed, "train", server_round, client)
         return np.asarray(part[rule.order(len(part), rng)])
 
-    def losses(self, model: Vector, uses: Indices) -> tuple[Floats, Floats]:
-        """Return the losses of records that trained and of test records.
-
-        Args:
-            model: Flat parameters.
-            uses: Rounds in which each training record trained.
-        """
-        members, held_out = self._compared(uses)
+    def losses(self, model: Vector) -> tuple[Floats, Floats]:
+        """Return the losses of training records that may be used, and of test records."""
         net = self.at(model).double()
-        return _losses(net, *members), _losses(net, *held_out)
+        return _losses(net, *self.task.dataset.rows(self._members)), _losses(net, *self._held_out)
 
-    def shadows(self, uses: Indices) -> Shadows:
+    def used(self, view: RoundView) -> RoundUse:
+        """Return which of these records the honest clients of a round have used.
+
+        A test record counts with the client of a training record that has the same label.
+        """
+        trained = np.flatnonzero(np.isin(self._members, self.trained(view)))
+        clients = self._clients_of_members
+        took_part = np.isin(clients, self._honest(view))
+        return RoundUse(trained, np.flatnonzero(np.append(took_part, took_part[self._partners])))
+
+    def shadows(self) -> Shadows:
         """Return what models of the attacker's own make of the same records.
 
         The attacker holds half of the test records and trains each model on half of these. None of
         them is compared, so this is the offline attack.
         """
-        (x, y), (other_x, other_y) = self._compared(uses)
-        rows = np.concatenate([x, other_x]), np.concatenate([y, other_y])
-        each = [_losses(self.at(model).double(), *rows) for model in _shadow_models(self.config)]
+        each = [np.concatenate(self.losses(model)) for model in _shadow_models(self.config)]
         return Shadows(np.stack([logit_confidences(losses) for losses in each]))
 
-    def _compared(self, uses: Indices) -> tuple[_Labelled, _Labelled]:
-        """Return records that trained and test records, each with labels."""
-        data = self.task.dataset
-        used = np.zeros(data.num_train, dtype=bool)
-        used[: len(uses)] = uses > 0
-        # One order for all rounds, so that models are compared on the same records if they can be.
-        order = stream(self.config.seed, "membership", "members").permutation(data.num_train)
-        members = order[used[order]][:_MAX_RECORDS]
-        held_out = _test_records(self.config)[1][:_MAX_RECORDS]
-        return (
-            (data.train_x[members], data.train_y[members]),
-            (data.test_x[held_out], data.test_y[held_out]),
-        )
+    @cached_property
+    def _members(self) -> Indices:
+        """Training records that the planned rounds use if all answer, in random order."""
+        count = self.task.dataset.num_train
+        is_used = np.zeros(count, dtype=bool)
+        for server_round in range(1, self.config.rounds + 1):
+            for client in self.cohort_of(server_round):
+                is_used[self._of_client(server_round, client)] = True
+        order = stream(self.config.seed, "membership", "members").permutation(count)
+        return np.asarray(order[is_used[order]][:_MAX_RECORDS])
+
+    @cached_property
+    def _clients_of_members(self) -> Indices:
+        """The client of each of them."""
+        owner = np.full(self.task.dataset.num_train, -1)
+        for client, part in enumerate(self.task.parts):
+            owner[part] = client
+        return np.asarray(owner[self._members])
+
+    @cached_property
+    def _held_out(self) -> _Labelled:
+        """Test records, with labels."""
+        rows, data = _test_records(self.config)[1][:_MAX_RECORDS], self.task.dataset
+        return data.test_x[rows], data.test_y[rows]
+
+    @cached_property
+    def _partners(self) -> Indices:
+        """For each test record a member of the same label, if there is one."""
+        rng = stream(self.config.seed, "membership", "partners")
+        labels = self.task.dataset.rows(self._members)[1]
+        chosen = rng.integers(len(labels), size=len(self._held_out[1]))
+        for label in np.unique(labels):
+            own = np.flatnonzero(self._held_out[1] == label)
+            chosen[own] = rng.choice(np.flatnonzero(labels == label), len(own))
+        return chosen
 
     def at(self, model: Vector, device: torch.device | str = "cpu") -> nn.Module:
         """Return the model with the given flat parameters, on a device."""

@@ -166,18 +166,32 @@ def test_only_records_of_honest_clients_that_answered_have_trained() -> None:
     assert not len(known.trained(_view(config, instructed=dict.fromkeys(known.cohort_of(1)))))
 
 
-def test_losses_are_those_of_records_that_trained_and_of_the_test_part() -> None:
-    config = config_of("membership", membership_shadows=0)
+def test_losses_are_those_of_records_that_will_train_and_of_the_test_part() -> None:
+    config = config_of("membership", membership_shadows=0, algorithm="fedavg", rounds=1)
     known, task = _records(config), load_task(config)
-    uses = np.zeros(5, dtype=np.int64)
-    uses[[1, 4]] = 1
     model = np.concatenate([p.detach().numpy().reshape(-1) for p in task.initial.parameters()])
-    ins, outs = known.losses(model.astype(np.float64), uses)
-    data = task.dataset
-    x, y = (torch.from_numpy(a[[1, 4]]) for a in (data.train_x, data.train_y))
+    ins, outs = known.losses(model.astype(np.float64))
+    data, used = task.dataset, known.trained(_view(config))
+    x, y = (torch.from_numpy(a[used]) for a in (data.train_x, data.train_y))
     expected = torch.nn.functional.cross_entropy(task.initial(x), y, reduction="none")
     assert np.allclose(sorted(ins), sorted(expected.detach().numpy()), atol=1e-6)
     assert len(outs) == len(data.test_y)
+
+
+def test_a_test_record_counts_with_the_client_of_a_record_of_its_label() -> None:
+    config = config_of("membership", algorithm="fedavg", rounds=6)
+    known, task = _records(config), load_task(config)
+    first = known.cohort_of(1)[0]
+    alone = RoundView(1, np.zeros(1), {first: np.zeros(1)}, np.zeros(1), RoundFacts())
+    use = known.used(alone)
+    members = len(known._members)
+    own = np.isin(known._members, task.parts[first])
+    assert np.array_equal(use.trained, np.flatnonzero(own))
+    ins, outs = use.asked[use.asked < members], use.asked[use.asked >= members] - members
+    assert np.array_equal(ins, np.flatnonzero(own))
+    labels = task.dataset.train_y[known._members]
+    assert np.array_equal(labels[known._partners], known._held_out[1])
+    assert np.array_equal(outs, np.flatnonzero(own[known._partners]))
 
 
 def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None:
@@ -236,11 +250,9 @@ def test_shadow_models_never_see_a_record_that_is_compared() -> None:
     own, held_out = simulated_records._test_records(config)
     assert not set(own) & set(held_out)
     assert len(own) + len(held_out) == len(data.test_y)
-    uses = np.ones(data.num_train, dtype=np.int64)
-    shadows = known.shadows(uses)
-    _, compared = known._compared(uses)
-    assert np.array_equal(compared[0], data.test_x[held_out])
-    assert shadows.confidences.shape == (2, data.num_train + len(held_out))
+    shadows = known.shadows()
+    assert np.array_equal(known._held_out[0], data.test_x[held_out])
+    assert shadows.confidences.shape == (2, len(known._members) + len(held_out))
     assert shadows.was_in is None
 
 

@@ -272,7 +272,7 @@ class MembershipSettings(AuditorSettings):
         return Membership(
             known.losses,
             shadows=known.shadows if config.membership_shadows else None,
-            trained=known.trained,
+            used=known.used,
             every=config.membership_every,
             delta=config.delta,
             confidence=config.confidence,

@@ -20,6 +20,7 @@ from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.membership import (
+    RoundUse,
     Shadows,
     advantage_bound,
     logit_confidences,
@@ -220,13 +221,19 @@ def fake_losses(model: Floats) -> tuple[Floats, Floats]:
     return 0.2 * each[:30], each[30:]
 
 
+def everybody(_: RoundView) -> RoundUse:
+    """Say that all records were used, and that clients of every other one took part."""
+    return RoundUse(np.arange(30), np.arange(0, 80, 2))
+
+
+@pytest.mark.parametrize("used", [None, everybody])
 @pytest.mark.parametrize("every", [0, 2])
 @pytest.mark.parametrize("attack", ["loss", "offline", "online"])
-def test_the_auditor_keeps_the_contract(every: int, attack: str) -> None:
+def test_the_auditor_keeps_the_contract(every: int, attack: str, used: Any) -> None:
     models = stream(0, "shadows").standard_normal((8, 80))
     was_in = (np.arange(8)[:, None] + np.arange(80)) % 2 == 0 if attack == "online" else None
     shadows = None if attack == "loss" else Shadows(models, was_in)
-    check_auditor(lambda: Membership(fake_losses, every=every, shadows=shadows))
+    check_auditor(lambda: Membership(fake_losses, every=every, shadows=shadows, used=used))
 
 
 def view(server_round: int, released: Floats) -> RoundView:
@@ -346,3 +353,35 @@ def test_losses_that_are_none_are_named() -> None:
     auditor.observe(view(1, np.ones(4)))
     with pytest.raises(ValueError, match="losses of held-out records must be cross-entropies"):
         auditor.report()
+
+
+def test_members_that_no_round_has_used_are_left_out_and_nothing_is_said_without_any() -> None:
+    few = Membership(fake_losses, used=lambda _: RoundUse(np.arange(7), np.arange(40)))
+    none = Membership(fake_losses, used=lambda _: RoundUse(np.arange(0), np.arange(0)))
+    for auditor in (few, none):
+        for i in range(1, 4):
+            auditor.observe(view(i, stream(i).standard_normal(4)))
+    told, loss, drops = few.report()
+    assert told.sample_sizes == {"members": 7, "held-out": 50}
+    assert loss.sample_sizes == {"in": 7, "out": 50}
+    assert drops.sample_sizes == {"in": 7, "out": 10}  # the others' clients never took part
+    assert {f.threat_model.participations for f in (told, loss, drops)} == {3}
+    assert (drops.threat_model.sees, drops.threat_model.knows_cohort) == ("all models", True)
+    assert not loss.threat_model.knows_cohort
+    assert drops.is_conditional
+    assert not none.report()
+
+
+def test_an_abandoned_round_is_no_part_of_the_trajectory() -> None:
+    def play(*facts: RoundFacts) -> Any:
+        auditor = Membership(fake_losses, used=everybody)
+        for number, fact in enumerate(facts, start=1):
+            before, after = (
+                stream(number - (1 if fact.abandoned else k)).standard_normal(4) for k in (1, 0)
+            )
+            auditor.observe(RoundView(number, before, {}, after, fact))
+        return auditor._trajectory.state()
+
+    kept = play(RoundFacts(), RoundFacts(abandoned="too few"))
+    alone = play(RoundFacts())
+    assert all(np.array_equal(kept[name], alone[name]) for name in alone)
