@@ -230,9 +230,6 @@ def _details(
     for limitation in limitations:
         words = f"{limitation.auditor}: {limitation.text}"
         yield from _paragraph(words, indent="  ", hanging="      ")
-    if told_of:
-        yield ""
-        yield "All findings, with their assumptions, are in report.json."
     for failure in failures:
         yield f"not audited as planned: {failure}"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import audit, commands, gate, run, sweep
+from leakmeter.fl_app.cli import audit, commands, gate, run, self_audit, sweep
 from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest, unknown_name
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 
@@ -264,6 +264,7 @@ _COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.set_up,
     "audit": audit.set_up_audit,
     "check": audit.set_up_check,
+    "self-audit": self_audit.set_up,
     "sweep": sweep.set_up,
     "report": commands.set_up_report,
     "gate": gate.set_up,

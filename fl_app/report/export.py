@@ -31,6 +31,7 @@ _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in _APART]
 _HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null_high"]
 _CLAIM = ["run", "result", *ClaimResult(Claim(0.0)).to_json()]
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula of a spreadsheet begins
+_REST = "All findings, with their assumptions, are in report.json."
 _CURVE = ["figure", "line", "x_label", "y_label", "x", "y", "low", "high"]
 
 
@@ -48,6 +49,7 @@ def text(run: Run, *, is_named: bool = False) -> list[str]:
         *([f"=== {run.name}"] if is_named else []),
         *summary(verdict, run.failures, ending),
         *details(verdict, run.failures, run.limitations),
+        *(["", _REST] if verdict.rows or verdict.others else []),
     ]
 
 

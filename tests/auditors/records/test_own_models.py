@@ -1,0 +1,149 @@
+"""What a client finds out by itself, from the models that it was sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from leakmeter import keep_models
+from leakmeter.auditors.records.own_models import Arrays, self_audit
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.engines import inline
+
+MEMBERS, DIM = 100, 150
+
+
+@pytest.fixture(autouse=True)
+def _in_a_task() -> Iterator[None]:
+    """Flower makes messages only inside a task."""
+    with inline._identified(inline._task_identity()):
+        yield
+
+
+def records() -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs with labels that mean nothing, so that only memory helps."""
+    rng = stream(0, "own records")
+    return rng.standard_normal((2 * MEMBERS, DIM)), np.sign(rng.standard_normal(2 * MEMBERS))
+
+
+def losses(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return the losses of a logistic regression; the second half is held back."""
+    x, y = records()
+    each = np.logaddexp(0, -y * (x @ arrays["w"]))
+    return each[:MEMBERS], each[MEMBERS:]
+
+
+def trained(steps: int) -> np.ndarray:
+    """Return weights after gradient steps on the members."""
+    x, y = (part[:MEMBERS] for part in records())
+    w = np.zeros(DIM)
+    for _ in range(steps):
+        w += x.T @ (y / (1 + np.exp(y * (x @ w)))) / MEMBERS
+    return w
+
+
+def message(w: np.ndarray, kind: str = "train") -> Message:
+    content = RecordDict({"arrays": ArrayRecord({"w": Array(w)}), "config": ConfigRecord()})
+    return Message(content, dst_node_id=1, message_type=kind)
+
+
+def play(folder: Path, *messages: Message) -> None:
+    mod = keep_models(folder)
+    for one in messages:
+        reply = mod(
+            one, Context(1, 1, {}, RecordDict(), {}), lambda m, _: Message(RecordDict(), reply_to=m)
+        )
+        assert not reply.has_error()
+
+
+def test_models_are_kept_once_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    weights = [trained(steps) for steps in (0, 1, 2)]
+    play(
+        tmp_path / "models",
+        message(weights[0]),
+        message(weights[1], "evaluate"),
+        message(weights[1], "train.own"),
+        message(weights[2], "query"),
+        message(weights[2]),
+    )
+    files = sorted((tmp_path / "models").iterdir())
+    assert [file.name for file in files] == [f"model-{i:06d}.npz" for i in (1, 2, 3)]
+    for file, w in zip(files, weights, strict=True):
+        assert np.array_equal(np.load(file)["w"], w)
+
+
+def test_a_model_that_cannot_be_kept_stops_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "models").write_text("a file in the way")
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        play(tmp_path / "models", message(trained(0)))
+        empty = Message(RecordDict(), dst_node_id=1, message_type="train")
+        play(tmp_path / "others", empty)
+    assert sum("is not kept" in record.message for record in caplog.records) == 2
+
+
+def test_a_client_whose_records_were_learnt_by_heart_finds_out(tmp_path: Path) -> None:
+    play(tmp_path, *(message(trained(steps)) for steps in (0, 20, 200)))
+    told, last, every = self_audit(tmp_path, losses, alike=True)
+    assert told.quantity == "membership advantage"
+    assert told.value > 0.3
+    assert not told.is_conditional
+    assert last.value > 1
+    assert every.value > 1
+    assert {f.unit for f in (told, last, every)} == {"record"}
+    assert every.threat_model.participations == 2
+    assert self_audit(tmp_path, losses)[0].is_conditional
+
+
+def test_a_model_that_has_not_learnt_them_shows_nothing(tmp_path: Path) -> None:
+    rng = stream(1, "strangers")
+    play(tmp_path, *(message(rng.standard_normal(DIM) / 10) for _ in range(4)))
+    assert [f.value for f in self_audit(tmp_path, losses, alike=True)] == [0, 0, 0]
+
+
+def test_files_that_are_no_models_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must contain at least 2 models .* got 0"):
+        self_audit(tmp_path, losses)
+    play(tmp_path, message(trained(0)))
+    for content in (b"", b"PK\x03\x04 broken"):
+        (tmp_path / "model-000002.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"model-000002.npz must be a model"):
+            self_audit(tmp_path, losses)
+    np.savez(tmp_path / "model-000002.npz", w=np.array([{}], dtype=object))  # would run code
+    with pytest.raises(ValueError, match="must be a model"):
+        self_audit(tmp_path, losses)
+
+
+def test_the_command_prints_the_verdict_and_the_details(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(tmp_path, *(message(trained(steps)) for steps in (0, 20, 200)))
+    name = f"{__name__}:losses"
+    assert main(["self-audit", str(tmp_path), "--losses", name, "--drawn-by-lot"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("VERDICT")
+    assert "Nothing has been sent" in said
+    assert "if a record was used" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("losses", "must be MODULE:FUNCTION"),
+        ("no_such_module:losses", "No module named 'no_such_module'"),
+        ("math:losses", "has no attribute 'losses'"),
+        ("math:pi", "must name a function"),
+    ],
+)
+def test_a_function_that_is_none_is_named(
+    name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["self-audit", str(tmp_path), "--losses", name]) == 2
+    assert why in capsys.readouterr().err
