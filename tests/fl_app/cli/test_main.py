@@ -344,7 +344,7 @@ def test_the_version_is_that_of_the_package(
         (["reprot", "runs/x"], "unknown command reprot; did you mean report?"),
         (
             ["nonsense"],
-            "unknown command nonsense; the commands are run, audit, check, self-audit, sweep, report, ",
+            "unknown command nonsense; the commands are run, audit, check, self-audit, sweep, ",
         ),
         (["report", "--cvs", "here", "runs/x"], "unknown option --cvs; did you mean --csv?"),
         (["report"], "the following arguments are required: RUN; see python run_sim.py report"),
