@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from leakmeter.auditors.presets import passive as passive
     from leakmeter.auditors.reconstruction.inversion import Inversion as Inversion
+    from leakmeter.auditors.reconstruction.tokens import TokenInversion as TokenInversion
     from leakmeter.auditors.records.membership import Membership as Membership
     from leakmeter.auditors.records.own_models import keep_models as keep_models
     from leakmeter.auditors.replay_log import AggregateRecorder as AggregateRecorder

@@ -193,6 +193,7 @@ Quantity = Literal[
     "share outside the span",
     "reconstruction PSNR in dB",
     "originals recovered",
+    "tokens recovered",
     "membership advantage",
     "clients that stand out",
     "interference",

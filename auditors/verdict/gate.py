@@ -16,7 +16,7 @@ from leakmeter.auditors.verdict.labels import amount, tells, who
 from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.sentences import claimed, given_that, refuted
-from leakmeter.auditors.verdict.verdict import Row, Verdict, is_rebuilt
+from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_rebuilt
 from leakmeter.auditors.wording import counted, is_certain, number, percent, plain_spaces, share
 
 Outcome = Literal["passed", "exceeded", "unable"]
@@ -314,15 +314,16 @@ def _guaranteed(verdict: Verdict, limit: float, against: str | None) -> tuple[Ou
 
 
 def _reconstruction(verdict: Verdict) -> tuple[Outcome, str]:
-    played = [f for f in verdict.tests if f.quantity == "originals recovered"]
+    played = [f for f in verdict.tests if f.quantity in REBUILT]
     if found := [f for f in played if is_rebuilt(f)]:
         most = max(found, key=lambda f: f.value)
-        recovered = f"At least {counted(int(most.value), 'original')} recovered beyond chance"
+        data = counted(int(most.value), REBUILT[most.quantity])
+        recovered = f"At least {data} recovered beyond chance"
         return "exceeded", f"{recovered}{_trust(verdict)} by: {who(most.threat_model)}."
     # A test that cannot find anything, or holds under a condition only, shows nothing.
     if not any(not f.is_conditional and f.cap != 0 for f in played):
         return "unable", "No reconstruction test was played that could tell: add inversion."
-    return "passed", "No original was recovered beyond chance."
+    return "passed", "No data were recovered beyond chance."
 
 
 def _accuracy(verdict: Verdict, limit: float) -> tuple[Outcome, str]:

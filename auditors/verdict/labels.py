@@ -97,6 +97,7 @@ _STAKES: Final[Mapping[Question, tuple[str, str]]] = {
 # What a test that is no ε is about: as a cell, and the unit of its number.
 _TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "originals recovered": ("what records are", "record"),
+    "tokens recovered": ("what texts contain", "token"),
     "membership advantage": ("if a record was used", "point"),
     "clients that stand out": ("who a client is", "client"),
 }

@@ -300,6 +300,12 @@ def _false_claim(verdict: Verdict) -> str:
 
 
 def _rebuilt(best: Finding, verdict: Verdict) -> str:
+    if best.quantity == "tokens recovered":
+        return (
+            f"{subject(best.threat_model)} can read which words clients trained on: their texts "
+            f"contain {value(best)} more of the named tokens than any texts that were not used "
+            f"({_trusted(verdict)})."
+        )
     total = best.facts.get("originals")
     of = f" of {total}" if isinstance(total, int) else ""
     return (

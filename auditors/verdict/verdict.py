@@ -64,7 +64,9 @@ _DISTORTING: Final = {
     "blank-updates": 0.01,
 }
 # Claims that are no ε: each is a test against a control of its own, with a chance to be wrong.
-TESTS: Final = ("originals recovered", "membership advantage", "clients that stand out")
+# Tests whose number counts data that were recovered, and what they count.
+REBUILT: Final = {"originals recovered": "original", "tokens recovered": "token"}
+TESTS: Final = (*REBUILT, "membership advantage", "clients that stand out")
 _Z_90: Final = float(ndtri(0.95))  # half the width of a 90 % band, in standard deviations
 
 
@@ -407,8 +409,8 @@ def is_shown(test: Finding) -> bool:
 
 
 def is_rebuilt(test: Finding) -> bool:
-    """Whether originals were recovered beyond what chance explains, without a condition."""
-    return test.quantity == "originals recovered" and is_shown(test)
+    """Whether data were recovered beyond what chance explains, without a condition."""
+    return test.quantity in REBUILT and is_shown(test)
 
 
 def is_distorted(warnings: Iterable[RunWarning]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +13,13 @@ from leakmeter import keep_models
 from leakmeter.auditors.records.own_models import Arrays, self_audit
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.engines import inline
 
 MEMBERS, DIM = 100, 150
 
 
 @pytest.fixture(autouse=True)
-def _in_a_task() -> Iterator[None]:
+def _in_a_task(flower_task: None) -> None:
     """Flower makes messages only inside a task."""
-    with inline._identified(inline._task_identity()):
-        yield
 
 
 def records() -> tuple[np.ndarray, np.ndarray]:
