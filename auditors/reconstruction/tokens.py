@@ -33,25 +33,12 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted, number
 
 Text = Sequence[int]  # its tokens
+# What the clients of a round trained on, and strangers: what nobody in the round did.
+Texts = tuple[Sequence[Text], Sequence[Text]]
 _SERVER: Final = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
 _MIN_BATCHES: Final = 19
 _ROUNDINGS: Final = 8  # of a number on its way through a mean of models
 _MAX_FALSE: Final = 1.0  # rows that noise alone may name, expected in a round
-
-
-@dataclass(frozen=True)
-class RoundTexts:
-    """What a round trained on, and what it did not.
-
-    Attributes:
-        originals: The texts of the round's clients, as tokens.
-        strangers: Texts that nobody in the round trained on.
-        dealt: Whether chance alone decided which texts were originals.
-    """
-
-    originals: Sequence[Text]
-    strangers: Sequence[Text]
-    dealt: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +56,6 @@ class TokenTest:
         found: Named tokens in the tested originals.
         stranger: The most in a batch of strangers.
         possible: Different tokens in the tested originals.
-        is_dealt: Whether chance alone decided which texts were originals.
     """
 
     server_round: int
@@ -82,7 +68,6 @@ class TokenTest:
     found: int
     stranger: int
     possible: int
-    is_dealt: bool
 
     @property
     def beyond(self) -> int:
@@ -100,12 +85,14 @@ class TokenInversion(ScheduledAuditor):
         texts_of: Returns the texts of a round, and strangers.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last. The test of the run is that of the first audited round.
+        alike: Whether chance alone decided who trained on which text; the test needs no condition
+            then.
         confidence: Of the test.
         seed: Chooses texts for the test.
 
     Example:
         def texts_of(view):
-            return RoundTexts([t for c in view.replies for t in texts[c]], held_out)
+            return [text for client in view.replies for text in texts[client]], held_out
 
         strategy = Audited(FedAvg(), [TokenInversion("embed.weight", texts_of)])
     """
@@ -118,16 +105,17 @@ class TokenInversion(ScheduledAuditor):
     def __init__(
         self,
         embedding: str,
-        texts_of: Callable[[RoundView], RoundTexts],
+        texts_of: Callable[[RoundView], Texts],
         *,
         every: int = 0,
+        alike: bool = False,
         confidence: float = 0.95,
         seed: int = 0,
     ) -> None:
         super().__init__(every=every)
         within("confidence", confidence, above=0.0, below=1.0)
         self.embedding, self._texts_of = embedding, texts_of
-        self.confidence, self.seed = confidence, seed
+        self.alike, self.confidence, self.seed = alike, confidence, seed
         self._played: list[TokenTest] = []
         self._place: _Place | None = None
 
@@ -166,7 +154,7 @@ class TokenInversion(ScheduledAuditor):
         if not np.isfinite(update).all():
             raise DivergedError
         texts = self._texts_of(audited.view)
-        if not texts.originals:
+        if not len(texts[0]):
             return ()
         rows, facts = self._place.rows(update), audited.facts
         # Unmoved rows of a mean of models are rounded like numbers of the model.
@@ -183,17 +171,18 @@ class TokenInversion(ScheduledAuditor):
         return [self._finding(self._played[0], None)] if self._played else ()
 
     def _tested(
-        self, named: NDArray[np.bool_], texts: RoundTexts, server_round: int, *, is_exact: bool
+        self, named: NDArray[np.bool_], texts: Texts, server_round: int, *, is_exact: bool
     ) -> TokenTest:
         """Compare named tokens with those of originals, and of batches of as many strangers."""
         batches = max(_MIN_BATCHES, math.ceil(1 / (1 - self.confidence) - 1e-9) - 1)
         rng = stream(self.seed, self.name, server_round)
-        size = min(len(texts.originals), len(texts.strangers) // batches)
-        originals = [texts.originals[i] for i in rng.permutation(len(texts.originals))[:size]]
-        order = rng.permutation(len(texts.strangers))[: batches * size].reshape(batches, size)
-        others = [_tokens([texts.strangers[i] for i in batch], named.size) for batch in order]
-        tested = _tokens(originals, named.size)
-        everything = _tokens(texts.originals, named.size)
+        originals, strangers = texts
+        size = min(len(originals), len(strangers) // batches)
+        order = rng.permutation(len(originals))[:size]
+        tested = _tokens([originals[i] for i in order], named.size)
+        order = rng.permutation(len(strangers))[: batches * size].reshape(batches, size)
+        others = [_tokens([strangers[i] for i in batch], named.size) for batch in order]
+        everything = _tokens(originals, named.size)
         return TokenTest(
             server_round=server_round,
             named=int(named.sum()),
@@ -205,7 +194,6 @@ class TokenInversion(ScheduledAuditor):
             found=int((named & tested).sum()),
             stranger=max((int((named & other).sum()) for other in others), default=0),
             possible=int(tested.sum()),
-            is_dealt=texts.dealt,
         )
 
     def _finding(self, played: TokenTest, server_round: int | None) -> Finding:
@@ -225,7 +213,7 @@ class TokenInversion(ScheduledAuditor):
             )
         else:
             rule += f"; a test needs {played.batches} strangers for each text"
-        alike = Assumption.DEALT_AT_RANDOM if played.is_dealt else Assumption.RECORDS_ALIKE
+        alike = Assumption.DEALT_AT_RANDOM if self.alike else Assumption.RECORDS_ALIKE
         return Finding(
             value=float(played.beyond),
             kind="lower_bound",

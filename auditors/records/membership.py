@@ -35,23 +35,12 @@ from leakmeter.auditors.wording import counted
 Spread = Literal["shared", "record"]
 # Maps a model to the losses of member and of held-out records, always in the same order.
 Losses = Callable[[Vector], tuple[ArrayLike, ArrayLike]]
+# Positions of the members that a round has trained on, and of all records, members first, whose
+# client took part. A held-out record counts with a client that it could have belonged to.
+Use = tuple[Indices, Indices]
 
 # A probability that rounds to 1 or to 0 has no logit; these losses are the last that have one.
 _MIN_LOSS, _MAX_LOSS = 2.0**-53, 745.0
-
-
-@dataclass(frozen=True)
-class RoundUse:
-    """Which records a round has used.
-
-    Attributes:
-        trained: Positions of the members that a client has trained on.
-        asked: Positions of all records, members first, whose client took part. Each held-out record
-            counts with a client that it could have belonged to.
-    """
-
-    trained: Indices
-    asked: Indices
 
 
 def logit_confidences(losses: ArrayLike) -> Floats:
@@ -236,9 +225,10 @@ class Membership(Auditor):
             that returns them; adds the likelihood-ratio attack to the loss threshold.
         every: Also attack the model of every N-th round; -1 takes those of rounds 1, 2, 4, 8, …;
             0 none. The final model is always attacked.
-        used: Returns which records a round has used, where somebody knows. Members that have
-            never trained are left out then, and an attack on all models is added, whose attacker
-            knows the rounds of a record's client.
+        used: Returns which members a round has trained on, by their positions, and which records,
+            members first, had a client that took part; each held-out record counts with a client
+            that it could have belonged to. Members that have never trained are left out then, and
+            an attack on all models is added, whose attacker knows the rounds of a record's client.
         alike: Whether chance alone decided which records were held out; the advantage is a bound
             without a condition then.
         delta: The delta of the bounds.
@@ -269,7 +259,7 @@ class Membership(Auditor):
         *,
         shadows: Shadows | Callable[[], Shadows] | None = None,
         every: int = 0,
-        used: Callable[[RoundView], RoundUse] | None = None,
+        used: Callable[[RoundView], Use] | None = None,
         alike: bool = False,
         delta: float = 1e-5,
         confidence: float = 0.95,
@@ -300,22 +290,22 @@ class Membership(Auditor):
             raise DivergedError
         self._model, self._rounds = view.released, view.server_round
         if self._used is not None and view.facts.abandoned is None:
-            self._follow(view, self._used(view))
+            self._follow(view, *self._used(view))
         if self.every == 0 or view.server_round not in self._due:
             return ()
         return self._findings(view.released, view.server_round)
 
-    def _follow(self, view: RoundView, use: RoundUse) -> None:
+    def _follow(self, view: RoundView, trained: Indices, asked: Indices) -> None:
         """Add a round to the uses of each member, and to what all models show."""
         if not self._trajectory.rounds:
             self._trajectory.start(np.concatenate(self._at(view.sent)))
         ins, outs = self._at(view.released)
         took_part = np.zeros(ins.size + outs.size, dtype=bool)
-        took_part[use.asked] = True
+        took_part[asked] = True
         self._trajectory.add(np.concatenate([ins, outs]), took_part, ins.size)
         if not self._uses.size:
             self._uses = np.zeros(ins.size, dtype=np.int64)
-        self._uses[np.unique(use.trained)] += 1
+        self._uses[np.unique(trained)] += 1
 
     def report(self) -> Sequence[Finding]:
         """Return what the final model, and all of them, reveal about the records."""

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from leakmeter.auditors._types import Indices, Vector
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.records.membership import Membership, RoundUse
+from leakmeter.auditors.records.membership import Membership, Use
 from leakmeter.auditors.run_log import write_atomically
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ def self_audit(
     def at(model: Vector) -> tuple[ArrayLike, ArrayLike]:
         return of_file(int(model[0]))
 
-    def used(view: RoundView) -> RoundUse:
+    def used(view: RoundView) -> Use:
         """Return all: the client takes part in each step from one of its models to the next."""
         members, held_back = (np.size(part) for part in at(view.released))
         everyone: Indices = np.arange(members + held_back)
-        return RoundUse(everyone[:members], everyone)
+        return everyone[:members], everyone
 
     auditor = Membership(at, used=used, alike=alike, delta=delta, confidence=confidence)
     auditor.begin(1, len(files) - 1)

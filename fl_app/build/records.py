@@ -21,7 +21,7 @@ from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordCase
-from leakmeter.auditors.records.membership import RoundUse, Shadows, logit_confidences
+from leakmeter.auditors.records.membership import Shadows, Use, logit_confidences
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
@@ -98,7 +98,7 @@ class SimulatedRecords:
         net = self.at(model).double()
         return _losses(net, *self.task.dataset.rows(self._members)), _losses(net, *self._held_out)
 
-    def used(self, view: RoundView) -> RoundUse:
+    def used(self, view: RoundView) -> Use:
         """Return which of these records the honest clients of a round have used.
 
         A test record counts with the client of a training record that has the same label.
@@ -106,7 +106,7 @@ class SimulatedRecords:
         trained = np.flatnonzero(np.isin(self._members, self.trained(view)))
         clients = self._clients_of_members
         took_part = np.isin(clients, self._honest(view))
-        return RoundUse(trained, np.flatnonzero(np.append(took_part, took_part[self._partners])))
+        return trained, np.flatnonzero(np.append(took_part, took_part[self._partners]))
 
     def shadows(self) -> Shadows:
         """Return what models of the attacker's own make of the same records.

@@ -183,11 +183,11 @@ def test_a_test_record_counts_with_the_client_of_a_record_of_its_label() -> None
     known, task = _records(config), load_task(config)
     first = known.cohort_of(1)[0]
     alone = RoundView(1, np.zeros(1), {first: np.zeros(1)}, np.zeros(1), RoundFacts())
-    use = known.used(alone)
+    trained, asked = known.used(alone)
     members = len(known._members)
     own = np.isin(known._members, task.parts[first])
-    assert np.array_equal(use.trained, np.flatnonzero(own))
-    ins, outs = use.asked[use.asked < members], use.asked[use.asked >= members] - members
+    assert np.array_equal(trained, np.flatnonzero(own))
+    ins, outs = asked[asked < members], asked[asked >= members] - members
     assert np.array_equal(ins, np.flatnonzero(own))
     labels = task.dataset.train_y[known._members]
     assert np.array_equal(labels[known._partners], known._held_out[1])

@@ -15,7 +15,7 @@ from leakmeter import Audited, Masked, MaskMod, TokenInversion, canary_mod
 from leakmeter.auditors import check_auditor
 from leakmeter.auditors.auditor import RoundFacts, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.reconstruction.tokens import RoundTexts, named_tokens
+from leakmeter.auditors.reconstruction.tokens import named_tokens
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.gate import Limits, check
@@ -105,7 +105,7 @@ def test_shared_weights_move_all_rows_and_the_widest_gap_is_a_guess_that_says_so
 
 def test_a_leak_is_shown_as_rebuilt_data_with_its_control() -> None:
     texts, strangers = drawn(1, 30), drawn(2, 2000)
-    auditor = TokenInversion("embed.weight", lambda _: RoundTexts(texts, strangers, dealt=True))
+    auditor = TokenInversion("embed.weight", lambda _: (texts, strangers), alike=True)
     [found] = audited(auditor, -gradient(texts)).report()
     assert (found.facts["named"], found.facts["right"]) == (len(occurring(texts)),) * 2
     assert found.value > 0
@@ -122,7 +122,7 @@ def test_a_leak_is_shown_as_rebuilt_data_with_its_control() -> None:
 
 def test_texts_that_chance_did_not_deal_make_the_test_conditional() -> None:
     texts, strangers = drawn(1, 30), drawn(2, 2000)
-    auditor = TokenInversion("embed.weight", lambda _: RoundTexts(texts, strangers))
+    auditor = TokenInversion("embed.weight", lambda _: (texts, strangers))
     [found] = audited(auditor, -gradient(texts)).report()
     assert found.is_conditional
 
@@ -133,8 +133,8 @@ def test_without_a_leak_tokens_are_said_to_be_recovered_no_more_often_than_promi
     for seed in range(300):
         pool = drawn(1000 + seed, 30 + 30 * 20)
         texts, others, strangers = pool[:10], pool[10:30], pool[30:]
-        about = RoundTexts(texts, strangers, dealt=True)
-        auditor = TokenInversion("embed.weight", lambda _, a=about: a, seed=seed)
+        about = (texts, strangers)
+        auditor = TokenInversion("embed.weight", lambda _, a=about: a, alike=True, seed=seed)
         update = np.zeros(DIM)
         for token in occurring(others):
             update[FIRST + token * WIDTH] = 1.0
@@ -144,34 +144,34 @@ def test_without_a_leak_tokens_are_said_to_be_recovered_no_more_often_than_promi
 
 def test_only_the_first_audited_round_is_the_test_of_the_run() -> None:
     texts, strangers = drawn(1, 10), drawn(2, 400)
-    auditor = TokenInversion("embed.weight", lambda _: RoundTexts(texts, strangers), every=1)
+    auditor = TokenInversion("embed.weight", lambda _: (texts, strangers), every=1)
     found = audited(auditor, -gradient(texts), rounds=3).report()
     assert [f.facts["round"] for f in found] == [1]
 
 
 def test_too_few_strangers_cannot_show_anything() -> None:
     texts = drawn(1, 10)
-    auditor = TokenInversion("embed.weight", lambda _: RoundTexts(texts, drawn(2, 18)))
+    auditor = TokenInversion("embed.weight", lambda _: (texts, drawn(2, 18)))
     [found] = audited(auditor, -gradient(texts)).report()
     assert (found.value, found.cap) == (0, 0)
     assert "needs 19 strangers for each text" in found.rule
 
 
 def test_a_wrong_name_is_answered_with_the_matrices_that_there_are() -> None:
-    auditor = TokenInversion("embeddings", lambda _: RoundTexts([], []))
+    auditor = TokenInversion("embeddings", lambda _: ([], []))
     with pytest.raises(UnableError, match=r"got 'embeddings'; .* embed.weight, head.weight"):
         audited(auditor, np.zeros(DIM))
 
 
 def test_tokens_without_a_row_are_named() -> None:
-    auditor = TokenInversion("embed.weight", lambda _: RoundTexts([[TOKENS]], []))
+    auditor = TokenInversion("embed.weight", lambda _: ([[TOKENS]], []))
     with pytest.raises(ValueError, match=rf"tokens in \[0, {TOKENS}\), .* got {TOKENS}"):
         audited(auditor, np.ones(DIM))
 
 
 def test_the_auditor_keeps_the_contract() -> None:
     def made() -> TokenInversion:
-        auditor = TokenInversion("w", lambda _: RoundTexts([[1]], [[2]] * 40), every=2)
+        auditor = TokenInversion("w", lambda _: ([[1]], [[2]] * 40), every=2)
         matrix = Layout.of(ArrayRecord({"w": Array(np.zeros((3, 2)))}))
         auditor.bind(RoundMessages(None, {}, matrix, np.zeros(6), ""))  # type: ignore[arg-type]
         return auditor
@@ -194,7 +194,7 @@ def test_tokens_are_read_off_the_sum_of_a_project_also_behind_masks(
     mods = [MaskMod(seed=0), canary_mod] if is_masked else [canary_mod]
     clients = Readers(3, mods=mods)
     originals = [text for some in texts.values() for text in some]
-    auditor = TokenInversion("w", lambda _: RoundTexts(originals, [[3, 6]] * 57, dealt=True))
+    auditor = TokenInversion("w", lambda _: (originals, [[3, 6]] * 57), alike=True)
     strategy = FedAvg(fraction_evaluate=0.0)
     Audited(Masked(strategy) if is_masked else strategy, [auditor]).start(
         clients.grid, clients.arrays(), 1

@@ -20,7 +20,6 @@ from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.membership import (
-    RoundUse,
     Shadows,
     advantage_bound,
     logit_confidences,
@@ -221,9 +220,9 @@ def fake_losses(model: Floats) -> tuple[Floats, Floats]:
     return 0.2 * each[:30], each[30:]
 
 
-def everybody(_: RoundView) -> RoundUse:
+def everybody(_: RoundView) -> tuple[Any, Any]:
     """Say that all records were used, and that clients of every other one took part."""
-    return RoundUse(np.arange(30), np.arange(0, 80, 2))
+    return (np.arange(30), np.arange(0, 80, 2))
 
 
 @pytest.mark.parametrize("used", [None, everybody])
@@ -356,8 +355,8 @@ def test_losses_that_are_none_are_named() -> None:
 
 
 def test_members_that_no_round_has_used_are_left_out_and_nothing_is_said_without_any() -> None:
-    few = Membership(fake_losses, used=lambda _: RoundUse(np.arange(7), np.arange(40)))
-    none = Membership(fake_losses, used=lambda _: RoundUse(np.arange(0), np.arange(0)))
+    few = Membership(fake_losses, used=lambda _: (np.arange(7), np.arange(40)))
+    none = Membership(fake_losses, used=lambda _: (np.arange(0), np.arange(0)))
     for auditor in (few, none):
         for i in range(1, 4):
             auditor.observe(view(i, stream(i).standard_normal(4)))
