@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.legacy import LegacyAudited as LegacyAudited
     from leakmeter.auditors.hook.mods import canary_mod as canary_mod
     from leakmeter.auditors.hook.mods import tap_mod as tap_mod
+    from leakmeter.auditors.hook.planting import plant_mod as plant_mod
+    from leakmeter.auditors.hook.planting import planted as planted
     from leakmeter.auditors.hook.wire import replay_number as replay_number
     from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
     from leakmeter.auditors.information.draws import DrawPlan as DrawPlan
@@ -46,6 +48,13 @@ if TYPE_CHECKING:
     from leakmeter.auditors.likelihood_ratio.transcript_runs import (
         TranscriptBudget as TranscriptBudget,
     )
+    from leakmeter.auditors.planting.auditor import PlantedRecords as PlantedRecords
+    from leakmeter.auditors.planting.generators import FromFile as FromFile
+    from leakmeter.auditors.planting.generators import RandomLabel as RandomLabel
+    from leakmeter.auditors.planting.generators import RandomPattern as RandomPattern
+    from leakmeter.auditors.planting.generators import Secrets as Secrets
+    from leakmeter.auditors.planting.plan import PlantPlan as PlantPlan
+    from leakmeter.auditors.planting.scores import TorchScores as TorchScores
     from leakmeter.auditors.presets import passive as passive
     from leakmeter.auditors.reconstruction.inversion import Inversion as Inversion
     from leakmeter.auditors.reconstruction.tokens import TokenInversion as TokenInversion

@@ -15,6 +15,9 @@ AnyFloats = NDArray[np.floating[Any]]  # in the precision that its maker chose
 Indices = NDArray[np.int64]
 Vector = NDArray[np.float64]  # one update or model, flat
 
+# What a client trains on: a text, or an input and its label.
+Record = str | tuple[NDArray[Any], NDArray[Any]]
+
 # Told which stage of a long audit is running and what share of it is done.
 Watch = Callable[[str, float], None]
 

@@ -74,6 +74,18 @@ class Assumption(StrEnum):
     ALL_CANARIES_PLAY = given(
         "all canaries take part; the null, that of canaries that nobody sent, needs no coins"
     )
+    DECOYS_ALIKE = given(
+        "planted records and decoys are drawn in the same way, and nobody trains on a decoy"
+    )
+    STAND_IN = given(
+        "the place of a record that is left out has another one, drawn in the same way, which is "
+        "never scored"
+    )
+    PLACE_IS_EMPTY = given("the place of a record that is left out is empty")
+    GAUSSIAN_RANKS = unchecked(
+        "scores of planted records are Gaussian, with the standard deviation of decoys, where "
+        "those of decoys are"
+    )
     BYPASSED_TRAINING = given(
         "canaries bypass what the training, or a mod behind canary_mod, may do to protect a client"
     )

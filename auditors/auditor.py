@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from leakmeter.auditors._types import Vector, Watch, require
+from leakmeter.auditors._types import Record, Vector, Watch, require
 from leakmeter.auditors.canary import SEED_BITS
 from leakmeter.auditors.codec import Resumable
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, RunWarning
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
@@ -196,6 +196,7 @@ class RoundView:
         sends: Whether clients reply with models or with differences.
         sign: 1 if the server adds what clients send, -1 if it subtracts it.
         answers: Client index to what its `canary_mod` said, of those that were asked.
+        took: Client index to whether it says that it trained on the records it was asked to plant.
     """
 
     server_round: int
@@ -209,6 +210,7 @@ class RoundView:
     sends: Sends = "models"
     sign: int = 1
     answers: Mapping[int, Answer] = field(default_factory=dict)
+    took: Mapping[int, bool] = field(default_factory=dict)
 
     @property
     def step(self) -> tuple[Vector, Vector]:
@@ -344,6 +346,11 @@ class Auditor(Resumable, ABC):
         return None
 
     @property
+    def warnings(self) -> Sequence[RunWarning]:
+        """Reasons to doubt the run that the audit itself has given, so far."""
+        return ()
+
+    @property
     def noticed(self) -> Sequence[str]:
         """What it has found out in the run that it cannot measure here; asked after `report`."""
         return ()
@@ -382,6 +389,15 @@ class Auditor(Resumable, ABC):
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Return which of the chosen clients play which canary this round."""
+        return {}
+
+    def plant(
+        self, server_round: int, chosen: Sequence[int]
+    ) -> Mapping[int, tuple[Sequence[Record], int]]:
+        """Return records for some of the chosen clients to train on, and how often each is there.
+
+        Clients take them only if their app lists `plant_mod` and asks for them.
+        """
         return {}
 
     def bind(self, messages: RoundMessages) -> None:

@@ -87,6 +87,27 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class Losses:
+    """Counts of planted records over how far training has lowered their loss, in nats.
+
+    Attributes:
+        edges: Of the bins, one more than there are bins.
+        included: Counts of canaries that were planted.
+        excluded: Counts of canaries that were left out.
+        null: Share of the decoys, which nobody trains on, in each bin.
+    """
+
+    edges: tuple[float, ...]
+    included: tuple[int, ...]
+    excluded: tuple[int, ...]
+    null: tuple[float, ...]
+    type: Literal["losses"] = "losses"
+
+    def __post_init__(self) -> None:
+        Histogram(self.edges, self.included, self.excluded, self.null, is_exact=False)
+
+
+@dataclass(frozen=True)
 class Spectrum:
     """Variance of a client's own randomness along each direction, largest first.
 
@@ -132,7 +153,7 @@ class PerClient:
         _equal(clients=self.clients, values=self.values, audited=self.audited)
 
 
-Detail = ErrorCurve | Histogram | Spectrum | PerClient
+Detail = ErrorCurve | Histogram | Losses | Spectrum | PerClient
 
 
 def _equal(**rows: tuple[float, ...]) -> None:
@@ -153,8 +174,8 @@ def _shares(name: str, row: tuple[float, ...]) -> None:
 Kind = Literal["guarantee", "lower_bound", "estimate", "approximation", "diagnostic"]
 # How the two worlds that an attacker distinguishes differ.
 Adjacency = Literal["add-remove", "zero-out", "replace", "honest-seat"]
-# Whose participation is at stake.
-Unit = Literal["client", "record"]
+# Whose participation is at stake. "group": all copies of one record, at one client.
+Unit = Literal["client", "record", "group"]
 # Who attacks: the server inside a round, anyone who gets a model, or someone on the wire.
 Observer = Literal["server", "outsider", "wire"]
 # What the observer does: follow the protocol and look at everything, or whatever it likes.
@@ -198,6 +219,8 @@ Quantity = Literal[
     "clients that stand out",
     "interference",
     "canaries",
+    "exposure in bits",
+    "secrets extracted",
     "rounds recorded",
 ]
 WarningKind = Literal[
@@ -208,6 +231,8 @@ WarningKind = Literal[
     "non-finite-updates",
     "blank-updates",
     "few-canaries",
+    "trained-on-canaries",
+    "untaken-canaries",
     "rejected-sums",
     "ended-early",
     "stopped-above",

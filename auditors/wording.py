@@ -196,6 +196,15 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
         "more canary seats{canary-seats} or more rounds{rounds}."
     ),
+    "trained-on-canaries": (
+        "The model has been trained on canaries: {count} of {total} records that nobody has were "
+        "planted in the clients' data. Train again without them before you use the model."
+    ),
+    "untaken-canaries": (
+        "{count} of {total} clients that hold canaries never took them, so bounds are lower than "
+        "they could be. List plant_mod in the client app, and let its training function take them: "
+        "with leakmeter.planted(message, context) as canaries."
+    ),
     "rejected-sums": (
         "{count} of {total} rounds opened a secure sum that honest clients cannot produce, and "
         "rejected it. The server has seen these sums, so they are charged like any other. Some "

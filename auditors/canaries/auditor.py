@@ -25,6 +25,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Project, RoundView
 from leakmeter.auditors.bounds.anytime import Anytime
+from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.canaries import canary_auditor
 from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
 from leakmeter.auditors.canaries.changes import check_room, file_size
@@ -42,7 +43,6 @@ from leakmeter.auditors.canaries.scores import (
     Interference,
     Scores,
     Std,
-    headline,
     histogram,
     interfered,
     normality,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -22,16 +22,10 @@ from scipy.special import betaincc, gammaln, ndtr
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
+from leakmeter.auditors.bounds.headline import capped, paid, surprise
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.one_run import (
-    coin_bound,
-    guess_by_rank,
-    has_level,
-    one_run_gaussian_epsilon,
-    share_bound,
-)
+from leakmeter.auditors.bounds.one_run import guess_by_rank, one_run_gaussian_epsilon
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
-from leakmeter.auditors.canary import MAX_SCORE, SEED_BITS
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians
@@ -255,64 +249,6 @@ def largest_cosine_log_p(
     return np.minimum(np.minimum(drawn, union), 0.0)
 
 
-def headline(
-    scores: Scores,
-    is_in: NDArray[np.bool_],
-    log_p: Scores,
-    *,
-    delta: float,
-    confidence: float,
-    guesses: int | None,
-    spent: float = 0.0,
-) -> tuple[Bound, dict[str, float]]:
-    """Return the bound that does not need independent scores, and how many canaries made it.
-
-    With fair coins it is `coin_bound`. Without them, or where k·δ takes nearly all of the failure
-    probability, it is `share_bound`. Arguments are those of `prove`.
-
-    Returns:
-        The bound, and as facts `threshold`, a score −ln p, `share_at_threshold`, the share of
-        included canaries that reach it, and `median_score` of the included ones. The threshold is
-        the lowest at which this share is at least e^(ε − threshold): from 50:50, an attacker who
-        says "in" there is right with odds of e^ε. Without a positive bound there is only the last.
-    """
-    shown = surprise(log_p)
-    takes_coins = guesses is not None and has_level(scores.size, delta, confidence + spent)
-
-    def from_scores(s: Scores) -> Bound:
-        if takes_coins:
-            return coin_bound(-s, is_in, delta=delta, confidence=confidence + spent)
-        return share_bound(s[is_in], delta=delta, confidence=confidence + spent)
-
-    bound = _capped(shown, from_scores)
-    own = np.sort(shown[is_in])
-    facts = {"median_score": float(np.median(own))}
-    if bound.value > 0:
-        reach = 1 - np.searchsorted(own, own) / own.size  # the share that reaches each score
-        made = own + np.log(reach) >= bound.value
-        threshold = own[made.argmax()] if made.any() else own[-1]
-        share = float((own >= threshold).mean())
-        facts |= {"threshold": float(threshold), "share_at_threshold": share}
-    return replace(bound, confidence=confidence, rule=bound.rule + paid(spent)), facts
-
-
-def surprise(log_p: Scores) -> Scores:
-    """Return −ln p, at most 128·ln 2: canaries from seeds of 128 bits show no smaller p-value."""
-    return np.minimum(-log_p, MAX_SCORE)
-
-
-def _capped(shown: Scores, bound_of: Callable[[Scores], Bound]) -> Bound:
-    """Return a bound with its cap: its value if every score were the largest possible."""
-    bound, cap = bound_of(shown), bound_of(np.full_like(shown, MAX_SCORE)).value
-    return replace(bound, cap=cap, saturated=bound.value >= cap)
-
-
-def paid(spent: float = 0.0) -> str:
-    """Return in words what was done to the p-values."""
-    simulated = f"null simulated, at a chance of {spent:.2g} to fail, " if spent else ""
-    return f" ({simulated}scores capped at {MAX_SCORE:.1f}, seeds of {SEED_BITS} bits)"
-
-
 def prove(
     scores: Scores,
     is_in: NDArray[np.bool_],
@@ -325,7 +261,7 @@ def prove(
 ) -> list[Bound]:
     """Return every conditional bound that the scores of one run allow, the known null first.
 
-    Each assumes independent scores or a Gaussian mechanism; `headline` assumes neither.
+    Each assumes independent scores or a Gaussian mechanism; `bounds.headline` assumes neither.
 
     Args:
         scores: Scores of all canaries; larger means more likely in.
@@ -344,7 +280,7 @@ def prove(
     inside, outside = scores[is_in], scores[~is_in]
     # Upper limits on p-values only lower the scores, and so the bound: if they hold, −ln of the
     # true p-values reaches every threshold at least as often, and these have the null e^−s.
-    known = _capped(
+    known = capped(
         surprise(log_p[is_in]),
         lambda s: epsilon_lower_bound(
             s, null_logsf=np.negative, delta=delta, confidence=confidence + spent, same_run=True

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
+from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.bounds.one_run import FEW, SHARES
 from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
 from leakmeter.auditors.canaries.changes import KeptRows, check_room, file_size
@@ -46,7 +47,6 @@ from leakmeter.auditors.canaries.scores import (
     CanaryScores,
     Scores,
     cosine_logsf,
-    headline,
     histogram,
     without_refuted,
 )

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import AnytimeBound
+from leakmeter.auditors.bounds.headline import paid, surprise
 from leakmeter.auditors.canaries.changes import Changes
-from leakmeter.auditors.canaries.scores import cosine_logsf, largest_cosine_log_p, paid, surprise
+from leakmeter.auditors.canaries.scores import cosine_logsf, largest_cosine_log_p
 from leakmeter.auditors.canary import BLOCK, CanaryBlocks, DrawnCanaries
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound

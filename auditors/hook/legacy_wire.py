@@ -101,9 +101,39 @@ def translated(message: Message) -> Message:
 
 
 def without_orders(message: Message) -> Message:
-    """Return a legacy fit message as the app would have got it."""
-    config = ConfigRecord(without_ours(message.content.config_records[_CONFIG]))
-    return _with_content(message, {**message.content, _CONFIG: config})
+    """Return a legacy fit message as the app would have got it, but for what another mod reads."""
+    config = message.content.config_records[_CONFIG]
+    kept = {key: config[key] for key in (wire.PLANTED,) if key in config}
+    plain = ConfigRecord(without_ours(config) | kept)
+    return _with_content(message, {**message.content, _CONFIG: plain})
+
+
+def order(content: RecordDict, key: str) -> MetricRecord | None:
+    """Return one of our orders in a message, a legacy one or not."""
+    if is_ordered(content):
+        return unpacked(content.config_records[_CONFIG], MetricRecord).get(key)
+    record = content.get(key)
+    return record if isinstance(record, MetricRecord) else None
+
+
+def without_order(message: Message, key: str) -> Message:
+    """Return a message, a legacy one or not, without one of our orders."""
+    content = {name: record for name, record in message.content.items() if name != key}
+    if is_ordered(message.content):
+        config = message.content.config_records[_CONFIG]
+        content[_CONFIG] = ConfigRecord({name: config[name] for name in config if name != key})
+    return _with_content(message, content)
+
+
+def with_answer(reply: Message, key: str, answer: ConfigRecord) -> Message:
+    """Return a reply, a legacy one or not, with an answer of ours."""
+    content = dict(reply.content)
+    if {_TRAINED, _METRICS} <= set(content):
+        told = packed(RecordDict({key: answer}))
+        content[_METRICS] = ConfigRecord({**reply.content.config_records[_METRICS], **told})
+    else:
+        content[key] = answer
+    return _with_content(reply, content)
 
 
 def translated_reply(reply: Message) -> Message:

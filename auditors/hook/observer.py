@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
@@ -51,6 +52,7 @@ class RoundObserver(Resumable):
         answers: Mapping[int, Answer],
         arrays: ArrayRecord | None,
         silent: Mapping[int, bool],
+        took: Mapping[int, bool],
     ) -> list[Finding]:
         """Show a round to the auditors and return what they find.
 
@@ -60,6 +62,9 @@ class RoundObserver(Resumable):
         left_out = unused(self._strategy)
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
         view = self._view(opened, updates, opened.by_client(answers), arrays)
+        nodes = {client: node for node, client in opened.clients.items()}
+        asked = {c: took.get(nodes[c], False) for c in sorted(opened.planted) if c in updates}
+        view = replace(view, took=asked)
         # First, and guarded separately: a failing auditor must not suppress the warnings.
         with self._panel.guarded(f"warnings may lack round {opened.server_round}"):
             self.health.note(

@@ -133,6 +133,7 @@ class OpenRound:
         weight_key: The metric that weights clients.
         hides_updates: Whether replies will be masked or noised, by our own mods.
         is_noised: Whether they will be noised.
+        planted: Clients that were asked to train on records besides their own.
     """
 
     server_round: int
@@ -146,6 +147,7 @@ class OpenRound:
     weight_key: str
     hides_updates: bool
     is_noised: bool
+    planted: Collection[int] = ()
 
     def updates(self, replies: Iterable[Message]) -> Updates:
         """Return the replies that contain an update; those that cannot be read are left out."""
@@ -222,7 +224,7 @@ def will_hide_updates(messages: Collection[Message]) -> bool:
 def take_back_orders(messages: Iterable[Message]) -> None:
     """Remove orders of an earlier round: a strategy may send the same message objects again."""
     for message in messages:
-        ours = (wire.CANARY, wire.SEATS, wire.TAP)
+        ours = (wire.CANARY, wire.SEATS, wire.TAP, wire.PLANTED)
         if any(key in message.content for key in ours):
             kept = {key: record for key, record in message.content.items() if key not in ours}
             message.content = RecordDict(kept)

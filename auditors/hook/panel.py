@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from leakmeter.auditors._types import Record
 from leakmeter.auditors.auditor import (
     Auditor,
     Canary,
@@ -22,7 +23,7 @@ from leakmeter.auditors.auditor import (
     share_confidence,
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
-from leakmeter.auditors.finding import Finding, Limitation
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
@@ -215,6 +216,24 @@ class Panel(Resumable):
             except Exception as error:
                 self._drop(auditor, f"round {server_round}", error)
         return orders
+
+    def plant(
+        self, server_round: int, chosen: Sequence[int]
+    ) -> dict[int, tuple[Sequence[Record], int]]:
+        """Ask each auditor for records to plant; a client gets those of one auditor at most."""
+        asked: dict[int, tuple[Sequence[Record], int]] = {}
+        for auditor in list(self.auditors):
+            try:
+                wanted = auditor.plant(server_round, [c for c in chosen if c not in asked])
+                asked |= {c: wanted[c] for c in wanted if c in chosen}
+            except Exception as error:
+                self._drop(auditor, f"round {server_round}", error)
+        return asked
+
+    @property
+    def warnings(self) -> list[RunWarning]:
+        """What the audits themselves have done to the run."""
+        return [one for auditor in self.auditors for one in auditor.warnings]
 
     def bind(self, server_round: int, messages: RoundMessages) -> None:
         """Show each auditor the messages of a round before they are sent."""

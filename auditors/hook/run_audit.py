@@ -24,7 +24,7 @@ from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableEr
 from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEnd, RunStart
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
-from leakmeter.auditors.hook import remarks, wire
+from leakmeter.auditors.hook import planting, remarks, wire
 from leakmeter.auditors.hook.chain import client_of, survey, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.flower_noise import claims_of_strategy
 from leakmeter.auditors.hook.health import Early, Health
@@ -66,6 +66,7 @@ class _Replied:
     answers: Mapping[int, Answer]
     silent: Mapping[int, bool]  # node to whether its update was not finite, of those without one
     num_replies: int
+    took: Mapping[int, bool]  # node to whether it says that it took its records
 
     def after(self, earlier: _Replied) -> _Replied:
         """Return both, of a round whose replies come one after the other."""
@@ -74,7 +75,8 @@ class _Replied:
         answers, silent = {**self.answers, **earlier.answers}, {**self.silent, **earlier.silent}
         count = self.num_replies + earlier.num_replies
         count = count if self.updates is None else len(self.updates)
-        return _Replied(self.number, self.updates, answers, silent, count)
+        took = {**self.took, **earlier.took}
+        return _Replied(self.number, self.updates, answers, silent, count, took)
 
 
 class RunAudit(Resumable):
@@ -188,7 +190,8 @@ class RunAudit(Resumable):
     @property
     def warnings(self) -> Sequence[RunWarning]:
         """Reasons to doubt the run itself, so far."""
-        return self._observer.health.warnings(self._panel.canaries)
+        found = self._observer.health.warnings(self._panel.canaries)
+        return (*found, *self._panel.warnings)
 
     @property
     def log_failure(self) -> OSError | None:
@@ -358,6 +361,7 @@ class RunAudit(Resumable):
         everybody = population(self._strategy, grid)
         orders = self._panel.instruct(server_round, chosen, everybody) if clients else {}
         self._consider_round(messages, len(orders))
+        records = self._panel.plant(server_round, chosen)
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         # The first round shows which clients list canary_mod; replays need to know it every time.
         asks_all = not self._aggregated or sends is None or self._panel.replays(server_round)
@@ -370,6 +374,7 @@ class RunAudit(Resumable):
         # Under our masks an answer must not depend on a reply, and replies are models.
         sends = sends or ("models" if hidden else None)
         give_orders(by_client, orders, greeted, layout, sends, self._size)
+        planting.give_records(by_client, records)
         return OpenRound(
             server_round=server_round,
             arrays=arrays,
@@ -382,6 +387,7 @@ class RunAudit(Resumable):
             weight_key=key,
             hides_updates=hidden,
             is_noised=is_noised,
+            planted=frozenset(records),
         )
 
     def _consider_round(self, messages: Sequence[Message], seats: int) -> None:
@@ -399,6 +405,7 @@ class RunAudit(Resumable):
         taken = [(m.metadata.src_node_id, take_answer(m)) for m in messages]
         # Of two replies of one node the first counts, as everywhere.
         answers = {node: answer for node, answer in reversed(taken) if answer is not None}
+        said = {m.metadata.src_node_id: planting.take_answer(m) for m in reversed(messages)}
         updates = None
         if self._open is not None:
             with self._panel.guarded(f"round {server_round} could not be audited"):
@@ -409,7 +416,8 @@ class RunAudit(Resumable):
         }
         contents = [m for m in wire.distinct(messages) if m.has_content()]
         num_replies = len(contents) if updates is None else len(updates)
-        come = _Replied(server_round, updates, answers, silent, num_replies)
+        took = {node: has_taken for node, has_taken in said.items() if has_taken is not None}
+        come = _Replied(server_round, updates, answers, silent, num_replies, took)
         self._replied = come if self._replied is None else come.after(self._replied)
 
     def closed(
@@ -435,7 +443,7 @@ class RunAudit(Resumable):
         self._aggregated.add(number)
         findings: list[Finding] = []
         if opened is not None and replied is not None and replied.updates is not None:
-            about = (replied.updates, replied.answers, arrays, replied.silent)
+            about = (replied.updates, replied.answers, arrays, replied.silent, replied.took)
             with self._panel.guarded(f"round {server_round} could not be audited"):
                 try:
                     findings = self._observer.observe(opened, *about)

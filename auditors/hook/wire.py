@@ -21,6 +21,7 @@ from leakmeter.auditors.noise.distribution import Distribution
 # Records, by who writes them; all of ours begin with the same word.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it
 SEATS = "leakmeter.seats"  # server: who of a secure sum plays a canary, the same for all clients
+PLANTED = "leakmeter.planted"  # server: records to train on as well; client: whether it did
 TAP = "leakmeter.tap"  # server: keep or hand out the plain update
 LAYOUT = "leakmeter.layout"  # server: arrays that are no part of the update
 REPLAY = "leakmeter.replay"  # server: train once more, for an auditor

@@ -23,13 +23,14 @@ _EXAMPLE: Final = "10@1e-5 server round"
 _APART: Final = ";"  # between claims in one text; Flower's settings are no lists
 _HIDDEN: Final = "cohort-hidden"
 _USUAL: Final = ("client", "zero-out")  # words that may be left out
+_UNITS: Final[tuple[Unit, ...]] = ("client", "record")  # a claim about these covers groups
 # What decides how far canaries see, among the facts of a bound, and the least of each.
 _POWER: Final[Mapping[str, int]] = {"canaries": 1, "dim": 2, "directions": 1}
 # What each word of a text sets.
 _WORDS: Final[Mapping[str, tuple[str, Any]]] = {
     **{word: ("against", word) for word in get_args(Observer)},
     **{word: ("per", word) for word in get_args(Per)},
-    **{word: ("unit", word) for word in get_args(Unit)},
+    **{word: ("unit", word) for word in _UNITS},
     **{word: ("adjacency", word) for word in get_args(Adjacency)},
     _HIDDEN: ("knows_cohort", False),
 }
@@ -78,14 +79,13 @@ class Claim:
         require("(0, inf)", is_optional=True, clip_norm=self.clip_norm)
         require("at least 0", is_optional=True, delivered=self.delivered)
         for name, allowed in (
-            ("against", Observer),
-            ("per", Per),
-            ("unit", Unit),
-            ("adjacency", Adjacency),
+            ("against", get_args(Observer)),
+            ("per", get_args(Per)),
+            ("unit", _UNITS),
+            ("adjacency", get_args(Adjacency)),
         ):
-            if getattr(self, name) not in get_args(allowed):
-                value = getattr(self, name)
-                raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
         if not self.knows_cohort and self.against != "outsider":
             raise ValueError(
                 "knows_cohort must be True unless against is 'outsider', got False: whoever gets "
@@ -151,14 +151,25 @@ class Claim:
             participations=rounds,
         )
 
-    def over(self, rounds: int) -> tuple[float, float]:
+    def over(self, rounds: int, copies: int = 1) -> tuple[float, float]:
         """Return the ε and the δ that the claim allows a unit that takes part this often.
 
         Those of a run are for any number of rounds. Those of a round add up: by basic composition,
-        R rounds that are (ε, δ)-DP each are (R·ε, R·δ)-DP together, whatever they are.
+        R rounds that are (ε, δ)-DP each are (R·ε, R·δ)-DP together, whatever they are. For m copies
+        of a record at once, they are (m·ε, δ·(e^(m·ε) − 1)/(e^ε − 1)): group privacy.
+
+        >>> Claim(1.0, 0.0).over(5, copies=3)
+        (3.0, 0.0)
         """
         times = rounds if self.per == "round" else 1
-        return times * self.epsilon, times * self.delta
+        epsilon, delta = times * self.epsilon, times * self.delta
+        # One step for each copy: the sum of e^(j·ε) for j below m.
+        steps = sum(_exp(j * epsilon) for j in range(copies))
+        return copies * epsilon, delta * steps if delta else 0.0
+
+    def allows(self, bound: Finding) -> tuple[float, float]:
+        """Return the ε and the δ that the claim allows the unit of a bound."""
+        return self.over(rounds_of(bound), copies_of(bound))
 
     def is_tested_by(self, bound: Finding) -> bool:
         """Whether a lower bound above what the claim allows would refute it.
@@ -167,11 +178,11 @@ class Claim:
         and about a question that the claim answers, at a δ no smaller than the claim's. A user's
         claim is about the whole app, so canaries must not bypass a part that may protect.
         """
-        return self._is_about(bound) and (bound.delta or 0.0) >= self.over(rounds_of(bound))[1]
+        return self._is_about(bound) and (bound.delta or 0.0) >= self.allows(bound)[1]
 
     def _is_about(self, bound: Finding) -> bool:
         """Whether a bound is about this claim, at whatever δ."""
-        asked = Question.of(bound)
+        asked = _asked(bound)
         if self.source == USER and Assumption.BYPASSED_TRAINING in bound.assumptions:
             return False
         if bound.kind != "lower_bound" or bound.is_conditional or bound.quantity != "epsilon":
@@ -188,6 +199,26 @@ class Claim:
 def rounds_of(bound: Finding) -> int:
     """Return in how many rounds the unit of a bound takes part."""
     return bound.threat_model.participations or 1
+
+
+def copies_of(bound: Finding) -> int:
+    """Return of how many copies of a record a bound is about."""
+    copies = bound.facts.get("copies")
+    return copies if bound.unit == "group" and isinstance(copies, int) else 1
+
+
+def _asked(bound: Finding) -> Question | None:
+    """Return the question of a bound as a claim sees it, which says what copies of a record cost.
+
+    A group whose size is not stated is no number of records.
+    """
+    asked = Question.of(bound)
+    is_counted = asked is not None and asked.unit == "group" and copies_of(bound) > 1
+    return Question("record", asked.adjacency) if asked is not None and is_counted else asked
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(exponent) if exponent < 700 else math.inf
 
 
 @dataclass(frozen=True)
@@ -222,8 +253,8 @@ class ClaimResult:
         about = [f.delta or 0.0 for f in findings if not tests and claim._is_about(f)]
         return cls(
             claim,
-            max(tests, key=lambda f: f.value - claim.over(rounds_of(f))[0], default=None),
-            max(own, key=lambda f: (f.cap or 0.0) - claim.over(rounds_of(f))[0], default=None),
+            max(tests, key=lambda f: f.value - claim.allows(f)[0], default=None),
+            max(own, key=lambda f: (f.cap or 0.0) - claim.allows(f)[0], default=None),
             confidence,
             max(about, default=None),
         )
@@ -236,7 +267,7 @@ class ClaimResult:
     @property
     def allowed(self) -> float:
         """The ε that the claim allows in that many rounds."""
-        return self.claim.over(self.rounds)[0]
+        return self.claim.epsilon if self.bound is None else self.claim.allows(self.bound)[0]
 
     @property
     def low(self) -> float:
@@ -256,7 +287,7 @@ class ClaimResult:
         """
         if self.audit is None or self.detectable == math.inf:
             return self.is_refuted
-        return (self.audit.cap or 0.0) > self.claim.over(rounds_of(self.audit))[0]
+        return (self.audit.cap or 0.0) > self.claim.allows(self.audit)[0]
 
     @property
     def detectable(self) -> float | None:
@@ -274,7 +305,7 @@ class ClaimResult:
         from leakmeter.auditors.bounds.detectable import detectable_epsilon
 
         return detectable_epsilon(
-            self.claim.over(rounds_of(self.audit))[0],
+            self.claim.allows(self.audit)[0],
             delta=self.audit.delta or 0.0,
             confidence=self.audit.confidence or 0.0,
             has_coins=Assumption.ALL_CANARIES_PLAY not in self.audit.assumptions,
@@ -306,7 +337,7 @@ def _are_open(findings: Iterable[Finding]) -> bool:
 
 def _is_of(bound: Finding, claim: Claim, *, is_masked: bool) -> bool:
     """Whether a bound is about an attacker and a question no weaker than those of a claim."""
-    meant, asked = claim.attacker(is_masked=is_masked, rounds=rounds_of(bound)), Question.of(bound)
+    meant, asked = claim.attacker(is_masked=is_masked, rounds=rounds_of(bound)), _asked(bound)
     answered = asked is not None and Question(claim.unit, claim.adjacency).is_implied_by(asked)
     return answered and is_weaker(meant, attacker(bound))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
-from typing import Final
+from typing import Final, get_args
 
-from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel
 from leakmeter.auditors.verdict.claim import Claim, ClaimResult
 from leakmeter.auditors.verdict.order import Question, attacker
 from leakmeter.auditors.verdict.verdict import Block, Row, Severity, Verdict
@@ -93,6 +93,14 @@ _STAKES: Final[Mapping[Question, tuple[str, str]]] = {
         "which of two given records a client held",
     ),
     Question("record", "honest-seat"): ("if a record was used", "whether a given record was used"),
+    **{
+        Question("group", one): ("if copies were used", "whether copies of a record were used")
+        for one in get_args(Adjacency)
+    },
+    Question("group", "replace"): (
+        "which of two, copied",
+        "copies of which of two given records a client held",
+    ),
 }
 # What a test that is no ε is about: as a cell, and the unit of its number.
 _TESTS: Final[Mapping[str, tuple[str, str]]] = {

@@ -44,14 +44,14 @@ class Question:
     def is_implied_by(self, other: Question) -> bool:
         """Whether ε of this question is at most ε of the other.
 
-        For a client zero is an update, and one record changes one update, so both are cases of
+        For a client zero is an update, and a record, or all its copies, change one update: cases of
         replacing an update by any other. Nothing else is ordered: removing a client may change the
         denominator, the noise or the count, and a record is no part of "sent it or sent nothing".
         """
         if self == other:
             return True
         replaces_updates = other == Question("client", "replace")
-        return replaces_updates and (self.unit == "record" or self.adjacency == "zero-out")
+        return replaces_updates and (self.unit != "client" or self.adjacency == "zero-out")
 
 
 def attacker(finding: Finding) -> ThreatModel:

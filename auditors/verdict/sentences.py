@@ -12,7 +12,7 @@ from typing import Final
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.verdict.claim import USER, Claim, ClaimResult
+from leakmeter.auditors.verdict.claim import USER, Claim, ClaimResult, copies_of
 from leakmeter.auditors.verdict.labels import (
     amount,
     at_most,
@@ -53,6 +53,7 @@ _EVIDENCE: Final = {
 _RISKS: Final = {  # by unit: what a leak makes possible, in the words of data protection
     "client": "singling out a client",
     "record": "inferring whether a record was used",
+    "group": "inferring whether a record that a client holds several times was used",
 }
 
 _OBSERVED_RISKS: Final = {
@@ -248,6 +249,11 @@ def refuted(result: ClaimResult) -> str:
     if not result.is_refuted:
         return f"NOT REFUTED, which does not confirm it: {found} is shown. {reach(result)}"
     trust = f"{percent(result.confidence or 0.0)} confidence"
+    if result.bound is not None and (copies := copies_of(result.bound)) > 1:
+        return (
+            f"REFUTED: for {copies} copies of a record it allows {upper(result.allowed)} (group "
+            f"privacy), and the audit shows {found} ({trust})."
+        )
     if result.claim.per == "run" or result.rounds == 1:
         return f"REFUTED: the audit shows {found} ({trust})."
     return (
@@ -290,6 +296,8 @@ def _false_claim(verdict: Verdict) -> str:
     limit = f"{upper(claim.epsilon)} per {claim.per}"
     if claim.per == "round" and first.rounds > 1:
         limit = f"{upper(first.allowed)} in {first.rounds} rounds"
+    if (copies := copies_of(first.bound)) > 1:
+        limit = f"{upper(first.allowed)} for {copies} copies of a record"
     truth = ""
     if claim.delivered is not None and claim.delivered > claim.epsilon:
         truth = f" Its own parameters deliver {delivered(claim)}."
@@ -364,7 +372,11 @@ def _share(bound: Finding) -> str:
     if rounds is not None and isinstance(own, int) and own != rounds:
         each += f"; clients send about {own}"
     many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
-    return f", for {many} test updates{each}"
+    if bound.threat_model.holds != "record":
+        return f", for {many} test updates{each}"
+    copies = copies_of(bound)
+    often = f", each {copies} times in a client's data" if copies > 1 else ""
+    return f", for {many} planted records{often}"
 
 
 def _interval(row: Row, verdict: Verdict) -> str:

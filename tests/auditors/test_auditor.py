@@ -26,7 +26,7 @@ from tests.helpers.findings import CONTEXT, finding
         ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
         ({"observer": "everyone"}, r"observer must be one of \('server', .*got 'everyone'"),
         ({"adjacency": "add"}, r"adjacency must be one of \('add-remove', .*got 'add'"),
-        ({"unit": "house"}, r"unit must be one of \('client', 'record'\), got 'house'"),
+        ({"unit": "house"}, r"unit must be one of \('client', 'record', 'group'\), got 'house'"),
     ],
 )
 def test_what_a_finding_may_not_say_is_refused(values: dict[str, Any], message: str) -> None:

@@ -21,6 +21,7 @@ from scipy.optimize import brentq
 from scipy.stats import beta
 
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
@@ -31,7 +32,6 @@ from leakmeter.auditors.bounds.one_run import (
 from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.scores import (
     cosine_logsf,
-    headline,
     largest_cosine_log_p,
     one_fit,
     prove,

@@ -11,11 +11,11 @@ from scipy.stats import t as student
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.anytime import AnytimeBound
+from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import coin_bound, share_bound
 from leakmeter.auditors.canaries.scores import (
     cosine_logsf,
-    headline,
     largest_cosine_log_p,
     prove,
 )

@@ -24,8 +24,8 @@ from leakmeter.auditors import (
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts
 from leakmeter.auditors.canaries import single_update
-from leakmeter.auditors.canaries.scores import MAX_SCORE, cosine_logsf
-from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.canaries.scores import cosine_logsf
+from leakmeter.auditors.canary import MAX_SCORE, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.rng import stream

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors import Assumption, Claim, Finding
 from leakmeter.auditors.bounds.detectable import detectable_epsilon
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.finding import Adjacency, Observer, RunWarning, Unit
+from leakmeter.auditors.finding import Adjacency, Observer, RunWarning
 from leakmeter.auditors.verdict import labels, lines, sentences
 from leakmeter.auditors.verdict.claim import ClaimResult, Per, claims_of
 from leakmeter.auditors.verdict.gate import Limits, assert_private, check, outcome
@@ -35,7 +35,7 @@ def any_claim(draw: st.DrawFn) -> Claim:
         draw(st.sampled_from([0.0, 1e-6, 1e-5, 3e-5])),
         against,
         draw(st.sampled_from(get_args(Per))),
-        draw(st.sampled_from(get_args(Unit))),
+        draw(st.sampled_from(["client", "record"])),
         draw(st.sampled_from(get_args(Adjacency))),
         draw(st.booleans()) or against != "outsider",
     )

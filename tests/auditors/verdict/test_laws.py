@@ -85,7 +85,7 @@ def test_questions_are_ordered() -> None:
 def test_zero_out_and_records_are_cases_of_replacing_an_update_and_nothing_else_is() -> None:
     everything = Question("client", "replace")
     implied = {q for q in QUESTIONS if q.is_implied_by(everything)}
-    records = {Question("record", one) for one in get_args(Adjacency)}
+    records = {Question(u, one) for u in ("record", "group") for one in get_args(Adjacency)}
     assert implied == {everything, Question("client", "zero-out"), *records}
     for q in QUESTIONS:
         if q != everything:

@@ -1,0 +1,243 @@
+"""Planted records in runs: found where clients train on them, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from leakmeter.auditors import (
+    Audited,
+    Claim,
+    FromFile,
+    PlantedRecords,
+    PlantPlan,
+    RandomPattern,
+    Secrets,
+    canary_mod,
+    check_auditor,
+    plant_mod,
+    planted,
+)
+from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.finding import Finding, Losses
+from leakmeter.auditors.planting.generators import Batch
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.fl_app.engines.inline import run_inline
+from tests.helpers.numbers import few_or_many, most_allowed
+
+DIM, CLIENTS, ROUNDS = 2000, 8, 4
+PATTERNS = RandomPattern((DIM,), 2, low=-1, high=1)
+PLAN = PlantPlan(canaries=64, clients=4)
+
+
+def losses(model: np.ndarray, records: Batch) -> np.ndarray:
+    """Return the logistic losses of a linear model."""
+    x, y = records
+    signs = 2.0 * np.asarray(y) - 1
+    return np.asarray(np.logaddexp(0.0, -signs * (np.asarray(x, np.float64) @ model)))
+
+
+def trained(model: np.ndarray, x: np.ndarray, y: np.ndarray, steps: int = 20) -> np.ndarray:
+    """Return a linear model after steps of gradient descent on the mean loss."""
+    signs = 2.0 * y - 1
+    for _ in range(steps):
+        pull = signs / (1 + np.exp(signs * (x @ model)))
+        model = model + 0.05 * pull @ x / 10
+    return model
+
+
+def client_app(mods: list[Any], *, takes: bool = True) -> ClientApp:
+    """Return clients that have ten records each, and the canaries they are given."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        rng = stream(5, "own", int(context.node_config["partition-id"]))
+        x, y = rng.uniform(-1, 1, (10, DIM)), rng.integers(2, size=10)
+        if takes:
+            with planted(message, context) as canaries:
+                x, y = canaries.append(x, y)
+        [model] = message.content["arrays"].to_numpy_ndarrays()
+        content = {
+            "arrays": ArrayRecord([trained(model, x, y)]),
+            "metrics": MetricRecord({"num-examples": len(y)}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
+def audit(
+    mods: list[Any],
+    plan: PlantPlan = PLAN,
+    *,
+    takes: bool = True,
+    out: Path | None = None,
+    claims: tuple[Claim, ...] = (),
+    **options: Any,
+) -> Audited:
+    """Return a run with planted records after its end."""
+    auditor = PlantedRecords(PATTERNS, losses, plan, **{"decoys": 2000, **options})
+    strategy = Audited(FedAvg(fraction_evaluate=0.0), [auditor], out=out, claims=claims)
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, _: Context) -> None:
+        strategy.start(grid, ArrayRecord([np.zeros(DIM)]), num_rounds=ROUNDS)
+
+    run_inline(server, client_app(mods, takes=takes), CLIENTS)
+    return strategy
+
+
+def bounds(strategy: Audited) -> list[Finding]:
+    """Return the bounds of a run."""
+    return [f for f in strategy.audit.findings if f.kind == "lower_bound"]
+
+
+def test_planted_records_are_found_in_the_models() -> None:
+    run = audit([plant_mod], every=1)
+    final, every = bounds(run)
+    assert (final.threat_model.sees, every.threat_model.sees) == ("final model", "all models")
+    assert final.value > 2
+    assert every.value > 2
+    assert final.cap is not None
+    assert final.value <= final.cap < 5
+    assert (final.unit, final.adjacency, final.observer) == ("record", "replace", "outsider")
+    assert final.sample_sizes["decoys"] == 2000
+    assert final.confidence == pytest.approx(0.975)  # two bounds share the run's 5 %
+    [drawn] = final.details
+    assert isinstance(drawn, Losses)
+    assert sum(drawn.included) == PLAN.is_in.sum()
+    [warned] = run.warnings
+    assert (warned.kind, warned.count, warned.total) == (
+        *("trained-on-canaries", PLAN.is_in.sum(), 64),
+    )
+    assert run.verdict.rows[0].low == max(final.value, every.value)
+
+
+def test_nothing_is_planted_unless_the_owner_lists_the_mod_and_the_app_takes_the_records() -> None:
+    plain = audit([canary_mod], takes=False)
+    untouched = audit([canary_mod])
+    refused = audit([plant_mod], takes=False)
+    for run in (plain, untouched, refused):
+        [bound] = bounds(run)
+        assert bound.value == 0
+        [warned] = run.warnings
+        assert (warned.kind, warned.count, warned.total) == ("untaken-canaries", 4, 4)
+
+
+def test_more_copies_show_more() -> None:
+    weak = {"canaries": 64, "clients": 8}
+    found = [bounds(audit([plant_mod], PlantPlan(**weak, copies=n)))[0] for n in (1, 8)]
+    assert [one.unit for one in found] == ["record", "group"]
+    assert found[0].value < found[1].value or found[0].saturated
+
+
+def test_a_claim_about_records_is_refuted_by_planted_ones() -> None:
+    false = Claim(1.0, against="outsider", unit="record", adjacency="replace")
+    other = Claim(1.0, against="outsider", unit="record", adjacency="add-remove")
+    run = audit([plant_mod], claims=(false, other))
+    first, second = run.verdict.claims
+    assert first.is_refuted
+    assert first.claim == false
+    assert not second.is_refuted  # another question
+    assert second.bound is None
+
+
+def test_copies_are_compared_with_what_a_claim_allows_a_group() -> None:
+    claim = Claim(1.0, 1e-7, against="outsider", unit="record", adjacency="replace")
+    run = audit([plant_mod], PlantPlan(64, 4, copies=2), claims=(claim,))
+    [result] = run.verdict.claims
+    assert result.bound is not None
+    assert result.allowed == 2.0
+    assert result.is_refuted == (result.bound.value > 2)
+    many = Claim(3.0, 1e-7, against="outsider", unit="record", adjacency="replace")
+    run = audit([plant_mod], PlantPlan(64, 4, copies=8), claims=(many,))
+    [result] = run.verdict.claims
+    assert result.bound is None  # 24 at a δ far above that of the bound
+
+
+@pytest.mark.parametrize("runs", few_or_many(5, 200))
+def test_without_planting_a_leak_is_claimed_at_most_as_often_as_promised(runs: int) -> None:
+    positive = 0
+    for seed in range(runs):
+        auditor = PlantedRecords(PATTERNS, losses, PlantPlan(64, 4, seed=seed), decoys=300)
+        auditor.begin(DIM, 1)
+        rng = stream(seed, "no planting")
+        model = trained(np.zeros(DIM), rng.uniform(-1, 1, (30, DIM)), rng.integers(2, size=30))
+        auditor._first = auditor._last = auditor._losses(np.zeros(DIM))
+        auditor._model, auditor._rounds = model, 1
+        positive += auditor.report()[0].value > 0
+    assert positive <= most_allowed(runs)  # 19 of 200
+
+
+def texts(model: np.ndarray, records: Batch) -> np.ndarray:
+    """Return losses that know nothing of training."""
+    return np.array([model[:9].sum() + len(str(text)) for text in records])
+
+
+@pytest.mark.parametrize("every", [0, 2, -1])
+def test_the_contract_of_auditors_is_kept(every: int) -> None:
+    def made() -> PlantedRecords:
+        plan = PlantPlan(20, 4)
+        return PlantedRecords(Secrets("{digits:6}"), texts, plan, decoys=100, every=every)
+
+    check_auditor(made)
+
+
+def test_extraction_is_counted_next_to_texts_that_nobody_trained_on() -> None:
+    plan = PlantPlan(40, 4)
+    auditor = PlantedRecords(Secrets("a {digits:6}"), texts, plan, decoys=100)
+    known = {auditor._canaries[i] for i in np.flatnonzero(plan.is_in)[:7]}
+    auditor._extract = lambda _, some: [text in known for text in some]
+    auditor.begin(3, 1)
+    auditor._first = auditor._last = auditor._losses(np.zeros(3))
+    auditor._model, auditor._rounds = np.zeros(3), 1
+    [found] = [f for f in auditor.report() if f.quantity == "secrets extracted"]
+    assert (found.facts["extracted"], found.facts["control"]) == (7, 0)
+    assert found.value == pytest.approx(7 / plan.is_in.sum())
+
+
+def test_masks_and_small_files_are_refused_with_the_reason(tmp_path: Path) -> None:
+    auditor = PlantedRecords(PATTERNS, losses, PLAN)
+    with pytest.raises(UnableError, match="masks would not cancel"):
+        auditor.limits(Project(DIM, 1, is_masked=True))
+    assert (
+        PlantedRecords(PATTERNS, losses, PLAN, orders=False).limits(Project(DIM, 1, is_masked=True))
+        == ()
+    )
+    (tmp_path / "few.txt").write_text("\n".join(map(str, range(500))))
+    with pytest.raises(ValueError, match="at least 502 records for 201 canaries, got 500"):
+        PlantedRecords(FromFile(tmp_path / "few.txt"), texts, PlantPlan(201, 3))
+    assert PlantedRecords(FromFile(tmp_path / "few.txt"), texts, PlantPlan(50, 5)).decoys == 400
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [
+        (lambda *_: np.zeros(3), r"must return 64 losses, .* got shape \(3,\)"),
+        (lambda _, records: np.full(len(records[0]), np.nan), "with NaN"),
+    ],
+)
+def test_a_score_of_the_wrong_shape_leaves_the_auditor_out(
+    score: Callable[..., Any], said: str
+) -> None:
+    auditor = PlantedRecords(PATTERNS, score, PLAN)
+    with pytest.raises(ValueError, match=said):
+        auditor._losses(np.zeros(DIM))
+
+
+def test_all_of_one_client_is_a_client() -> None:
+    plan = PlantPlan(8, 8, copies=3, whole=True)
+    [bound] = bounds(audit([plant_mod], plan))
+    assert bound.unit == "client"
+    assert judge([bound]).rows[0].question.unit == "client"
