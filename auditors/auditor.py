@@ -306,6 +306,8 @@ class Auditor(Resumable, ABC):
         wants_truth: Whether clients should keep their plain updates (simulation only).
         wants_mean: Whether it reads `facts.aggregate`. The hook does not compute the mean of plain
             updates for auditors that do not.
+        wants_answers: Whether it reads `answers` of all clients in every round; otherwise they are
+            asked once.
         delta: Of its lower bounds, for auditors that have any.
         confidence: Of its lower bounds, for auditors that have any.
         num_bounds: How many lower bounds without a condition it may add to the run's verdict. All
@@ -325,6 +327,7 @@ class Auditor(Resumable, ABC):
     optional: Mapping[str, str] = MappingProxyType({})
     wants_truth: bool = False
     wants_mean: bool = True
+    wants_answers: bool = False
     delta: float = 1e-5
     confidence: float = 0.95
     num_bounds: int = 0
@@ -348,6 +351,11 @@ class Auditor(Resumable, ABC):
     @property
     def warnings(self) -> Sequence[RunWarning]:
         """Reasons to doubt the run that the audit itself has given, so far."""
+        return ()
+
+    @property
+    def claimed(self) -> Sequence[Claim]:
+        """Privacy claims that it has heard from clients; asked after `report`."""
         return ()
 
     @property

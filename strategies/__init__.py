@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
+    from leakmeter.strategies.accounting.dp_sgd import DpSgdAccountant as DpSgdAccountant
     from leakmeter.strategies.chosen import Chosen as Chosen
     from leakmeter.strategies.protection.client_noise import Central as Central
     from leakmeter.strategies.protection.client_noise import Distributed as Distributed

@@ -25,6 +25,7 @@ from leakmeter.auditors.canary import add_canary
 from leakmeter.auditors.hook import legacy_wire, wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.opacus import LIBRARY, watched
 from leakmeter.auditors.hook.remarks import HIDING, MASKS, may_be_longer
 from leakmeter.auditors.hook.seat import Answer, Order, Outcome, Sends, Size
 from leakmeter.auditors.hook.sending import told_by_lengths
@@ -41,7 +42,6 @@ _LINK: Final = "new_ffn"
 _MOD: Final = "_mod"
 _NEXT: Final = "_ffn"
 _DEEPEST: Final = 200  # frames; a client's stack is far shorter
-_DP_SGD: Final = "opacus"
 
 
 def is_supernode() -> bool:
@@ -102,11 +102,13 @@ def _obeyed(message: Message, context: Context, call: Call, link: Call) -> Messa
     if order is None and replay is None:
         return call(message, context)
     mods = mods_around(link)
-    with _replayed(replay, context):
+    with _replayed(replay, context), watched() as engine:
         reply = call(_without_order(message), context)
     if reply.has_error():
         return reply
-    answer = replace(_answer(mods, "greeted"), local_noise=_local_noise(mods))
+    answer = _answer(mods, "greeted")
+    if MASKS.isdisjoint(answer.outer):
+        answer = replace(answer, local_noise=LocalNoise.of(mods.before), engine=engine())
     if order is not None and order.canary is not None:
         if not may_be_longer(answer):  # it would bypass a clip that the update has passed
             order = replace(order, size=Size())
@@ -159,13 +161,7 @@ def failure_note(error: BaseException, *, allow_tap: bool) -> dict[str, ConfigRe
 def _answer(mods: ModList, outcome: Outcome) -> Answer:
     """Return what `canary_mod` says from its place in the list."""
     outer, inner = names_of(mods.before), names_of(mods.behind)
-    return Answer(outcome, outer, inner, trains_privately=_DP_SGD in sys.modules)
-
-
-def _local_noise(mods: ModList) -> LocalNoise | None:
-    """Return what Flower's local noise around `canary_mod` says of itself, unless masks are too."""
-    is_masked = not MASKS.isdisjoint(names_of(mods.before))
-    return None if is_masked else LocalNoise.of(mods.before)
+    return Answer(outcome, outer, inner, trains_privately=LIBRARY in sys.modules)
 
 
 @contextmanager

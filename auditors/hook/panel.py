@@ -112,6 +112,11 @@ class Panel(Resumable):
         """Whether any auditor sends messages of this round again."""
         return any(a.replays(server_round) for a in self.auditors)
 
+    @property
+    def wants_answers(self) -> bool:
+        """Whether an auditor needs what all clients say in every round."""
+        return any(a.wants_answers for a in self.auditors)
+
     def truth_of(self, server_round: int, honest: Sequence[int]) -> set[int]:
         """Return the honest clients whose plain updates any auditor needs."""
         return {c for a in self.auditors for c in a.truth_of(server_round, honest)}

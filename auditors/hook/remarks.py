@@ -169,5 +169,6 @@ def _about(answer: Answer) -> Iterator[str]:
         yield (
             "clients have loaded opacus: DP-SGD protects records inside a client. A canary "
             "replaces the update after the training, so the numbers are about clients, not "
-            "records, and test no claim about the whole app"
+            "records, and test no claim about the whole app. DpSgdAccountant() composes what "
+            "records are guaranteed, and planted records test it"
         )

@@ -365,6 +365,7 @@ class RunAudit(Resumable):
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         # The first round shows which clients list canary_mod; replays need to know it every time.
         asks_all = not self._aggregated or sends is None or self._panel.replays(server_round)
+        asks_all |= self._panel.wants_answers
         greeted = by_client.keys() if asks_all else orders.keys()
         hidden = will_hide_updates(messages)
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
@@ -533,6 +534,7 @@ class RunAudit(Resumable):
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
         final = self.limit.qualified(self._panel.report()) if was_seen else []
+        self._claim(claim for auditor in self.auditors for claim in auditor.claimed)
         if self._is_bypassed:
             final = [unprotected(one, Assumption.BYPASSED_NOISE) for one in final]
         if self._may_bypass:

@@ -20,6 +20,7 @@ from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import SEED_BITS, canary_key
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise
+from leakmeter.auditors.hook.opacus import Engine
 
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
 Sends: TypeAlias = Literal["models", "differences"]
@@ -136,6 +137,7 @@ class Answer:
         sends: What a seat took its reply for, if the order left that open.
         local_noise: The parameters of Flower's `LocalDpMod` before it, where nothing else hides the
             reply. They are settings, not data.
+        engine: What a training with Opacus did, under the same condition.
     """
 
     outcome: Outcome = "greeted"
@@ -144,6 +146,7 @@ class Answer:
     trains_privately: bool = False
     sends: Sends | None = None
     local_noise: LocalNoise | None = None
+    engine: Engine | None = None
 
     def to_record(self) -> ConfigRecord:
         """Return the answer as it travels."""
@@ -155,6 +158,8 @@ class Answer:
             record["sends"] = self.sends
         if self.local_noise is not None:
             record["local-noise"] = self.local_noise.values
+        if self.engine is not None:
+            record["dp-sgd"] = self.engine.values
         return record
 
     @classmethod
@@ -171,7 +176,8 @@ class Answer:
         told = [one for one in get_args(Sends) if one == record.get("sends")]
         names = _names(record, "outer"), _names(record, "inner")
         noise = LocalNoise.read(record.get("local-noise"))
-        return cls(known[0], *names, private, told[0] if told else None, noise)
+        engine = Engine.read(record.get("dp-sgd"))
+        return cls(known[0], *names, private, told[0] if told else None, noise, engine)
 
 
 def keyed(canary: Canary) -> Canary:

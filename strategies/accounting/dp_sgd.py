@@ -1,0 +1,221 @@
+"""What DP-SGD inside clients guarantees to a record, over all rounds, from what it really did.
+
+A client that trains with Opacus states an ε, often that of one round only, and for what it was told
+to do. This accountant composes the steps that `canary_mod` has watched, of all rounds of each
+client, and names what makes the stated ε wrong. It takes clients at their word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from leakmeter.auditors._types import within
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Auditor, RoundView
+from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.finding import Adjacency, Bound, Finding, ThreatModel
+from leakmeter.auditors.hook.opacus import Engine, Steps
+from leakmeter.auditors.verdict.claim import Claim
+from leakmeter.auditors.wording import counted, number
+from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
+
+Mistake = Literal["unnoised", "batch norm", "not poisson", "more rounds", "little noise"]
+_SOURCE: Final = "PrivacyEngine"
+_TOLERANCE: Final = 1.02  # accountants differ by this in ε
+_WORDS: Final[Mapping[Mistake, str]] = {
+    "unnoised": "{count} steps of the optimiser had no noise, so nothing is guaranteed",
+    "batch norm": (
+        "a batch normalisation mixes the records of a batch before gradients are clipped, so "
+        "nothing is guaranteed: replace it (opacus.validators.ModuleValidator.fix)"
+    ),
+    "not poisson": (
+        "batches are no Poisson samples, which the stated ε supposes: use poisson_sampling=True. "
+        "Without them, a record is protected by the noise of its own batches alone"
+    ),
+    "more rounds": (
+        "the client states the ε of its last training alone, and took part in {count} rounds: keep "
+        "the accountant's state between rounds"
+    ),
+    "little noise": "the noise is smaller than the clip and the stated ε need",
+}
+
+
+@dataclass(frozen=True)
+class _Client:
+    """What one client has done so far; `last` is its last training alone."""
+
+    rounds: int
+    engine: Engine
+    last: Engine
+
+
+class DpSgdAccountant(Auditor):
+    """Composes what clients that train with Opacus guarantee to each of their records.
+
+    It needs `canary_mod` at the clients, in replies without masks. If one client of a round says
+    nothing of DP-SGD, nothing is guaranteed.
+
+    Args:
+        delta: The delta of the guarantee.
+    """
+
+    name = "dp-sgd"
+    reads = frozenset({"replies", "answers"})
+    wants_mean = False
+    wants_answers = True
+    _clients: Kept[dict[int, _Client]]
+    _silent: Kept[set[int]]
+
+    def __init__(self, *, delta: float = 1e-5) -> None:
+        within("delta", delta, above=0.0, below=1.0)
+        self.delta = delta
+        self._clients, self._silent = {}, set()
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Forget an earlier run."""
+        self._clients, self._silent = {}, set()
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Add what the clients of a round say they did."""
+        for client in view.replies:
+            answer = view.answers.get(client)
+            engine = None if answer is None else answer.engine
+            if engine is None:
+                self._silent.add(client)
+                continue
+            before = self._clients.get(client)
+            whole = engine if before is None else _together(before.engine, engine)
+            rounds = 1 if before is None else before.rounds + 1
+            self._clients[client] = _Client(rounds, whole, engine)
+        return ()
+
+    def report(self) -> Sequence[Finding]:
+        """Return the guarantee for a record of the client with the least."""
+        if not self._clients or self._silent:
+            return ()
+        rounds = max(one.rounds for one in self._clients.values())
+        found = [self._worst(adjacency) for adjacency in ("add-remove", "zero-out", "replace")]
+        return [
+            Finding.of(
+                bound,
+                auditor="accountant",
+                quantity="epsilon",
+                threat_model=ThreatModel(
+                    observer="server", sees="updates", knows_cohort=True, participations=rounds
+                ),
+                adjacency=adjacency,
+                unit="record",
+                facts={"clients": len(self._clients)},
+            )
+            for adjacency, bound in found
+            if math.isfinite(bound.value)
+        ]
+
+    @property
+    def claimed(self) -> Sequence[Claim]:
+        """The largest ε that a client states, with what its training delivers at the same δ."""
+        stated = [one for one in self._clients.values() if one.engine.stated is not None]
+        if not stated:
+            return ()
+        worst = max(stated, key=lambda one: (len(_said(one)), one.engine.stated or (0.0, 0.0)))
+        assert worst.engine.stated is not None
+        epsilon, delta = worst.engine.stated
+        bound = _priced(worst.engine, delta, "add-remove")
+        said = "; ".join(_said(worst)) or bound.rule
+        return [
+            Claim(
+                epsilon,
+                delta,
+                against="server",
+                unit="record",
+                adjacency="add-remove",
+                source=_SOURCE,
+                delivered=bound.value if math.isfinite(bound.value) else None,
+                rule=said,
+            )
+        ]
+
+    @property
+    def noticed(self) -> Sequence[str]:
+        """What makes stated guarantees wrong, each once, and who says nothing."""
+        found = [words for one in self._clients.values() for words in _said(one)]
+        if self._clients and self._silent:
+            who = counted(len(self._silent), "client")
+            found.append(f"{who} said nothing of DP-SGD: no record of the run has a guarantee")
+        return list(dict.fromkeys(found))
+
+    def _worst(self, adjacency: Adjacency) -> tuple[Adjacency, Bound]:
+        engines = dict.fromkeys(one.engine for one in self._clients.values())
+        bounds = [_priced(engine, self.delta, adjacency) for engine in engines]
+        return adjacency, max(bounds, key=lambda bound: bound.value)
+
+
+def _together(one: Engine, two: Engine) -> Engine:
+    """Return what two trainings of a client did."""
+    counts: dict[tuple[float, float], int] = {}
+    for noise, rate, count in (*one.steps, *two.steps):
+        counts[noise, rate] = counts.get((noise, rate), 0) + count
+    return Engine(
+        tuple(Steps(*kind, count) for kind, count in sorted(counts.items())),
+        one.unnoised + two.unnoised,
+        max(one.per_pass, two.per_pass),
+        one.is_poisson and two.is_poisson,
+        one.has_batch_norm or two.has_batch_norm,
+        two.stated,
+    )
+
+
+def _priced(engine: Engine, delta: float, adjacency: Adjacency) -> Bound:
+    """Return what an engine's steps guarantee to a record; ∞ if nothing."""
+    nothing = Bound(math.inf, "guarantee", "nothing is guaranteed", delta)
+    is_noised = all(kind.noise > 0 for kind in engine.steps)
+    if engine.unnoised or engine.has_batch_norm or not engine.steps or not is_noised:
+        return nothing
+    total = sum(kind.times for kind in engine.steps)
+    assumed = (Assumption.CLIENTS_SAY,)
+    if engine.is_poisson:
+        releases = [
+            Release(kind.noise, 1.0, "poisson", kind.rate)
+            for kind in engine.steps
+            for _ in range(kind.times)
+        ]
+        bound = amplified(releases, delta, adjacency=adjacency)
+        least = number(min(kind.noise for kind in engine.steps))
+        most = number(max(kind.rate for kind in engine.steps))
+        rule = f"DP-SGD, {counted(total, 'step')}, noise {least}, Poisson samples at rate {most}"
+        return replace(bound, rule=rule, assumptions=assumed)
+    if adjacency == "add-remove":  # one record more moves all records to other batches
+        return nothing
+    passes = math.ceil(total / engine.per_pass)
+    weakest = min(kind.noise for kind in engine.steps)
+    bound = unamplified(
+        [Release(weakest, 1.0)] * passes, delta, participations=passes, adjacency=adjacency
+    )
+    rule = f"DP-SGD, {passes} passes over the data, noise {number(weakest)}, a batch each"
+    return replace(bound, rule=rule, assumptions=(*assumed, Assumption.ONE_BATCH_A_PASS))
+
+
+def _mistakes(one: _Client) -> Iterator[tuple[Mistake, int]]:
+    """Yield what makes the ε that a client states wrong."""
+    engine = one.engine
+    unnoised = engine.unnoised + sum(kind.times for kind in engine.steps if kind.noise == 0)
+    if unnoised:
+        yield "unnoised", unnoised
+    if engine.has_batch_norm:
+        yield "batch norm", 0
+    if not engine.is_poisson:
+        yield "not poisson", 0
+    if engine.stated is None or unnoised or engine.has_batch_norm or not engine.is_poisson:
+        return
+    epsilon, delta = engine.stated
+    if _priced(one.last, delta, "add-remove").value > epsilon * _TOLERANCE:
+        yield "little noise", 0
+    elif _priced(engine, delta, "add-remove").value > epsilon * _TOLERANCE:
+        yield "more rounds", one.rounds
+
+
+def _said(one: _Client) -> list[str]:
+    return [_WORDS[mistake].format(count=count) for mistake, count in _mistakes(one)]
