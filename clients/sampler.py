@@ -27,6 +27,7 @@ from torch import Tensor
 from leakmeter.auditors._types import Indices, require, within
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.sampling.moments import sum_moments
+from leakmeter.auditors.sampling.row_store import taken
 from leakmeter.auditors.sampling.sampler import (
     HOLDING_OUT,
     Along,
@@ -296,9 +297,14 @@ class CohortSampler(UpdateSampler):
         dim = models.shape[-1] if columns is None else columns.size
         totals = [sum_moments(self.game, dim, n, draws) for _ in models]
         pieces = self._pieces_of_moments(tuple(clients), draws)
+        room = None
         for rows in self._executor(self, Job(models, tuple(stream)), pieces):
             for total, own in zip(totals, rows, strict=True):
-                total.add(own if columns is None else own[..., columns])
+                if columns is not None:
+                    if room is None or room.size < own.size:
+                        room = np.empty_like(own)
+                    own = taken(own, columns, room)
+                total.add(own)
         return [replace(total.moments(), columns=columns) for total in totals]
 
     def _pieces(self, clients: tuple[int, ...], draws: int, first: int = 0) -> list[Piece]:

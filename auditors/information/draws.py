@@ -28,7 +28,7 @@ from leakmeter.auditors.information.logdet import (
 )
 from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.row_store import RowStore, taken
 from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
 
 
@@ -153,7 +153,7 @@ class Draws:
         y = np.empty((draws, dim), dtype=np.float64 if self.noise_std else np.float32)
         done = 0
         for chunk in self._chunks("draws", draws, (*stream, "draws"), None):
-            rows = chunk if free is None else chunk[..., free]  # (chunk, clients, dim)
+            rows = chunk if free is None else taken(chunk, free)  # (chunk, clients, dim)
             here = slice(done, done + len(rows))
             x[here] = rows[:, place]
             # Subtracting the target in double loses nothing; summing the others in single would.

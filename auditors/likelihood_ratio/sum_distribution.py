@@ -144,8 +144,8 @@ class DenseGaussian(SumDistribution):
 
     def _scaled(self, rows: AnyFloats) -> AnyFloats:
         """Return finite rows in standard deviations, transposed, in the factor's precision."""
-        scaled = np.divide(rows, self.std, dtype=self.factor.dtype, casting="same_kind")
-        return np.asarray_chkfinite(scaled).T
+        kind = self.factor.dtype
+        return np.asarray_chkfinite(rows.astype(kind, copy=False) / self.std.astype(kind)).T
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,16 @@ that moves a lot.
 Up to 2,048 dimensions every chunk is centred by its own mean and joined in double precision. Above,
 joining would cost a fifth of the products, so one matrix in single precision takes up chunk after
 chunk (`_Run`), shifted by the first one's mean, until a chunk is too far from that mean. If none
-is, this matrix is the result, in units of the first chunk's deviations.
+is, this matrix is the result, in units of the first chunk's deviations. From 4,000 dimensions on it
+takes 15 % fewer multiplications (`ColumnProducts`) for chunks whose coordinates are about as large
+as in the first one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Self
 
 import numpy as np
@@ -22,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, ssyrk
 
 from leakmeter.auditors._types import Vector, require
+from leakmeter.auditors.sampling.products import ColumnProducts
 from leakmeter.auditors.sampling.sampler import Moments
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
@@ -31,8 +35,9 @@ RUNNING_FROM: Final = 2049
 # A run ends with a chunk whose mean is this many standard deviations away: squares of the distance
 # would cancel in the end, and with them digits.
 _FAR = 4.0
+# Up to this size of a coordinate in its units, blocks of columns may be added to each other.
+_EVEN = 4.0
 _BLOCK = 16  # rows of a large matrix that stay in the cache
-_TILE = 256  # rows and columns of one that do, with their mirror image
 
 
 class _Run:
@@ -42,47 +47,82 @@ class _Run:
     and s; that m is near the mean keeps t small.
 
     Args:
-        mean: m.
-        spread: s; a coordinate that does not move has the unit 1.
+        rows: The first chunk, (rows, dim): its mean is m. The unit s of a coordinate is its
+            deviation in the first chunk in which it moves, since all z before are 0.
     """
 
-    def __init__(self, mean: Vector, spread: Vector) -> None:
+    def __init__(self, rows: NDArray[np.floating]) -> None:
+        dim = rows.shape[1]
         self.count = 0
-        self.shift = mean.astype(np.float32)
-        self.spread = spread
-        self.unit = np.where(spread > 0, spread, 1.0).astype(np.float32)
-        self.total: Vector = np.zeros(mean.size)
-        self._products = np.zeros((mean.size, mean.size), np.float32, order="F")
+        self.total: Vector = np.zeros(dim)
+        self._products = ColumnProducts(dim)
+        # About its first row a chunk shows its mean; a coordinate that does not move stays there.
+        self.shift, self.unit = rows[0].astype(np.float32), np.ones(dim, np.float32)
+        self._moves = np.ones(dim, np.bool_)
+        self._look(rows)
+        mean, variance = self._moments_of_chunk()
+        self.shift = (self.shift + mean).astype(np.float32)
+        self._moves = variance > 0
+        self.unit = np.sqrt(np.where(self._moves, variance, 1.0)).astype(np.float32)
+        self._look(rows)
 
-    def takes(self, mean: Vector, spread: Vector) -> bool:
-        """Whether rows with this mean and these deviations are near enough."""
-        reach = _FAR * np.maximum(self.spread, spread)
-        return bool((np.abs(mean - self.shift) <= reach).all())
+    def takes(self, rows: NDArray[np.floating]) -> bool:
+        """Make rows, (rows, dim), the chunk to add, and return whether they are near enough."""
+        self._look(rows)
+        mean, variance = self._moments_of_chunk()
+        return bool((np.abs(mean) <= _FAR * np.sqrt(np.maximum(self._moves, variance))).all())
 
-    def add(self, rows: NDArray[np.floating], z: NDArray[np.float32]) -> None:
-        """Add rows, (rows, dim); z is room for as many."""
-        np.subtract(rows, self.shift, out=z, dtype=rows.dtype, casting="same_kind")
-        z /= self.unit
-        self.total += z.sum(axis=0, dtype=np.float64)
-        self.count += len(rows)
-        # Fortran sees the rows transposed; its lower triangle is our upper one.
-        ssyrk(1.0, z.T, beta=1.0, c=self._products, lower=1, overwrite_c=1)
+    def _look(self, rows: NDArray[np.floating]) -> None:
+        """Make these rows the chunk to add.
+
+        Tile by tile, which stays in the cache: a pass over a whole chunk costs far more.
+        """
+        total, squares = np.zeros(self.total.size), np.zeros(self.total.size)
+        ones, subtract = np.ones(len(rows), np.float32), partial(np.subtract, dtype=rows.dtype)
+        self._products.open(len(rows))
+        for at, columns, z, spare in self._products.tiles():
+            subtract(rows[at, columns], self.shift[columns], out=z, casting="same_kind")
+            z /= self.unit[columns]
+            total[columns] += ones[at] @ z
+            squares[columns] += ones[at] @ np.square(z, out=spare)
+        self._chunk = (len(rows), total, squares)
+        if (new := (squares > 0) & ~self._moves).any():
+            self._moves |= new
+            self.unit[new] = np.sqrt(squares[new] / len(rows))
+            self._look(rows)
+
+    def add(self) -> float:
+        """Add the chunk, and return the sum of the fourth powers of its rows' lengths."""
+        count, total, squares = self._chunk
+        self.count += count
+        self.total += total
+        self._products.add(is_even=bool((squares <= _EVEN**2 * count).all()))
+        mean, variance = self._moments_of_chunk()
+        weights = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
+        # Σ_j (z_j - m_j)² w_j, (rows,), without centred rows.
+        lengths = np.full(count, mean**2 @ weights)
+        squared, plain = weights.astype(np.float32), (-2 * mean * weights).astype(np.float32)
+        for at, columns, z, spare in self._products.tiles():
+            lengths[at] += np.square(z, out=spare) @ squared[columns]
+            lengths[at] += z @ plain[columns]
+        return float((lengths**2).sum())
+
+    def _moments_of_chunk(self) -> tuple[Vector, Vector]:
+        """Return mean and variance of the chunk in units; a variance that is rounding is 0."""
+        count, total, squares = self._chunk
+        mean, second = total / count, squares / count
+        variance = second - mean**2
+        return mean, np.where(variance > 1e-5 * second, variance, 0.0)
 
     @property
     def mean(self) -> Vector:
         """Of the rows."""
-        return self.shift + self.unit * (self.total / self.count)
+        return np.asarray(self.shift + self.unit * (self.total / self.count))
 
     def scatter(self) -> NDArray[np.float32]:
-        """Return the centred products, symmetric and still in units; in place, so only once."""
-        found, dim = self._products.T, self.total.size
-        for i in range(0, dim, _TILE):
-            own = slice(i, i + _TILE)
-            for j in range(i, dim, _TILE):
-                to = slice(j, j + _TILE)
-                tile = found[own, to] - np.outer(self.total[own] / self.count, self.total[to])
-                found[own, to] = np.triu(tile) + np.triu(tile, 1).T if i == j else tile
-                found[to, own] = found[own, to].T
+        """Return the centred products, symmetric and still in units; only once."""
+        found = self._products.total(self.total / self.count, self.total)
+        found[~self._moves] = found[:, ~self._moves] = 0.0  # sums of blocks leave their rounding
         return found
 
 
@@ -109,7 +149,6 @@ class Scatter:
         self.quartic = 0.0
         self._scatter: NDArray[np.float64] | None = None  # upper triangle only
         self._products: NDArray[np.floating] | None = None
-        self._room: NDArray[np.float32] | None = None
         self._run: _Run | None = None
 
     def add(self, rows: NDArray[np.floating]) -> Self:
@@ -118,9 +157,9 @@ class Scatter:
             raise ValueError(f"rows must have shape (any, {self.mean.size}), got {rows.shape}")
         if not len(rows):
             return self
-        mean = rows.mean(axis=0, dtype=np.float64)
         if self.mean.size >= RUNNING_FROM:
-            return self._add_to_run(rows, mean)
+            return self._add_to_run(rows)
+        mean = rows.mean(axis=0, dtype=np.float64)
         kind = np.float32 if self.mean.size >= _SINGLE_FROM else np.float64
         centred = (rows - mean.astype(rows.dtype)).astype(kind, copy=False)
         spread = np.sqrt(np.einsum("ij,ij->j", centred, centred, dtype=np.float64) / len(rows))
@@ -135,24 +174,12 @@ class Scatter:
         self._join(len(rows), mean, products, quartic, unit.astype(kind))
         return self
 
-    def _add_to_run(self, rows: NDArray[np.floating], mean: Vector) -> Self:
+    def _add_to_run(self, rows: NDArray[np.floating]) -> Self:
         """Add a chunk in single precision."""
-        # The same memory for every chunk: the first touch of new pages costs more than the passes.
-        if self._room is None or len(self._room) < len(rows):
-            self._room = np.empty(rows.shape, np.float32)
-        centred = self._room[: len(rows)]
-        np.subtract(rows, mean.astype(rows.dtype), out=centred, casting="same_kind")
-        np.multiply(centred, centred, out=centred)
-        ones = np.ones(len(rows), np.float32)
-        variance = (ones @ centred).astype(np.float64) / len(rows)
-        weights = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
-        lengths = (centred @ weights.astype(np.float32)).astype(np.float64)
-        spread = np.sqrt(variance)
-        if self._run is None or not self._run.takes(mean, spread):
+        if self._run is None or not self._run.takes(rows):
             self._end_run()
-            self._run = _Run(mean, spread)
-        self._run.add(rows, centred)
-        self.quartic += float((lengths**2).sum())
+            self._run = _Run(rows)
+        self.quartic += self._run.add()
         return self
 
     def _end_run(self) -> None:
@@ -217,7 +244,7 @@ class Scatter:
 
         A run of chunks that nothing was joined to stays in single precision and in its units.
         """
-        self._room, run = None, self._run
+        run = self._run
         if run is not None and self._scatter is None:
             self._run, self.count, self.mean = None, run.count, run.mean
             unit = run.unit.astype(np.float64)

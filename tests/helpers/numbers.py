@@ -25,7 +25,7 @@ class FixedNormals:
         return self.normals[self.used - dim : self.used]
 
 
-def few_or_many(few: int, many: int) -> list[Any]:
+def few_or_many(few: Any, many: Any) -> list[Any]:
     """Return values for `parametrize`: few repetitions in the fast set, many in the slow one."""
     return [few, pytest.param(many, marks=pytest.mark.slow)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tempfile
 from collections import namedtuple
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling import row_store
-from leakmeter.auditors.sampling.row_store import RowStore, check_room, file_bytes
+from leakmeter.auditors.sampling.row_store import RowStore, check_room, file_bytes, taken
 from tests.helpers.processes import open_files
 
 ROWS = stream(0, "rows").standard_normal((7, 50))
@@ -106,3 +107,19 @@ def test_a_folder_without_room_is_named_with_what_is_needed(
     words = rf"need 5.3 GB in the temporary folder {tmp_path}, which has 1.5 GB free: .*TMPDIR"
     with pytest.raises(UnableError, match=words):
         check_room(5_320_000_000)
+
+
+@pytest.mark.parametrize("columns", [[0, 1, 2, 7, 8, 49], [3], range(0, 50, 2), range(50)])
+@pytest.mark.parametrize("most", [0, 50])
+def test_columns_are_copied_one_by_one_or_as_neighbours(
+    monkeypatch: pytest.MonkeyPatch, columns: Sequence[int], most: int
+) -> None:
+    monkeypatch.setattr(row_store, "_MAX_RUNS", most)
+    rows, places = ROWS.reshape(7, 1, 50), np.asarray(columns)
+    found = taken(rows, places)
+    np.testing.assert_array_equal(found, rows[..., places])
+    assert not np.shares_memory(found, rows)
+    room = np.zeros((9, 50))
+    again = taken(rows, places, room)
+    np.testing.assert_array_equal(again, found)
+    assert np.shares_memory(again, room)

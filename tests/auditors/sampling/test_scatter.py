@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling import products
 from leakmeter.auditors.sampling import scatter as module
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
 from tests.helpers.numbers import few_or_many, num_examples
@@ -46,11 +47,13 @@ def test_single_precision_is_exact_in_units_of_each_coordinate() -> None:
     np.testing.assert_array_equal(moments.scatter, moments.scatter.T)
 
 
-@pytest.fixture(params=few_or_many(600, RUNNING_FROM))
+@pytest.fixture(params=[(600, 1), *few_or_many((600, 10_000), (RUNNING_FROM, 1))])
 def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Dimensions that count as large."""
-    monkeypatch.setattr(module, "RUNNING_FROM", request.param)
-    return int(request.param)
+    """Dimensions that count as large, with blocks of columns or without."""
+    dim, blocked_from = request.param
+    monkeypatch.setattr(module, "RUNNING_FROM", dim)
+    monkeypatch.setattr(products, "_BLOCKED_FROM", blocked_from)
+    return int(dim)
 
 
 def test_a_large_scatter_is_single_and_exact_in_units_of_each_coordinate(many: int) -> None:
@@ -133,3 +136,21 @@ def test_the_fourth_powers_of_a_large_model_are_those_of_its_chunks(many: int) -
     assert one.moments().quartic == pytest.approx(
         sum(Scatter(dim - 1).add(chunk[:, 1:]).quartic for chunk in chunks), rel=5e-3
     )
+
+
+def test_coordinates_that_seldom_move_are_as_exact_as_the_others(many: int) -> None:
+    """A fourth of each eighth moves in one row of one chunk, and an eighth never does."""
+    rng, scales = stream(9, "seldom"), np.logspace(-6, 6, many).astype(np.float32)
+    chunks = [rng.standard_normal((40, many), dtype=np.float32) for _ in range(4)]
+    for i, chunk in enumerate(chunks):
+        chunk[:, np.arange(many) % 8 >= 6] = 0.0
+        chunk[7, np.arange(many) % 32 == 6 + 8 * i] = 1.0 + 100 * i
+        chunk *= scales
+    scatter = Scatter(many)
+    for chunk in chunks:
+        scatter.add(chunk)
+    moves = np.arange(many) % 8 != 7
+    found = scatter.moments().covariance
+    assert not found[~moves].any()
+    std = np.sqrt(np.where(moves, np.diagonal(truth_of(chunks)), 1.0))
+    assert np.abs((found - truth_of(chunks)) / np.outer(std, std)).max() < 3e-6
