@@ -392,12 +392,13 @@ def _resume(context: Context, session: Session) -> Participant:
     kept = wire.config(context.state, wire.MASK)
     if kept is None:
         raise RefusedError("this stage comes after 'keys', which has not come")
-    if (begun := get_session(kept)) != session:
+    before = get_participant(kept)
+    if before.session != session:
         raise RefusedError(
-            f"round must be {begun.server_round} of the run that sent the keys, "
+            f"round must be {before.session.server_round} of the run that sent the keys, "
             f"got {session.server_round}"
         )
-    return get_participant(kept)
+    return before
 
 
 @dataclass(frozen=True)

@@ -185,4 +185,5 @@ class MaskedCohort:
     ) -> dict[int, bytes]:
         """Return the keys of the masks that survivors have in common with one who is gone."""
         peers = {p: self.keys[p].mask for p in self.neighbourhood(number, survivors)}
-        return agree(self.session, "mask", number, KeyPair.of(secret), peers, digest)
+        pair = KeyPair(secret, self.keys[number].mask)  # which belong together, as was checked
+        return agree(self.session, "mask", number, pair, peers, digest)
