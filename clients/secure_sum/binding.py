@@ -28,6 +28,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import FIELDS
 from leakmeter.clients.secure_sum.keys import PROTOCOL, Session
 
+_SIZE = struct.Struct("<Q")
 # What each client is told separately: type and fields. `MaskMod` limits what these may say.
 _OWN: Mapping[str, tuple[type, frozenset[str]]] = {
     wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "peers", "boxes"})),
@@ -113,7 +114,7 @@ def _is_own(name: str, record: object) -> bool:
     if name not in _OWN or not isinstance(record, Mapping):
         return False
     kind, fields = _OWN[name]
-    return isinstance(record, kind) and fields.issuperset(record)
+    return isinstance(record, kind) and record.keys() <= fields
 
 
 def _record(record: object) -> bytes:
@@ -152,13 +153,13 @@ def _value(value: object) -> bytes:
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
-    return b"".join(piece for part in parts for piece in (struct.pack("<Q", len(part)), part))
+    return b"".join(piece for part in parts for piece in (_SIZE.pack(len(part)), part))
 
 
 def _hash(parts: Iterable[bytes]) -> bytes:
     """Return SHA-256 of the parts, each with its length in front; large ones are not copied."""
     state = hashlib.sha256(struct.pack("<B", len(PROTOCOL)) + PROTOCOL)
     for part in parts:
-        state.update(struct.pack("<Q", len(part)))
+        state.update(_SIZE.pack(len(part)))
         state.update(part)
     return state.digest()

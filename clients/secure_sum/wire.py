@@ -61,12 +61,12 @@ def get_by_number(record: ConfigRecord, name: str) -> dict[int, bytes]:
 
 def get_numbers(record: ConfigRecord, name: str) -> list[int]:
     """Return a list of distinct numbers."""
-    values = record.get(name)
-    if not isinstance(values, list) or not all(type(v) is int for v in values):
+    values: Any = record.get(name)
+    if not isinstance(values, list) or not {*map(type, values)} <= {int}:  # True is no number
         raise RefusedError(f"{name} must be a list of numbers, got {wire.described(values)}")
     if len(set(values)) < len(values):
         raise RefusedError(f"{name} must be distinct, got {values}")
-    return [int(v) for v in values]
+    return list(values)
 
 
 def get_keys(record: ConfigRecord) -> PublicKeys:
@@ -163,16 +163,17 @@ def get_quantiser(record: ConfigRecord) -> Quantiser:
         raise RefusedError(f"mask order must describe the quantiser: {error}") from None
 
 
-def get_layout(record: ConfigRecord, sent: ArrayRecord) -> Layout:
-    """Return the layout that a train order names.
+def get_layout(record: ConfigRecord, sent: ArrayRecord) -> tuple[Layout, ArrayRecord]:
+    """Return the layout that a train order names, and the arrays in a record of our own.
 
     A client cannot tell it from the model it was sent: after its first round FedAvg sends as
-    floats what were integers before.
+    floats what were integers before. And an app may empty its message (`keep_input=False`).
     """
     names = record.get("arrays")
     if not isinstance(names, list) or not all(isinstance(n, str) and n in sent for n in names):
         raise RefusedError(f"arrays must be names among {list(sent)}, got {names!r}")
-    return Layout.of(ArrayRecord({str(name): sent[str(name)] for name in names}))
+    own = ArrayRecord({str(name): sent[str(name)] for name in names})
+    return Layout.of(own), own
 
 
 def put_upload(masked: RingVector, ring: Ring) -> RecordDict:
