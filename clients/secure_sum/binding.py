@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,10 +28,10 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import FIELDS
 from leakmeter.clients.secure_sum.keys import PROTOCOL, Session
 
-_SIZE = struct.Struct("<Q")
+_SIZE, _LARGE = struct.Struct("<Q"), 2**12  # bytes
 # What each client is told separately: type and fields. `MaskMod` limits what these may say.
 _OWN: Mapping[str, tuple[type, frozenset[str]]] = {
-    wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "peers", "boxes"})),
+    wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "boxes"})),
     wire.CANARY: (MetricRecord, FIELDS),
 }
 
@@ -156,10 +156,13 @@ def _joined(parts: Iterable[bytes]) -> bytes:
     return b"".join(piece for part in parts for piece in (_SIZE.pack(len(part)), part))
 
 
-def _hash(parts: Iterable[bytes]) -> bytes:
+def _hash(parts: Sequence[bytes]) -> bytes:
     """Return SHA-256 of the parts, each with its length in front; large ones are not copied."""
-    state = hashlib.sha256(struct.pack("<B", len(PROTOCOL)) + PROTOCOL)
-    for part in parts:
-        state.update(_SIZE.pack(len(part)))
-        state.update(part)
+    state, start = hashlib.sha256(struct.pack("<B", len(PROTOCOL)) + PROTOCOL), 0
+    for i, part in enumerate(parts):
+        if len(part) > _LARGE:
+            state.update(_joined(parts[start:i]) + _SIZE.pack(len(part)))
+            state.update(part)
+            start = i + 1
+    state.update(_joined(parts[start:]))
     return state.digest()

@@ -53,10 +53,10 @@ def split(
     # Row 0 holds the secrets, the others the random coefficients of x, x², …
     polynomials = np.concatenate([limbs.reshape(1, count), _uniform(threshold - 1, count)])
     values = _product(_powers(points, threshold), polynomials)  # (receivers, secrets * limbs)
-    packed = _pack(values.reshape(len(points), len(secrets), _NUM_LIMBS))
+    packed, size = _pack(values), len(secrets) * SHARE_BYTES
     return [
-        dict(zip(points, (row.tobytes() for row in packed[:, s]), strict=True))
-        for s in range(len(secrets))
+        {point: packed[i : i + SHARE_BYTES] for point, i in zip(points, starts, strict=True)}
+        for starts in (range(s, len(packed), size) for s in range(0, size, SHARE_BYTES))
     ]
 
 
@@ -272,10 +272,10 @@ def _to_secret(limbs: Sequence[int]) -> bytes | None:
     return None if number >> 8 * SECRET_BYTES else number.to_bytes(SECRET_BYTES, "little")
 
 
-def _pack(values: Ints) -> NDArray[np.uint8]:
-    """Return residues (…, limbs) as bytes (…, SHARE_BYTES), three each, low byte first."""
-    wide = np.ascontiguousarray(values, "<u4").view(np.uint8).reshape(*values.shape, 4)
-    return np.ascontiguousarray(wide[..., :3]).reshape(*values.shape[:-1], SHARE_BYTES)
+def _pack(values: Ints) -> bytes:
+    """Return residues one after the other, in three bytes each, low byte first."""
+    wide = values.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return wide[:, :3].tobytes()
 
 
 def _unpack(data: bytes) -> Ints:

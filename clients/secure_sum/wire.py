@@ -1,7 +1,8 @@
 """The secure sum's messages and client state as Flower records, parsed in this one place.
 
-Keys, boxes and shares of several peers travel as one run of bytes, in the order of `peers` and all
-of one length: a list of many short entries costs Flower more than the cryptography does.
+Keys, boxes and shares of several peers travel as one run of bytes: how many, their numbers, and
+their parts, all of one length. A list of many short entries costs Flower more than the cryptography
+does.
 Whatever a record should not hold is refused: it comes from the other side of the wire.
 """
 
@@ -43,20 +44,25 @@ _MOST_HEADER = 2**10  # bytes before the numbers of an array; numpy writes 128
 
 
 def put_by_number(name: str, values: Mapping[int, bytes]) -> dict[str, Any]:
-    """Return numbers and their bytes, which all have one length."""
+    """Return numbers and their bytes, which all have one length, under one name."""
     if len(sizes := set(map(len, values.values()))) > 1:
         raise RefusedError(f"{name} must have one length, got {sorted(sizes)} bytes")
-    return {"peers": list(values), name: b"".join(values.values())}
+    count = len(values)
+    return {name: b"".join([struct.pack(f"<{count + 1}I", count, *values), *values.values()])}
 
 
 def get_by_number(record: ConfigRecord, name: str) -> dict[int, bytes]:
     """Return number to bytes; a number that occurs twice, or uneven parts, are refused."""
-    numbers, data = get_numbers(record, "peers"), wire.get_bytes(record, name)
-    if not numbers and not data:
-        return {}
-    if not numbers or len(data) % len(numbers):
-        raise RefusedError(f"{name} must be {len(numbers)} equal parts, got {len(data)} bytes")
-    return _parts(numbers, data)
+    data = wire.get_bytes(record, name)
+    count = int.from_bytes(data[:4], "little")
+    start = 4 * (count + 1)
+    rest = len(data) - start
+    if rest < 0 or (rest % count if count else rest):
+        raise RefusedError(f"{name} must be numbers and as many equal parts, got {len(data)} bytes")
+    numbers = struct.unpack_from(f"<{count}I", data, 4)
+    if len(set(numbers)) < count:
+        raise RefusedError(f"{name} must be for distinct numbers, got {list(numbers)}")
+    return _parts(numbers, data[start:]) if count else {}
 
 
 def get_numbers(record: ConfigRecord, name: str) -> list[int]:

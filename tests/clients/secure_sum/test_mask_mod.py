@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -165,7 +166,7 @@ def test_a_client_answers_the_four_stages_and_trains_once() -> None:
             reply = stages.train(n)
             assert list(reply) == ["arrays"]
         answer = stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
-        assert sorted(answer["peers"]) == [1, 2, 3, 4]
+        assert sorted(get_by_number(answer, "shares")) == [1, 2, 3, 4]
         assert clients.calls == NUM
 
     clients.run(main)
@@ -347,7 +348,7 @@ def test_a_second_unmasking_request_is_refused() -> None:
         stages.share()
         stages.train(1)
         lists: dict[str, Any] = {"survivors": [1, 2, 3], "dropped": [4]}
-        assert len(stages.ask(1, "unmask", **lists)["peers"]) == NUM
+        assert len(get_by_number(stages.ask(1, "unmask", **lists), "shares")) == NUM
         assert "once" in stages.ask(1, "unmask", **lists)
         assert "once" in stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
 
@@ -359,7 +360,8 @@ def test_a_refused_unmasking_request_reveals_nothing_and_may_be_corrected() -> N
         stages.share()
         stages.train(1)
         assert "survivors must be" in stages.ask(1, "unmask", survivors=[1, 2], dropped=[3, 4])
-        assert len(stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])["peers"]) == NUM
+        answer = stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
+        assert len(get_by_number(answer, "shares")) == NUM
 
     Federation().run(main)
 
@@ -405,6 +407,11 @@ def test_a_policy_that_protects_nothing_is_a_mistake() -> None:
             MaskMod(**settings)  # type: ignore[arg-type]
 
 
+def parts(*numbers: int, size: int = 0) -> bytes:
+    """The bytes of numbers, and of a part of this size for each."""
+    return struct.pack(f"<{len(numbers) + 1}I", len(numbers), *numbers) + bytes(size * len(numbers))
+
+
 BAD_ORDERS: list[tuple[Any, dict[str, Any], str]] = [
     ("keys", {"number": "one"}, "number must be a whole number, got str"),
     ("keys", {"number": None}, "number must be a whole number"),
@@ -415,18 +422,18 @@ BAD_ORDERS: list[tuple[Any, dict[str, Any], str]] = [
     ("other", {}, "stage must be keys, shares, train or unmask"),
     (3, {}, "stage must be a text"),
     ("shares", {"threshold": None}, "threshold must be a whole number"),
-    ("shares", {"peers": [2, 3, 4, 5, 6]}, "keys must be 5 equal parts"),
-    ("shares", {"peers": [2, 3]}, "96 bytes, got 144"),
-    ("shares", {"peers": []}, "keys must be 0 equal parts"),
-    ("shares", {"peers": [2, 2, 3]}, "peers must be distinct"),
-    ("shares", {"peers": 2}, "peers must be a list of numbers"),
-    ("shares", {"peers": ["a", "b", "c"]}, "peers must be a list of numbers"),
-    ("shares", {"keys": b""}, "96 bytes, got 0"),
+    ("shares", {"keys": parts(2, 3, 4, size=96)[:-1]}, "keys must be numbers and as many equal"),
+    ("shares", {"keys": parts(2, 3, size=144)}, "96 bytes, got 144"),
+    ("shares", {"keys": parts() + b"x"}, "keys must be numbers and as many equal parts"),
+    ("shares", {"keys": parts(2, 2, 3, size=96)}, "keys must be for distinct numbers"),
+    ("shares", {"keys": b"\xff" * 400}, "keys must be numbers and as many equal parts"),
+    ("shares", {"keys": b""}, "keys must be numbers and as many equal parts, got 0 bytes"),
+    ("shares", {"keys": parts(2, 3, 4)}, "96 bytes, got 0"),
     ("shares", {"keys": "abc"}, "keys must be bytes, got str"),
     ("shares", {"keys": None}, "keys must be bytes"),
     ("train", {"boxes": None}, "boxes must be bytes"),
-    ("train", {"boxes": b"12"}, "boxes must be 3 equal parts"),
-    ("train", {"boxes": b"123"}, "box must be sealed"),
+    ("train", {"boxes": parts(2, 3, 4) + b"12"}, "boxes must be numbers and as many equal parts"),
+    ("train", {"boxes": parts(2, 3, 4, size=1)}, "box must be sealed"),
 ]
 BAD_SUMS: list[tuple[dict[str, Any], str]] = [
     ({"clip-range": None}, "mask order must describe the quantiser"),
