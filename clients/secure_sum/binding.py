@@ -132,7 +132,9 @@ def _array(name: str, array: Array) -> list[bytes]:
 
 
 def _entries(values: Mapping[str, object]) -> list[bytes]:
-    return [part for name in sorted(values) for part in (name.encode(), _value(values[name]))]
+    return [
+        part for name, value in sorted(values.items()) for part in (name.encode(), _value(value))
+    ]
 
 
 def _value(value: object) -> bytes:
