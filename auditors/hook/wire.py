@@ -181,18 +181,19 @@ def blank_record(error: BaseException) -> ConfigRecord:
 
 def blank_reason(reply: Message) -> str | None:
     """Return why a reply contains no update, if it does not and its client says so."""
-    reason = _blank(reply).get("reason")
+    record = _blank(reply)
+    reason = None if record is None else record.get("reason")
     return one_line(reason) if isinstance(reason, str) else None
 
 
 def says_diverged(reply: Message) -> bool:
     """Whether a reply contains no update since that was not finite, as its client says."""
-    return blank_reason(reply) is not None and _blank(reply).get("diverged") is True
+    record = _blank(reply) if blank_reason(reply) is not None else None
+    return record is not None and record.get("diverged") is True
 
 
-def _blank(reply: Message) -> ConfigRecord:
-    record = config(reply.content, BLANK) if reply.has_content() else None
-    return ConfigRecord() if record is None else record
+def _blank(reply: Message) -> ConfigRecord | None:
+    return config(reply.content, BLANK) if reply.has_content() else None
 
 
 def dropped(message: Message, stage: str) -> Message:
@@ -260,7 +261,7 @@ def is_ours(key: str) -> bool:
 
 def config(content: RecordDict, key: str) -> ConfigRecord | None:
     """Return the ConfigRecord under `key`, if there is one."""
-    record = content.get(key)
+    record = content[key] if key in content else None  # noqa: SIM401 - their `get` is slow
     return record if isinstance(record, ConfigRecord) else None
 
 

@@ -45,8 +45,7 @@ from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.noise.integer import IntegerDistribution, RoundedNorms, Sampler
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip, model_within
-from leakmeter.clients.secure_sum.masking import Ring, mask_stream
-from leakmeter.clients.secure_sum.quantise import round_up_at_random
+from leakmeter.clients.secure_sum.quantise import Rounding
 from leakmeter.clients.secure_sum.wire import get_quantiser
 
 if TYPE_CHECKING:
@@ -476,9 +475,8 @@ def to_integers(
 
 
 def _rounded(values: Vector, key: bytes) -> NDArray[np.int64]:
-    whole = np.empty(len(values), np.int64)
+    rounding, whole = Rounding(key), np.empty(len(values), np.int64)
     for start in range(0, len(values), _CHUNK):
-        part = slice(start, min(start + _CHUNK, len(values)))
-        bits = mask_stream(key, part.stop - start, Ring(32), start)
-        whole[part] = round_up_at_random(values[part].copy(), bits)
+        part = slice(start, start + _CHUNK)
+        whole[part] = rounding.rounded(values[part].copy())
     return whole

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,9 +28,10 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import FIELDS
 from leakmeter.clients.secure_sum.keys import PROTOCOL, Session
 
+_SIZE, _LARGE = struct.Struct("<Q"), 2**12  # bytes
 # What each client is told separately: type and fields. `MaskMod` limits what these may say.
 _OWN: Mapping[str, tuple[type, frozenset[str]]] = {
-    wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "peers", "boxes"})),
+    wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "boxes"})),
     wire.CANARY: (MetricRecord, FIELDS),
 }
 
@@ -113,7 +114,7 @@ def _is_own(name: str, record: object) -> bool:
     if name not in _OWN or not isinstance(record, Mapping):
         return False
     kind, fields = _OWN[name]
-    return isinstance(record, kind) and fields.issuperset(record)
+    return isinstance(record, kind) and record.keys() <= fields
 
 
 def _record(record: object) -> bytes:
@@ -131,7 +132,9 @@ def _array(name: str, array: Array) -> list[bytes]:
 
 
 def _entries(values: Mapping[str, object]) -> list[bytes]:
-    return [part for name in sorted(values) for part in (name.encode(), _value(values[name]))]
+    return [
+        part for name, value in sorted(values.items()) for part in (name.encode(), _value(value))
+    ]
 
 
 def _value(value: object) -> bytes:
@@ -152,13 +155,16 @@ def _value(value: object) -> bytes:
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
-    return b"".join(piece for part in parts for piece in (struct.pack("<Q", len(part)), part))
+    return b"".join(piece for part in parts for piece in (_SIZE.pack(len(part)), part))
 
 
-def _hash(parts: Iterable[bytes]) -> bytes:
+def _hash(parts: Sequence[bytes]) -> bytes:
     """Return SHA-256 of the parts, each with its length in front; large ones are not copied."""
-    state = hashlib.sha256(struct.pack("<B", len(PROTOCOL)) + PROTOCOL)
-    for part in parts:
-        state.update(struct.pack("<Q", len(part)))
-        state.update(part)
+    state, start = hashlib.sha256(struct.pack("<B", len(PROTOCOL)) + PROTOCOL), 0
+    for i, part in enumerate(parts):
+        if len(part) > _LARGE:
+            state.update(_joined(parts[start:i]) + _SIZE.pack(len(part)))
+            state.update(part)
+            start = i + 1
+    state.update(_joined(parts[start:]))
     return state.digest()

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Literal, Self
 
 from cryptography.exceptions import InvalidTag
@@ -30,7 +30,18 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 SEAL_BYTES = _NONCE_BYTES + 16  # what `seal` adds to a text: the nonce, and AES-GCM's tag
-PROTOCOL = b"leakmeter secure sum 2"
+PROTOCOL = b"leakmeter secure sum 3"
+
+_FIELD = 2**255 - 19
+# Points of Curve25519 and its twist that X25519 takes to zero, its secrets being multiples of 8:
+# u = 0 has order 2, ±1 order 4, and order 8 the roots of (u² − 1)² = 4u(u² + 486662u + 1).
+_LOW_ORDER = frozenset(
+    {
+        *(0, 1, _FIELD - 1),
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    }
+)
 
 # "share" keys encrypt and are never shared; "mask" keys can be reconstructed once a client is gone.
 Purpose = Literal["share", "mask"]
@@ -107,6 +118,19 @@ class ClientSecrets:
         """Return fresh pairs and a fresh seed from the operating system's random source."""
         return cls(KeyPair.generate(), KeyPair.generate(), os.urandom(KEY_BYTES))
 
+    def to_bytes(self) -> bytes:
+        """Return the 160 bytes that a client keeps between two stages."""
+        pairs = (self.share.secret, self.share.public, self.mask.secret, self.mask.public)
+        return b"".join([*pairs, self.seed])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return what `to_bytes` was given."""
+        if len(data) != 5 * KEY_BYTES:
+            raise ValueError(f"secrets must be {5 * KEY_BYTES} bytes, got {len(data)}")
+        a, b, c, d, seed = (data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES))
+        return cls(KeyPair(a, b), KeyPair(c, d), seed)
+
 
 # In a simulation that runs both sides of a pair: the key that the first has derived, for the
 # second, by the info of its derivation. None anywhere else; only `both_sides_here` changes it.
@@ -166,13 +190,16 @@ def agree(
         raise ValueError(f"peers must be others than {own_id}, got {sorted(peers)}")
     if len({own.public, *peers.values()}) != len(peers) + 1:
         raise ValueError(f"public keys must be distinct, got a duplicate among {len(peers) + 1}")
-    secret = X25519PrivateKey.from_private_bytes(own.secret)
+    secret, label = X25519PrivateKey.from_private_bytes(own.secret), f"agree {purpose}"
     keys = {}
     for peer, public in peers.items():
         _check_bytes(f"public key of {peer}", public)
-        (low, low_key), (high, high_key) = sorted([(own_id, own.public), (peer, public)])
-        info = session.context(f"agree {purpose}", low, high) + low_key + high_key + digest
-        keys[peer] = _pair_key(secret, public, info)
+        # The lower id first, so that both sides have the same text.
+        if own_id < peer:
+            place, both = session.context(label, own_id, peer), own.public + public
+        else:
+            place, both = session.context(label, peer, own_id), public + own.public
+        keys[peer] = _pair_key(secret, public, place + both + digest)
     return keys
 
 
@@ -183,19 +210,14 @@ def check_order(public: bytes) -> None:
         ValueError: If it is one, or no key at all.
     """
     _check_bytes("public key", public)
-    # Any secret shows it. `exchange` refuses an outcome of zero.
-    _probe().exchange(_loaded(public))
+    # RFC 7748, section 5: the highest bit is ignored, and what is left taken modulo the prime.
+    if (int.from_bytes(public, "little") & (1 << 255) - 1) % _FIELD in _LOW_ORDER:
+        raise ValueError("public key must not be of low order")
 
 
 @lru_cache(maxsize=1024)  # in a round each is used once a peer
 def _loaded(public: bytes) -> X25519PublicKey:
     return X25519PublicKey.from_public_bytes(public)
-
-
-@cache
-def _probe() -> X25519PrivateKey:
-    """Return a secret for checks; to load one costs as much as an exchange."""
-    return X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 def self_mask_key(session: Session, owner: int, seed: bytes) -> bytes:

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -144,7 +144,7 @@ class MaskMod:
             object.__setattr__(self, "identity", signer.identity)
             object.__setattr__(self, "trusted", signer.trusted)
 
-    @property
+    @cached_property
     def policy(self) -> Policy:
         """What the client insists on."""
         return Policy(
@@ -159,7 +159,7 @@ class MaskMod:
             None if self.metrics is None else frozenset(self.metrics),
         )
 
-    @property
+    @cached_property
     def signing(self) -> SigningClient | None:
         """The stages of a client that signs; None if it does not."""
         if not isinstance(self.identity, Identity) or not isinstance(self.trusted, TrustedKeys):
@@ -258,10 +258,9 @@ class MaskMod:
         mods: ModList,
     ) -> Message:
         """Check all that was ordered; then train, encode and mask."""
-        summed = self._accepted(order, message, mods)
-        opened = before.open(
-            get_by_number(order, "boxes"), self.policy, self._seats(message.content, before.number)
-        )
+        boxes = get_by_number(order, "boxes")
+        summed = self._accepted(len(boxes), message, mods)
+        opened = before.open(boxes, self.policy, self._seats(message.content, before.number))
         # Before training: whoever comes next in the list may change the message.
         digest = self._told(message, before, context)
         vector, trained, notes = self._encoded(
@@ -288,7 +287,9 @@ class MaskMod:
         If training fails in any way, what is summed is blank.
         """
         rounding = self._rounding(server_round, context)
-        kept, trained, notes = copy.deepcopy(context.state), RecordDict(), {}
+        # Without our own record, which is written again after the upload.
+        others = {n: record for n, record in context.state.items() if n != wire.MASK}
+        kept, trained, notes = RecordDict(copy.deepcopy(others)), RecordDict(), {}
         try:
             trained = wire.trained_content(call_next(_without_seats(message), context))
             vector = summed.encoded(trained, rounding)
@@ -308,15 +309,15 @@ class MaskMod:
         context.state = context.state if isinstance(context.state, RecordDict) else kept
         return vector, trained, notes
 
-    def _accepted(self, order: ConfigRecord, message: Message, mods: ModList) -> _Summed:
+    def _accepted(self, num_peers: int, message: Message, mods: ModList) -> _Summed:
         """Return how to encode an update; whatever is wrong with the order is refused."""
         content = message.content
         shared = wire.config(content, wire.SUM_ORDER)
         if shared is None:
             raise RefusedError(f"a train message must carry {wire.SUM_ORDER!r} with {wire.MASK!r}")
-        boxes, quantiser = get_by_number(order, "boxes"), get_quantiser(shared)
-        if quantiser.max_clients <= len(boxes):
-            raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
+        quantiser = get_quantiser(shared)
+        if quantiser.max_clients <= num_peers:
+            raise RefusedError(f"max-clients must be at least {num_peers + 1}")
         asked = {key: found for key in _NOISES if (found := wire.config(content, key)) is not None}
         keys = [wire.get_text(found, "weight-key") for found in (shared, *asked.values())]
         self.policy.check_sum(quantiser, keys)
@@ -327,9 +328,9 @@ class MaskMod:
             nearest = mods.behind[0] if mods.behind else None
             if not (isinstance(nearest, OrderedMod) and nearest.carries_out >= set(asked)):
                 raise RefusedError(_NO_NOISE)
-        sent = wire.own_arrays(content)
+        layout, sent = get_layout(shared, wire.arrays(content))
         about = (self.weight_key, next(iter(asked), None), self.signing is not None)
-        return _Summed(quantiser, get_layout(shared, sent), sent, *about)
+        return _Summed(quantiser, layout, sent, *about)
 
     def _told(self, message: Message, before: Participant, context: Context) -> bytes:
         """Return the digest of all that this client was told, which enters its mask keys."""
@@ -392,12 +393,13 @@ def _resume(context: Context, session: Session) -> Participant:
     kept = wire.config(context.state, wire.MASK)
     if kept is None:
         raise RefusedError("this stage comes after 'keys', which has not come")
-    if (begun := get_session(kept)) != session:
+    before = get_participant(kept)
+    if before.session != session:
         raise RefusedError(
-            f"round must be {begun.server_round} of the run that sent the keys, "
+            f"round must be {before.session.server_round} of the run that sent the keys, "
             f"got {session.server_round}"
         )
-    return get_participant(kept)
+    return before
 
 
 @dataclass(frozen=True)
@@ -456,11 +458,12 @@ class _Summed:
     def _difference(self, trained: ArrayRecord) -> Vector:
         """Return what training has changed; in one pass, which two flat copies would not be."""
         self.layout.check(trained)
-        update = np.empty(self.layout.dim)
-        parts = np.split(update, np.cumsum(self.layout.sizes)[:-1])
+        update, end = np.empty(self.layout.dim), 0
         arrays = (self.layout.arrays_in(trained), self.layout.arrays_in(self.sent))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found later
-            for after, before, part in zip(*arrays, parts, strict=True):
+            for after, before, size in zip(*arrays, self.layout.sizes, strict=True):
+                start, end = end, end + size
+                part = update[start:end]
                 np.subtract(values(after), values(before), out=part, dtype=np.float64)
         return update
 

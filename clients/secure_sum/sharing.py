@@ -28,6 +28,7 @@ PRIME = 2_097_143  # the largest below 2^21
 _LIMB_BITS = 20
 _NUM_LIMBS = -(-8 * SECRET_BYTES // _LIMB_BITS)
 _EXACT_TERMS = 2**53 // PRIME**2
+_MOST_GAPS = 2**20  # differences of points in memory at once: 8 MB
 # Three bytes a limb; packing 21 bits tightly would save four bytes of 39.
 SHARE_BYTES = 3 * _NUM_LIMBS
 
@@ -52,10 +53,10 @@ def split(
     # Row 0 holds the secrets, the others the random coefficients of x, x², …
     polynomials = np.concatenate([limbs.reshape(1, count), _uniform(threshold - 1, count)])
     values = _product(_powers(points, threshold), polynomials)  # (receivers, secrets * limbs)
-    packed = _pack(values.reshape(len(points), len(secrets), _NUM_LIMBS))
+    packed, size = _pack(values), len(secrets) * SHARE_BYTES
     return [
-        dict(zip(points, (row.tobytes() for row in packed[:, s]), strict=True))
-        for s in range(len(secrets))
+        {point: packed[i : i + SHARE_BYTES] for point, i in zip(points, starts, strict=True)}
+        for starts in (range(s, len(packed), size) for s in range(0, size, SHARE_BYTES))
     ]
 
 
@@ -68,12 +69,12 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     if not 1 <= threshold <= len(shares):
         raise ValueError(f"threshold must be in [1, {len(shares)}] shares, got {threshold}")
     points = tuple(sorted(shares)[:threshold])
-    fit = _well_formed({index: shares[index] for index in points})
-    if malformed := sorted(set(points) - fit.keys()):
+    limbs, rows = _read({None: {index: shares[index] for index in points}})
+    if malformed := sorted(set(points) - rows[None].keys()):
         raise ValueError(
             f"shares must be {_NUM_LIMBS} limbs below {PRIME}, those of indices {malformed} are not"
         )
-    secret = _combine_group(points, [shares])[0]
+    secret = _combined(limbs, [(rows[None], points)])[0]
     if secret is None:
         raise ValueError(f"shares must belong to one secret, those of {points} do not")
     return secret
@@ -88,8 +89,8 @@ def recover(
 ) -> dict[Owner, bytes]:
     """Return every secret that can be reconstructed and is accepted, by owner.
 
-    Malformed shares count as absent. Owners whose first `threshold` receivers are the same use one
-    Lagrange row. If `accept` says no, some share was wrong: all other subsets are tried where they
+    Malformed shares count as absent. All owners' first `threshold` shares are combined together. If
+    `accept` says no, some share was wrong: all other subsets are tried where they
     are few, else random ones, each without any of e bad shares of m with chance about
     (1 − threshold/m)^e.
 
@@ -102,31 +103,31 @@ def recover(
     Returns:
         Owner to secret; an owner that is missing could not be recovered.
     """
-    usable = {owner: _well_formed(shares) for owner, shares in held.items()}
-    groups: dict[tuple[int, ...], list[Owner]] = {}
-    for owner, shares in usable.items():
-        if len(shares) >= threshold:
-            groups.setdefault(tuple(sorted(shares)[:threshold]), []).append(owner)
+    limbs, rows = _read(held)
+    first = {o: tuple(sorted(own)[:threshold]) for o, own in rows.items() if len(own) >= threshold}
+    secrets = _combined(limbs, [(rows[owner], points) for owner, points in first.items()])
     found: dict[Owner, bytes] = {}
-    for points, owners in groups.items():
-        secrets = _combine_group(points, [usable[owner] for owner in owners])
-        for owner, first in zip(owners, secrets, strict=True):
-            secret = first
-            if secret is None or not accept(owner, secret):
-                secret = _search(usable[owner], threshold, partial(accept, owner), tries)
-            if secret is not None:
-                found[owner] = secret
+    for owner, guess in zip(first, secrets, strict=True):
+        secret = guess
+        if secret is None or not accept(owner, secret):
+            secret = _search(limbs, rows[owner], threshold, partial(accept, owner), tries)
+        if secret is not None:
+            found[owner] = secret
     return found
 
 
 def _search(
-    shares: Mapping[int, bytes], threshold: int, accept: Callable[[bytes], bool], tries: int
+    limbs: Ints,
+    rows: Mapping[int, int],
+    threshold: int,
+    accept: Callable[[bytes], bool],
+    tries: int,
 ) -> bytes | None:
     """Return an accepted secret from some random subset, or None."""
-    if len(shares) == threshold:
+    if len(rows) == threshold:
         return None
-    for points in _subsets(sorted(shares), threshold, tries):
-        secret = _combine_group(points, [shares])[0]
+    for points in _subsets(sorted(rows), threshold, tries):
+        secret = _combined(limbs, [(rows, points)])[0]
         if secret is not None and accept(secret):
             return secret
     return None
@@ -141,14 +142,43 @@ def _subsets(indices: Sequence[int], size: int, tries: int) -> Iterator[tuple[in
         yield tuple(SystemRandom().sample(indices, size))
 
 
-def _combine_group(
-    points: tuple[int, ...], held: Sequence[Mapping[int, bytes]]
+def _read(
+    held: Mapping[Owner, Mapping[int, bytes]],
+) -> tuple[Ints, dict[Owner, dict[int, int]]]:
+    """Return the limbs of all shares, one row each, and whose rows could have come from `split`."""
+    sized = [
+        (owner, index, share)
+        for owner, shares in held.items()
+        for index, share in shares.items()
+        if _has_size(share) and 1 <= index < PRIME
+    ]
+    limbs = _unpack(b"".join(share for *_, share in sized))  # (shares, limbs)
+    rows: dict[Owner, dict[int, int]] = {owner: {} for owner in held}
+    for row, top in enumerate(limbs.max(axis=1).tolist()):
+        if top < PRIME:
+            owner, index, _ = sized[row]
+            rows[owner][index] = row
+    return limbs, rows
+
+
+def _combined(
+    limbs: Ints, chosen: Sequence[tuple[Mapping[int, int], tuple[int, ...]]]
 ) -> list[bytes | None]:
-    """Return the secrets of several owners from the same receivers; None where they give none."""
-    raw = b"".join(shares[index] for index in points for shares in held)
-    values = _unpack(np.frombuffer(raw, np.uint8)).reshape(len(points), len(held) * _NUM_LIMBS)
-    limbs = _product(_lagrange(points)[None, :], values).reshape(len(held), _NUM_LIMBS)
-    return [_to_secret(row) for row in limbs]
+    """Return the secret behind each choice of shares; None where they give none.
+
+    Args:
+        limbs: Of all shares, one row each.
+        chosen: For each secret the row of each index, and the indices to take, as many for each.
+    """
+    if not chosen:
+        return []
+    rows = np.array([[row[index] for index in points] for row, points in chosen])
+    different = list(dict.fromkeys(points for _, points in chosen))  # one in a complete graph
+    weights = dict(zip(different, _lagrange(np.array(different, np.int64)), strict=True))
+    each = np.array([weights[points] for _, points in chosen])  # (secrets, threshold)
+    # Below 2^42 each, and fewer than 2^21 of them: int64 adds them exactly.
+    values = np.einsum("st,stl->sl", each, limbs[rows]) % PRIME
+    return [_to_secret(row) for row in values.tolist()]
 
 
 def _product(left: Ints, right: Ints) -> Ints:
@@ -175,16 +205,19 @@ def _powers(points: tuple[int, ...], count: int) -> Ints:
     return powers.T
 
 
-@lru_cache(maxsize=8)
-def _lagrange(points: tuple[int, ...]) -> Ints:
-    """Return the weights Π_{j≠i} x_j / (x_j − x_i) that give a polynomial's value at 0."""
-    _check_points(points)
-    x = np.array(points, np.int64)
-    gaps = (x[None, :] - x[:, None]) % PRIME
-    np.fill_diagonal(gaps, 1)
-    # Π_{j≠i} x_j is the product of all over x_i.
-    denominators = _fold(gaps.T) * x % PRIME
-    weights: Ints = _fold(x[:, None])[0] * _inverses(denominators) % PRIME
+def _lagrange(points: Ints) -> Ints:
+    """Return the weights Π_{j≠i} x_j / (x_j − x_i) that give polynomials' values at 0, by row."""
+    weights = np.empty_like(points)  # (choices of points, threshold)
+    count, size = points.shape
+    step = max(_MOST_GAPS // size**2, 1)
+    for start in range(0, count, step):
+        x = points[start : start + step]
+        gaps = (x[:, None, :] - x[:, :, None]) % PRIME
+        gaps[:, range(size), range(size)] = 1
+        # Π_{j≠i} x_j is the product of all over x_i.
+        denominators = _fold(gaps.transpose(2, 0, 1)) * x % PRIME
+        inverses = _inverses(denominators.ravel()).reshape(x.shape)
+        weights[start : start + step] = _fold(x.T)[:, None] * inverses % PRIME
     return weights
 
 
@@ -231,33 +264,25 @@ def _to_limbs(secret: bytes) -> list[int]:
     return [number >> _LIMB_BITS * i & (2**_LIMB_BITS - 1) for i in range(_NUM_LIMBS)]
 
 
-def _to_secret(limbs: Ints) -> bytes | None:
+def _to_secret(limbs: Sequence[int]) -> bytes | None:
     """Return the secret, or None if wrong shares have led outside the range of secrets."""
-    if limbs.max() >> _LIMB_BITS:
+    if max(limbs) >> _LIMB_BITS:
         return None
-    number = sum(int(limb) << _LIMB_BITS * i for i, limb in enumerate(limbs))
+    number = sum(limb << _LIMB_BITS * i for i, limb in enumerate(limbs))
     return None if number >> 8 * SECRET_BYTES else number.to_bytes(SECRET_BYTES, "little")
 
 
-def _pack(values: Ints) -> NDArray[np.uint8]:
-    """Return residues (…, limbs) as bytes (…, SHARE_BYTES), three each, low byte first."""
-    wide = np.ascontiguousarray(values, "<u4").view(np.uint8).reshape(*values.shape, 4)
-    return np.ascontiguousarray(wide[..., :3]).reshape(*values.shape[:-1], SHARE_BYTES)
+def _pack(values: Ints) -> bytes:
+    """Return residues one after the other, in three bytes each, low byte first."""
+    wide = values.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return wide[:, :3].tobytes()
 
 
-def _unpack(data: NDArray[np.uint8]) -> Ints:
-    triples = data.reshape(-1, 3).astype(np.int64)
-    return triples @ np.array([1, 1 << 8, 1 << 16], np.int64)
-
-
-def _well_formed(shares: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Return the shares that could have come from `split`."""
-    sized = {i: share for i, share in shares.items() if _has_size(share) and 1 <= i < PRIME}
-    if not sized:
-        return {}
-    values = _unpack(np.frombuffer(b"".join(sized.values()), np.uint8))
-    largest = values.reshape(len(sized), _NUM_LIMBS).max(axis=1)
-    return {i: share for (i, share), top in zip(sized.items(), largest, strict=True) if top < PRIME}
+def _unpack(data: bytes) -> Ints:
+    """Return the limbs (shares, limbs) of shares one after the other."""
+    wide = np.zeros((len(data) // 3, 4), np.uint8)
+    wide[:, :3] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+    return wide.view("<u4").astype(np.int64).reshape(-1, _NUM_LIMBS)
 
 
 def _has_size(share: bytes) -> bool:

@@ -1,15 +1,18 @@
 """The secure sum's messages and client state as Flower records, parsed in this one place.
 
-Keys, boxes and shares of several peers travel as one run of bytes, in the order of `peers` and all
-of one length: a list of many short entries costs Flower more than the cryptography does.
+Keys, boxes and shares of several peers travel as one run of bytes: how many, their numbers, and
+their parts, all of one length. A list of many short entries costs Flower more than the cryptography
+does.
 Whatever a record should not hold is refused: it comes from the other side of the wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import struct
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import index
+from itertools import accumulate, pairwise
 from typing import Any, get_args
 
 import numpy as np
@@ -24,7 +27,6 @@ from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     KEY_BYTES,
     ClientSecrets,
-    KeyPair,
     Session,
     check_order,
 )
@@ -34,36 +36,43 @@ from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 
 _UPLOAD = "masked"
-_BY_PEER = ("locks", "masks", "held", "signers")
-_TEXTS = ("roster", "announced", "digest")
+# A client's own state: sizes of its parts, then the parts; the first has the numbers and the step.
+_STATE = "state"
+_SIZES, _HEAD = struct.Struct("<15Q"), struct.Struct("<2Q3qB")
+_STEPS: tuple[Step, ...] = get_args(Step)
 _MOST_HEADER = 2**10  # bytes before the numbers of an array; numpy writes 128
 
 
 def put_by_number(name: str, values: Mapping[int, bytes]) -> dict[str, Any]:
-    """Return numbers and their bytes, which all have one length."""
+    """Return numbers and their bytes, which all have one length, under one name."""
     if len(sizes := set(map(len, values.values()))) > 1:
         raise RefusedError(f"{name} must have one length, got {sorted(sizes)} bytes")
-    return {"peers": list(values), name: b"".join(values.values())}
+    count = len(values)
+    return {name: b"".join([struct.pack(f"<{count + 1}I", count, *values), *values.values()])}
 
 
 def get_by_number(record: ConfigRecord, name: str) -> dict[int, bytes]:
     """Return number to bytes; a number that occurs twice, or uneven parts, are refused."""
-    numbers, data = get_numbers(record, "peers"), wire.get_bytes(record, name)
-    if not numbers and not data:
-        return {}
-    if not numbers or len(data) % len(numbers):
-        raise RefusedError(f"{name} must be {len(numbers)} equal parts, got {len(data)} bytes")
-    return _parts(numbers, data)
+    data = wire.get_bytes(record, name)
+    count = int.from_bytes(data[:4], "little")
+    start = 4 * (count + 1)
+    rest = len(data) - start
+    if rest < 0 or (rest % count if count else rest):
+        raise RefusedError(f"{name} must be numbers and as many equal parts, got {len(data)} bytes")
+    numbers = struct.unpack_from(f"<{count}I", data, 4)
+    if len(set(numbers)) < count:
+        raise RefusedError(f"{name} must be for distinct numbers, got {list(numbers)}")
+    return _parts(numbers, data[start:]) if count else {}
 
 
 def get_numbers(record: ConfigRecord, name: str) -> list[int]:
     """Return a list of distinct numbers."""
-    values = record.get(name)
-    if not isinstance(values, list) or not all(type(v) is int for v in values):
+    values: Any = record.get(name)
+    if not isinstance(values, list) or not {*map(type, values)} <= {int}:  # True is no number
         raise RefusedError(f"{name} must be a list of numbers, got {wire.described(values)}")
     if len(set(values)) < len(values):
         raise RefusedError(f"{name} must be distinct, got {values}")
-    return [int(v) for v in values]
+    return list(values)
 
 
 def get_keys(record: ConfigRecord) -> PublicKeys:
@@ -142,7 +151,7 @@ def put_quantiser(quantiser: Quantiser) -> dict[str, Any]:
 
 def get_quantiser(record: ConfigRecord) -> Quantiser:
     """Return the quantiser that a train order describes; it checks itself."""
-    values: dict[str, Any] = dict(record)
+    values: dict[str, Any] = dict(record.items())  # their own iteration is slow
     try:
         limits = zip(values["metric-lows"], values["metric-highs"], strict=True)
         return Quantiser(
@@ -160,24 +169,25 @@ def get_quantiser(record: ConfigRecord) -> Quantiser:
         raise RefusedError(f"mask order must describe the quantiser: {error}") from None
 
 
-def get_layout(record: ConfigRecord, sent: ArrayRecord) -> Layout:
-    """Return the layout that a train order names.
+def get_layout(record: ConfigRecord, sent: ArrayRecord) -> tuple[Layout, ArrayRecord]:
+    """Return the layout that a train order names, and the arrays in a record of our own.
 
     A client cannot tell it from the model it was sent: after its first round FedAvg sends as
-    floats what were integers before.
+    floats what were integers before. And an app may empty its message (`keep_input=False`).
     """
     names = record.get("arrays")
     if not isinstance(names, list) or not all(isinstance(n, str) and n in sent for n in names):
         raise RefusedError(f"arrays must be names among {list(sent)}, got {names!r}")
-    return Layout.of(ArrayRecord({str(name): sent[str(name)] for name in names}))
+    own = ArrayRecord({str(name): sent[str(name)] for name in names})
+    return Layout.of(own), own
 
 
-def put_upload(masked: RingVector, ring: Ring) -> RecordDict:
-    """Return a masked vector as the content of a reply, in as few bytes as whole bytes allow."""
+def put_upload(masked: RingVector, ring: Ring) -> dict[str, ArrayRecord]:
+    """Return a masked vector for the content of a reply, in as few bytes as whole bytes allow."""
     flat: RingVector = np.ascontiguousarray(masked)
     if ring.wire_bytes < ring.dtype.itemsize:
         flat = np.frombuffer(ring.to_bytes(masked), np.uint8)
-    return RecordDict({"arrays": ArrayRecord({_UPLOAD: packed(flat)})})
+    return {"arrays": ArrayRecord({_UPLOAD: packed(flat)})}
 
 
 def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:
@@ -214,35 +224,26 @@ def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
 
 
 def put_participant(participant: Participant) -> ConfigRecord:
-    """Return a client's state between two stages. It holds secrets: it stays on the client."""
-    session = participant.session
-    values: dict[str, Any] = {
-        "run": str(session.run),  # unsigned 64 bits, more than a record's integer
-        "step": participant.step,
-        "numbers": [
-            *(session.server_round, participant.number, participant.threshold),
-            participant.least,
-        ],
-    }
-    if participant.own_shares:
-        values["own-shares"] = participant.own_shares
-    # Those that are there have the same peers.
+    """Return a client's state between two stages. It holds secrets: it stays on the client.
+
+    One run of bytes: Flower looks at every entry of a record, and copies each.
+    """
+    session, secrets = participant.session, participant.secrets
+    numbers = (participant.number, participant.threshold, participant.least)
+    step = _STEPS.index(participant.step)
     by_peer = (participant.locks, participant.masks, participant.held, participant.signers)
-    for name, given in zip(_BY_PEER, by_peer, strict=True):
-        if given:
-            values |= put_by_number(name, given)
-    if participant.drawn:
-        values |= {"drawn": list(participant.drawn), "keys": b"".join(participant.drawn.values())}
-    for name, listed in (("seats", participant.seats), ("alive", participant.alive)):
-        if listed:
-            values[name] = list(listed)
-    texts = (participant.roster, participant.announced, participant.digest)
-    values |= {name: text for name, text in zip(_TEXTS, texts, strict=True) if text}
-    if (secrets := participant.secrets) is not None:
+    # Those that are there have the same peers.
+    peers: Iterable[int] = next(filter(None, by_peer), ())
+    lists = (peers, participant.drawn, participant.seats, participant.alive)
+    parts = [
+        _HEAD.pack(session.run, session.server_round, *numbers, step),
         # With the public keys, which would take a scalar multiplication each to have again.
-        pairs = (secrets.share, secrets.mask)
-        values["secrets"] = b"".join([*(p.secret + p.public for p in pairs), secrets.seed])
-    return ConfigRecord(values)
+        b"" if secrets is None else secrets.to_bytes(),
+        *(participant.own_shares, participant.roster, participant.announced, participant.digest),
+        *(array("q", listed).tobytes() for listed in lists),
+        *(b"".join(given.values()) for given in (*by_peer, participant.drawn)),
+    ]
+    return ConfigRecord({_STATE: _SIZES.pack(*map(len, parts)) + b"".join(parts)})
 
 
 @contextmanager
@@ -250,7 +251,7 @@ def _own_state() -> Iterator[None]:
     """Refuse a state that is not as `put_participant` writes it, perhaps of another release."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, ArithmeticError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, struct.error):
         # Nothing of the state: it holds secrets, and the text travels to the server.
         raise RefusedError(
             "this client's own state of the secure sum is not whole, or another release wrote it; "
@@ -265,8 +266,7 @@ def get_session(record: ConfigRecord) -> Session:
         RefusedError: The state is not whole.
     """
     with _own_state():
-        numbers: Any = record["numbers"]
-        return Session(int(wire.get_text(record, "run")), index(numbers[0]))
+        return Session(*_HEAD.unpack_from(wire.get_bytes(record, _STATE), _SIZES.size)[:2])
 
 
 def get_participant(record: ConfigRecord) -> Participant:
@@ -276,41 +276,46 @@ def get_participant(record: ConfigRecord) -> Participant:
         RefusedError: The state is not whole.
     """
     with _own_state():
-        return _participant(record, dict(record))
+        return _participant(wire.get_bytes(record, _STATE))
 
 
-def _participant(record: ConfigRecord, values: dict[str, Any]) -> Participant:
-    if values["step"] not in get_args(Step):
-        raise ValueError("step must be one of a participant")
-    secrets = None
-    if "secrets" in values:
-        parts = _even(range(5), values["secrets"])
-        if len(parts[0]) != KEY_BYTES:
-            raise ValueError(f"secrets must have {KEY_BYTES} bytes each")
-        secrets = ClientSecrets(KeyPair(parts[0], parts[1]), KeyPair(parts[2], parts[3]), parts[4])
-    _, number, threshold, least = map(index, values["numbers"])
-    more: dict[str, Any] = {name: wire.get_bytes(record, name) for name in _TEXTS if name in values}
-    more |= {n: _even(values["peers"], values[n]) for n in _BY_PEER if n in values}
+def _participant(data: bytes) -> Participant:
+    ends = list(accumulate(_SIZES.unpack_from(data), initial=_SIZES.size))
+    if ends[-1] != len(data):
+        raise ValueError(f"state must have {ends[-1]} bytes")
+    parts = [data[start:end] for start, end in pairwise(ends)]
+    (head, secrets), (own_shares, roster, announced, digest) = parts[:2], parts[2:6]
+    run, server_round, number, threshold, least, step = _HEAD.unpack(head)
+    peers, drawn, seats, alive = (array("q", part).tolist() for part in parts[6:10])
+    locks, masks, held, signers = (_even(peers, part) for part in parts[10:14])
     return Participant(
-        session=get_session(record),
+        session=Session(run, server_round),
         number=number,
-        step=values["step"],
-        secrets=secrets,
+        step=_STEPS[step],
+        secrets=ClientSecrets.from_bytes(secrets) if secrets else None,
         threshold=threshold,
-        own_shares=wire.get_bytes(record, "own-shares") if "own-shares" in values else b"",
+        locks=locks,
+        masks=masks,
+        own_shares=own_shares,
+        held=held,
+        drawn=_even(drawn, parts[14]),
+        roster=roster,
+        signers=signers,
+        announced=announced,
+        digest=digest,
+        seats=tuple(seats),
         least=least,
-        drawn=_even(values["drawn"], values["keys"]) if "drawn" in values else {},
-        seats=tuple(map(index, values.get("seats", ()))),
-        alive=tuple(map(index, values.get("alive", ()))),
-        **more,
+        alive=tuple(alive),
     )
 
 
 def _even(numbers: Sequence[int], data: bytes) -> dict[int, bytes]:
-    """Return number to its part of the data, which must be that of all of them."""
-    if len(data) % len(numbers) or not data:
+    """Return number to its part of the data, which must be that of all of them or nothing."""
+    if not data:
+        return {}
+    if len(data) % len(numbers):
         raise ValueError(f"there must be {len(numbers)} equal parts")
-    return _parts([index(number) for number in numbers], data)
+    return _parts(numbers, data)
 
 
 def _parts(numbers: Sequence[int], data: bytes) -> dict[int, bytes]:

@@ -59,7 +59,7 @@ class OpenMod(MaskMod):
         if order is None:
             return call_next(message, context)
         mods = mods_around(call_next)
-        summed = self._accepted(order, message, mods)
+        summed = self._accepted(0, message, mods)
         server_round = wire.get_int(order, "round")
         vector, trained, notes = self._encoded(summed, server_round, message, context, call_next)
         upload = RecordDict({**put_upload(vector, summed.quantiser.ring), **notes})

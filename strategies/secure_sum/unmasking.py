@@ -6,7 +6,7 @@ knows Flower.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from leakmeter.clients.secure_sum.announcement import PublicKeys
@@ -47,9 +47,9 @@ class MaskedCohort:
         """Return the keys that one client is told."""
         return {peer: self.keys[peer] for peer in self.graph[number]}
 
-    def neighbourhood(self, number: int, among: Iterable[int]) -> list[int]:
+    def neighbourhood(self, number: int, among: Container[int]) -> list[int]:
         """Return the neighbours of a client among some numbers."""
-        return sorted(set(self.graph[number]) & set(among))
+        return [peer for peer in self.graph[number] if peer in among]
 
     def holders(self, number: int, among: Iterable[int]) -> set[int]:
         """Return who of some clients holds shares of a client's secrets, the client left out."""
@@ -181,8 +181,9 @@ class MaskedCohort:
         return opens(self.session, owner, secret, keys.commitment)
 
     def _orphan_keys(
-        self, number: int, secret: bytes, survivors: Iterable[int], digest: bytes
+        self, number: int, secret: bytes, survivors: Container[int], digest: bytes
     ) -> dict[int, bytes]:
         """Return the keys of the masks that survivors have in common with one who is gone."""
         peers = {p: self.keys[p].mask for p in self.neighbourhood(number, survivors)}
-        return agree(self.session, "mask", number, KeyPair.of(secret), peers, digest)
+        pair = KeyPair(secret, self.keys[number].mask)  # which belong together, as was checked
+        return agree(self.session, "mask", number, pair, peers, digest)

@@ -18,7 +18,7 @@ from leakmeter.auditors.hook import wire
 Lie = Callable[[Message], Message]
 
 NAMES = (
-    *("keys", "boxes", "shares", "peers", "stage", "round"),
+    *("keys", "boxes", "shares", "stage", "round"),
     *("settings", "drawn", "signature", "signatures"),
 )
 DTYPES = ("<f2", "<f4", "<f8", ">f8", "<i4", "<u4", "<u8", "|u1", "<c16", "|b1")

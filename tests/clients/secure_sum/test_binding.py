@@ -100,9 +100,7 @@ def test_run_round_threshold_settings_and_roster_are_bound_in() -> None:
 
 
 OWN: dict[str, Any] = {
-    wire.MASK: ConfigRecord(
-        {"stage": "train", "round": 3, "number": 9, "peers": [1, 2], "boxes": b"yz"}
-    ),
+    wire.MASK: ConfigRecord({"stage": "train", "round": 3, "number": 9, "boxes": b"yz"}),
     wire.CANARY: Order(Canary(9, seed=2**100, norm=0.5), (1,), "differences").to_record(),
 }
 

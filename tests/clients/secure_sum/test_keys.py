@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.hook.wire import RefusedError
+from leakmeter.clients.secure_sum import keys
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     ClientSecrets,
@@ -21,6 +22,7 @@ from leakmeter.clients.secure_sum.keys import (
     agree,
     belongs,
     both_sides_here,
+    check_order,
     commit,
     opens,
     seal,
@@ -65,7 +67,7 @@ def test_agreed_key_is_hkdf_of_the_exchange() -> None:
         X25519PublicKey.from_public_bytes(BOB.public)
     )
     info = SESSION.context("agree mask", 4, 9) + ALICE.public + BOB.public + DIGEST
-    hkdf = HKDF(algorithm=SHA256(), length=32, salt=b"leakmeter secure sum 2", info=info)
+    hkdf = HKDF(algorithm=SHA256(), length=32, salt=b"leakmeter secure sum 3", info=info)
     expected = hkdf.derive(common)
     assert agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST) == {9: expected}
 
@@ -111,10 +113,45 @@ def test_peers_with_the_same_key_are_refused() -> None:
         agree(SESSION, "mask", 1, ALICE, {1: BOB.public}, DIGEST)
 
 
-@pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31)])
+# The five points, those that are below 2^255 with the prime added, and all with the ignored bit.
+LOW_ORDER = [
+    (u + k * keys._FIELD + top).to_bytes(32, "little")
+    for u in sorted(keys._LOW_ORDER)
+    for k in (0, 1)
+    for top in (0, 1 << 255)
+    if u + k * keys._FIELD < 1 << 255
+]
+
+
+@pytest.mark.parametrize("public", LOW_ORDER)
 def test_points_of_low_order_are_refused(public: bytes) -> None:
     with pytest.raises(ValueError, match=r"(?i)shared key"):
         agree(SESSION, "mask", 1, ALICE, {2: public}, DIGEST)
+    with pytest.raises(ValueError, match="low order"):
+        check_order(public)
+
+
+def test_the_points_of_low_order_are_all_there_are() -> None:
+    # Curve and twist have groups of 8 and 4 times a prime, cyclic in their small part (RFC 7748):
+    # with 4 and 2 points of order 8 and 4 on the curve, 2 of order 4 on the twist, one u for ±.
+    field, low = keys._FIELD, keys._LOW_ORDER
+
+    def double(u: int) -> int | None:
+        below = 4 * u * (u * u + 486662 * u + 1) % field
+        return (u * u - 1) ** 2 * pow(below, -1, field) % field if below else None
+
+    assert double(0) is None
+    assert {u for u in low if double(u) == 0} == {1, field - 1}
+    assert len({u for u in low if double(u) == 1}) == 2
+    assert len(low) == 5
+
+
+@given(st.integers(0, 2**256 - 1))
+def test_other_points_are_accepted_as_x25519_accepts_them(number: int) -> None:
+    public = number.to_bytes(32, "little")
+    if public not in LOW_ORDER:
+        check_order(public)
+        assert agree(SESSION, "mask", 1, ALICE, {2: public}, DIGEST)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])

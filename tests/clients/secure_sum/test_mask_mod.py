@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients import MaskMod, mask_mod
+from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.signing import Identity
@@ -27,6 +29,7 @@ from leakmeter.clients.secure_sum.wire import (
     get_participant,
     get_upload,
     put_by_number,
+    put_participant,
     put_quantiser,
     put_sum,
 )
@@ -163,7 +166,7 @@ def test_a_client_answers_the_four_stages_and_trains_once() -> None:
             reply = stages.train(n)
             assert list(reply) == ["arrays"]
         answer = stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
-        assert sorted(answer["peers"]) == [1, 2, 3, 4]
+        assert sorted(get_by_number(answer, "shares")) == [1, 2, 3, 4]
         assert clients.calls == NUM
 
     clients.run(main)
@@ -291,9 +294,8 @@ def test_another_run_begins_again_and_does_not_go_on_with_what_it_finds() -> Non
     def main(stages: Stages) -> None:
         stages.share(round=7)
         for node in range(1, NUM + 1):  # as if the state came from an earlier run of this node
-            kept = clients.contexts[node].state[wire.MASK]
-            assert isinstance(kept, ConfigRecord)
-            kept["run"] = "99"
+            kept = replace(clients.state(node), session=Session(run=99, server_round=7))
+            clients.contexts[node].state[wire.MASK] = put_participant(kept)
         assert "of the run that sent the keys" in stages.train(1, round=7)
         assert "keys" in stages.ask(1, "keys", number=1, round=1)
 
@@ -346,7 +348,7 @@ def test_a_second_unmasking_request_is_refused() -> None:
         stages.share()
         stages.train(1)
         lists: dict[str, Any] = {"survivors": [1, 2, 3], "dropped": [4]}
-        assert len(stages.ask(1, "unmask", **lists)["peers"]) == NUM
+        assert len(get_by_number(stages.ask(1, "unmask", **lists), "shares")) == NUM
         assert "once" in stages.ask(1, "unmask", **lists)
         assert "once" in stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
 
@@ -358,7 +360,8 @@ def test_a_refused_unmasking_request_reveals_nothing_and_may_be_corrected() -> N
         stages.share()
         stages.train(1)
         assert "survivors must be" in stages.ask(1, "unmask", survivors=[1, 2], dropped=[3, 4])
-        assert len(stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])["peers"]) == NUM
+        answer = stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
+        assert len(get_by_number(answer, "shares")) == NUM
 
     Federation().run(main)
 
@@ -404,6 +407,11 @@ def test_a_policy_that_protects_nothing_is_a_mistake() -> None:
             MaskMod(**settings)  # type: ignore[arg-type]
 
 
+def parts(*numbers: int, size: int = 0) -> bytes:
+    """The bytes of numbers, and of a part of this size for each."""
+    return struct.pack(f"<{len(numbers) + 1}I", len(numbers), *numbers) + bytes(size * len(numbers))
+
+
 BAD_ORDERS: list[tuple[Any, dict[str, Any], str]] = [
     ("keys", {"number": "one"}, "number must be a whole number, got str"),
     ("keys", {"number": None}, "number must be a whole number"),
@@ -414,18 +422,18 @@ BAD_ORDERS: list[tuple[Any, dict[str, Any], str]] = [
     ("other", {}, "stage must be keys, shares, train or unmask"),
     (3, {}, "stage must be a text"),
     ("shares", {"threshold": None}, "threshold must be a whole number"),
-    ("shares", {"peers": [2, 3, 4, 5, 6]}, "keys must be 5 equal parts"),
-    ("shares", {"peers": [2, 3]}, "96 bytes, got 144"),
-    ("shares", {"peers": []}, "keys must be 0 equal parts"),
-    ("shares", {"peers": [2, 2, 3]}, "peers must be distinct"),
-    ("shares", {"peers": 2}, "peers must be a list of numbers"),
-    ("shares", {"peers": ["a", "b", "c"]}, "peers must be a list of numbers"),
-    ("shares", {"keys": b""}, "96 bytes, got 0"),
+    ("shares", {"keys": parts(2, 3, 4, size=96)[:-1]}, "keys must be numbers and as many equal"),
+    ("shares", {"keys": parts(2, 3, size=144)}, "96 bytes, got 144"),
+    ("shares", {"keys": parts() + b"x"}, "keys must be numbers and as many equal parts"),
+    ("shares", {"keys": parts(2, 2, 3, size=96)}, "keys must be for distinct numbers"),
+    ("shares", {"keys": b"\xff" * 400}, "keys must be numbers and as many equal parts"),
+    ("shares", {"keys": b""}, "keys must be numbers and as many equal parts, got 0 bytes"),
+    ("shares", {"keys": parts(2, 3, 4)}, "96 bytes, got 0"),
     ("shares", {"keys": "abc"}, "keys must be bytes, got str"),
     ("shares", {"keys": None}, "keys must be bytes"),
     ("train", {"boxes": None}, "boxes must be bytes"),
-    ("train", {"boxes": b"12"}, "boxes must be 3 equal parts"),
-    ("train", {"boxes": b"123"}, "box must be sealed"),
+    ("train", {"boxes": parts(2, 3, 4) + b"12"}, "boxes must be numbers and as many equal parts"),
+    ("train", {"boxes": parts(2, 3, 4, size=1)}, "box must be sealed"),
 ]
 BAD_SUMS: list[tuple[dict[str, Any], str]] = [
     ({"clip-range": None}, "mask order must describe the quantiser"),
@@ -743,7 +751,8 @@ def test_after_the_upload_the_clients_state_holds_no_secret_of_its_own() -> None
         stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
         kept = clients.contexts[1].state[wire.MASK]
         assert isinstance(kept, ConfigRecord)
-        assert set(kept) == {"run", "step", "numbers"}
+        after = get_participant(kept)
+        assert after == Participant(after.session, 1, "revealed", None, after.threshold)
 
     clients.run(main)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakmeter.clients.secure_sum import quantise
-from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors, mask_stream
-from leakmeter.clients.secure_sum.quantise import BlankSumError, Quantiser
+from leakmeter.clients.secure_sum.masking import RingVector, add_vectors
+from leakmeter.clients.secure_sum.quantise import BlankSumError, Quantiser, Rounding
 from leakmeter.clients.secure_sum.wire import get_quantiser, put_quantiser
 from tests.helpers.numbers import num_examples
 
@@ -134,12 +134,28 @@ def bias_in_standard_errors(rounded: np.ndarray, exact: float) -> float:
 @pytest.mark.parametrize("value", [0.3, -0.3, 12345.75, -2000000.125])
 def test_rounding_is_unbiased_and_the_test_rejects_other_rounding(value: float) -> None:
     # Fixed keys; a fair draw would exceed 4.5 standard errors with chance 7e-6.
-    words = mask_stream(bytes(32), 100_000, Ring(32))
-    fair = quantise.round_up_at_random(np.full(100_000, value), words)
+    fair = Rounding(bytes(32)).rounded(np.full(100_000, value))
     assert set(fair.tolist()) == {math.floor(value), math.ceil(value)}
     assert abs(bias_in_standard_errors(fair, value)) < 4.5
     for wrong in (np.floor, np.rint):
         assert abs(bias_in_standard_errors(wrong(np.full(100_000, value)), value)) > 50
+
+
+@given(st.lists(st.integers(0, 300), max_size=5), st.binary(min_size=32, max_size=32))
+@settings(max_examples=num_examples(25), deadline=None)
+def test_rounding_is_by_words_of_aes_in_counter_mode_whatever_the_blocks(
+    sizes: list[int], key: bytes
+) -> None:
+    ecb = Cipher(algorithms.AES128(key[:16]), modes.ECB()).encryptor()
+    start, count = int.from_bytes(key[16:], "big"), sum(sizes)
+    blocks = [((start + i) % 2**128).to_bytes(16, "big") for i in range(count // 4 + 1)]
+    words = np.frombuffer(b"".join(map(ecb.update, blocks)), "<u4")[:count]
+    values = np.random.default_rng(count).normal(scale=1e6, size=count)
+    pairs = zip(values.tolist(), words.tolist(), strict=True)
+    slow = [math.floor(v) + (word < (v - math.floor(v)) * 2**32) for v, word in pairs]
+    rounding = Rounding(key)
+    parts = np.split(values, np.cumsum(sizes)[:-1]) if sizes else []
+    assert [v for part in parts for v in rounding.rounded(part).tolist()] == slow
 
 
 def test_the_mean_is_unbiased_with_the_stated_spread() -> None:

@@ -78,13 +78,18 @@ def test_shares_lie_on_one_polynomial_of_the_right_degree() -> None:
         assert all(slow_value(points[:4], x) == y for x, y in points)
 
 
+@pytest.mark.parametrize("gaps", [1, 2**20], ids=["row by row", "together"])
 @given(st.lists(st.integers(1, PRIME - 1), min_size=1, max_size=40, unique=True))
 @settings(max_examples=num_examples(40), deadline=None)
-def test_lagrange_row_equals_the_slow_one(points: list[int]) -> None:
-    fast = sharing._lagrange(tuple(points))
-    for i, x in enumerate(points):
-        unit = [(p, int(p == x)) for p in points]
-        assert int(fast[i]) == slow_value(unit, 0)
+def test_lagrange_rows_equal_the_slow_ones(gaps: int, points: list[int]) -> None:
+    rows = [points, points[::-1], [PRIME - x for x in points]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharing, "_MOST_GAPS", gaps)
+        fast = sharing._lagrange(np.array(rows))
+    for row, weights in zip(rows, fast.tolist(), strict=True):
+        for i, x in enumerate(row):
+            unit = [(p, int(p == x)) for p in row]
+            assert weights[i] == slow_value(unit, 0)
 
 
 @given(st.lists(st.integers(1, PRIME - 1), min_size=1, max_size=6, unique=True), st.integers(1, 70))

@@ -44,7 +44,7 @@ PARSERS = [
     get_signatures,
     lambda record: get_drawn(record, 1, range(1, 9), 3),
 ]
-NAMES = ("keys", "peers", "identities", "signature", "signatures", "lists", "lengths", "drawn")
+NAMES = ("keys", "identities", "signature", "signatures", "lists", "lengths", "drawn")
 values = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.text(max_size=5),

@@ -17,7 +17,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.keys import KeyPair
 from leakmeter.clients.secure_sum.participant import BOX_BYTES
-from leakmeter.clients.secure_sum.wire import put_by_number
+from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.grid import GridWrapper
@@ -68,10 +68,10 @@ def boxes(sizes: Callable[[int], int]) -> Callable[[Message], Message]:
     """Return a fault that sends boxes of these sizes, by their place."""
 
     def happens(reply: Message) -> Message:
-        peers = reply.content[wire.MASK]["peers"]
-        data = b"".join(b"x" * sizes(i) for i in range(len(peers)))
-        order = ConfigRecord({"peers": peers, "boxes": data})
-        reply.content = RecordDict({wire.MASK: order})
+        peers = [*get_by_number(reply.content[wire.MASK], "boxes")]
+        order = put_by_number("boxes", dict.fromkeys(peers, b""))
+        order["boxes"] += b"".join(b"x" * sizes(i) for i in range(len(peers)))
+        reply.content = RecordDict({wire.MASK: ConfigRecord({**order})})
         return reply
 
     return happens
@@ -132,7 +132,11 @@ def test_two_clients_with_one_key_drop_out_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 38, 40])
 def test_shares_of_another_length_count_as_absent(size: int) -> None:
-    short = changed(lambda order: {"shares": b"x" * size * len(list(order["peers"]))})  # type: ignore[arg-type]
+    short = changed(
+        lambda order: put_by_number(
+            "shares", dict.fromkeys(get_by_number(ConfigRecord({**order}), "shares"), b"x" * size)
+        )
+    )
     clients = Federation(faults=at("unmask", {2}, short))
     strategy = masked(clients)
     clients.run(strategy)
