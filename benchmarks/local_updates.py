@@ -70,7 +70,7 @@ def cases() -> Iterator[Case]:
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), *hidden[1:], nn.Linear(100, 10))
     name = "MLP of the default job, d = 17,610"
     yield Case(name, own, (8, 8), 24, 8, 360, 12, None, epochs=2, most=0.39e-3 / 2)
-    yield Case("CNN, d = 18,378", cnn, image, 600, 64, 4, 4, 1.4)
+    yield Case("CNN, d = 18,378", cnn, image, 600, 64, 4, 4, 2)
 
 
 def loaded(x: Tensor, y: Tensor, size: int) -> Iterable[tuple[Tensor, Tensor]]:

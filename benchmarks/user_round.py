@@ -47,9 +47,9 @@ class Work:
 
 
 MODELS = {
-    "linear": Work(30, {"flower-images": 9, "flower": 9, "pfl": 2}),
+    "linear": Work(30, {"flower-images": 9, "flower": 9, "pfl": 2.5}),
     "mlp": Work(30, {"flower-images": 9, "flower": 9, "pfl": 2}),
-    "cnn": Work(2, {"flower": 1.4, "pfl": 1.4}),
+    "cnn": Work(2, {"flower": 2, "pfl": 1.4}),
 }
 
 
