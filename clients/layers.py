@@ -202,8 +202,8 @@ class Stack:
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the products of two stacks of matrices, laid out as `_is_wide` says."""
         if self._is_wide:
-            return _products(right.mT, left.mT, exact=self._exact).mT
-        return _products(left, right, exact=self._exact)
+            return products(right.mT, left.mT, exact=self._exact).mT
+        return products(left, right, exact=self._exact)
 
     def _forward(self, below: Tensor) -> list[Tensor]:
         """Return each layer's output, (clients · models, batch, fan_out)."""
@@ -252,7 +252,7 @@ def descend(
         parameter.sub_(gradient, alpha=lr)
 
 
-def _products(left: Tensor, right: Tensor, *, exact: bool) -> Tensor:
+def products(left: Tensor, right: Tensor, *, exact: bool) -> Tensor:
     """Return the products of two stacks of matrices, (clients, n, m) by (clients, m, k)."""
     if not _is_apart(left, right, exact=exact):
         return torch.bmm(left, right)
