@@ -30,6 +30,8 @@ _SMALL: Final = 3.0  # times the mean update: noise in which a model still learn
 def rehearsed_advice(config: Config, run: Run) -> tuple[Rehearsal, ...]:
     """Return the rehearsal of the noise that would be advised; none where there is none.
 
+    A run without auditors is not judged, so nothing is rehearsed for it.
+
     It plays all rounds of a run whose auditors resample clients' updates, which takes far longer
     than to train, and otherwise a few of them: at most about 15 % of what the run has cost.
 
@@ -37,7 +39,7 @@ def rehearsed_advice(config: Config, run: Run) -> tuple[Rehearsal, ...]:
         config: Of the run.
         run: What is known of it before its report.
     """
-    changes = noise_changes(run)
+    changes = noise_changes(run) if config.auditor_names else None
     if changes is None:
         return ()
     resamples = any(AUDITORS[name].resamples for name in config.auditor_names)
