@@ -4,8 +4,9 @@ The peers are what a user writes: for each client a copy of the global model, `t
 epoch of batches of 64 (in the default job two of 8), either from a `DataLoader` over a
 `TensorDataset`, as most Flower clients do, or by slicing a shuffled copy of the client's tensors,
 which is the faster loop. They train fewer clients and are compared by the update. CPU time of one
-thread, with the clients' generators as the samplers make them. The last row is the memory of 1,000
-clients beside their updates.
+thread, with the clients' generators as the samplers make them. Bare convolutions are those of all
+steps alone, forwards and backwards in oneDNN's own layout: less is impossible. The last row is the
+memory of 1,000 clients beside their updates.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from leakmeter.clients.source import Generators
 from leakmeter.clients.update import fedavg, gd
 
 EXAMPLES, LR, MEMORY = 20_000, 0.1, 8 * 2**20
+BARE = "bare convolutions"
 Indices = NDArray[np.int64]
 Batches = Callable[[Tensor, Tensor, int], Iterable[tuple[Tensor, Tensor]]]
 
@@ -70,7 +72,7 @@ def cases() -> Iterator[Case]:
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), *hidden[1:], nn.Linear(100, 10))
     name = "MLP of the default job, d = 17,610"
     yield Case(name, own, (8, 8), 24, 8, 360, 12, None, epochs=2, most=0.39e-3 / 2)
-    yield Case("CNN, d = 18,378", cnn, image, 600, 64, 4, 4, 1.4)
+    yield Case("CNN, d = 18,378", cnn, image, 600, 64, 4, 4, 2)
 
 
 def loaded(x: Tensor, y: Tensor, size: int) -> Iterable[tuple[Tensor, Tensor]]:
@@ -106,6 +108,28 @@ def loop(
     return torch.stack(updates)
 
 
+def convolved(case: Case) -> Callable[[], None]:
+    """Return what computes the convolutions of one client's steps, and nothing else."""
+    work = []
+    for batch in fedavg(1, case.batch_size, LR).batch_sizes(case.size):
+        x = torch.rand(batch, *case.shape)
+        for layer in case.module:  # type: ignore[attr-defined]
+            if type(layer) is nn.Conv2d:
+                work.append((layer, x.to_mkldnn(), layer(x).detach().to_mkldnn()))
+            x = layer(x).detach()
+
+    def run() -> None:
+        for layer, inputs, slopes in work:
+            where = layer.stride, layer.padding, layer.dilation
+            torch.nn.functional.conv2d(inputs, layer.weight, layer.bias, *where)
+            wanted = [inputs.shape[1:] != case.shape, True, True]  # no slope in the first inputs
+            torch.ops.aten.convolution_backward(
+                slopes, inputs, layer.weight, [len(layer.weight)], *where, False, [0, 0], 1, wanted
+            )
+
+    return torch.no_grad()(run)
+
+
 def compared(case: Case, repetitions: int) -> Iterator[Row]:
     """Yield a row a peer, by the update; the target is for the DataLoader."""
     rng = stream(0, "benchmark", case.name)
@@ -125,6 +149,8 @@ def compared(case: Case, repetitions: int) -> Iterator[Row]:
     for name, batches in LOOPS.items():
         looped = partial(loop, case, batches, start, x, y, few)
         timers[name] = timer(looped, size=len(few) * case.models)
+    if case.name.startswith("CNN"):
+        timers[BARE] = timer(convolved(case))
     times = interleave(timers, repetitions)
     shape = f"{case.name}, {case.size:,} examples"
     if case.most is not None:
@@ -139,6 +165,9 @@ def compared(case: Case, repetitions: int) -> Iterator[Row]:
             target=target,
             note="by the update",
         )
+    if BARE in times:
+        note = "by the update; the most that can be had"
+        yield Row(shape, times[OURS], times[BARE], peer=BARE, note=note)
 
 
 def trained(clients: int) -> int:

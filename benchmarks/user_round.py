@@ -7,7 +7,8 @@ clients that keep tensors in memory, which is less work. 600 records a client, o
 of 64, learning rate 0.1, all 100 clients in each of 30 rounds, the default of `run_sim.py`, or of 2
 with the convolutional model. CPU seconds of all processes that a run starts, Ray's daemons
 included. Ours also tests the model after each round and writes its report. pfl is measured if it is
-installed: `pip install -e ".[bench]"`.
+installed: `pip install -e ".[bench]"`. Bare products are those of our steps alone, of one client
+after the other, with nothing read, rectified, sent or averaged: less is impossible.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import os
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +32,11 @@ from benchmarks.cpu import cpu_seconds
 from benchmarks.default_job import job
 from benchmarks.measure import OURS, Row, Scale, Timer, interleave
 from benchmarks.mnist import digits
+from leakmeter.clients.layers import products
+from leakmeter.clients.update import fedavg
 
-CLIENTS = 100
+CLIENTS, BARE = 100, "bare products"
+_TIMES = 200  # that each product is repeated
 PEERS = {
     "flower-images": "Flower on Ray, images",
     "flower": "Flower on Ray, tensors in memory",
@@ -47,9 +53,9 @@ class Work:
 
 
 MODELS = {
-    "linear": Work(30, {"flower-images": 9, "flower": 9, "pfl": 2}),
+    "linear": Work(30, {"flower-images": 9, "flower": 9, "pfl": 2.5}),
     "mlp": Work(30, {"flower-images": 9, "flower": 9, "pfl": 2}),
-    "cnn": Work(2, {"flower": 1.4, "pfl": 1.4}),
+    "cnn": Work(2, {"flower": 2, "pfl": 1.4}),
 }
 
 
@@ -67,6 +73,24 @@ def theirs(peer: str, folder: str, model: str, rounds: int) -> float:
     command = [sys.executable, str(script), peer, folder, model, str(rounds)]
     os.environ.update({"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"})
     return cpu_seconds(command)
+
+
+def bare(model: str, rounds: int) -> float:
+    """Return the CPU seconds of the products of all steps of our run's clients."""
+    widths = {"linear": (784, 10), "mlp": (784, 100, 100, 10)}[model]
+    spent = 0.0
+    for batch in fedavg(1, 64, 0.1).batch_sizes(60_000 // CLIENTS):
+        for place, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            weights, below = torch.rand(1, fan_out, fan_in), torch.rand(1, batch, fan_in)
+            slope = torch.rand(1, fan_out, batch)
+            pairs = [(weights, below.mT), (slope, below), (weights.mT, slope)]
+            for pair in pairs if place else pairs[:2]:  # nobody asks for the slope in the inputs
+                products(*pair, exact=False)
+                begin = time.process_time()
+                for _ in range(_TIMES):
+                    products(*pair, exact=False)
+                spent += (time.process_time() - begin) / _TIMES
+    return spent * CLIENTS * rounds
 
 
 def write(folder: Path, count: int) -> None:
@@ -96,6 +120,8 @@ def measure(scale: Scale) -> Iterator[Row]:
             for peer in work.targets:
                 if peer in peers:
                     timers[peer] = partial(theirs, peer, folder, model, rounds)
+            if model != "cnn":
+                timers[BARE] = partial(bare, model, rounds)
             found = interleave(timers, times, warm_up=False)
             for peer, target in work.targets.items():
                 case = f"MNIST {model}, {CLIENTS} clients, {rounds} rounds"
@@ -103,3 +129,5 @@ def measure(scale: Scale) -> Iterator[Row]:
                     yield Row(case, found[OURS], found[peer], PEERS[peer], target=target)
                 else:
                     yield Row(case, [], note='not measured: pip install -e ".[bench]" brings pfl')
+            if BARE in found:
+                yield Row(case, found[OURS], found[BARE], BARE, note="the most that can be had")

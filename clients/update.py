@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors._types import require
 from leakmeter.clients.layers import Layer, Stack, dense_layers, descend, fast_forward
@@ -139,8 +140,9 @@ class LocalSteps:
             The trained parameters, each with an axis over the clients in front, and what each
             client tells beside them.
         """
-        stack = Stack(layers, list(model.parameters()), len(records))
-        size, losses = len(records[0]), []
+        start = parameters_to_vector(model.parameters()).detach()[None]
+        stack = Stack(layers, start, len(records), self.lr, self.mu, exact=True)
+        size, told = len(records[0]), []
         inputs = x.flatten(1)
         # One room for all batches: the first touch of new pages takes longer than the copy.
         room = inputs.new_empty(len(records) * self.width(size), inputs.shape[1])
@@ -149,11 +151,13 @@ class LocalSteps:
             index = torch.from_numpy(np.stack(orders)).to(x.device)  # (clients, size)
             for batch in torch.split(index, self.batch_size or size, dim=1):
                 taken = torch.index_select(inputs, 0, batch.flatten(), out=room[: batch.numel()])
-                signal = taken.view(*batch.shape, -1)  # (clients, batch, features)
-                losses.append(stack.step(signal, y[batch], self.lr, self.mu))
-        # By client: the mean of a column of a table is summed in another order than of a list.
-        means = [float(np.mean(own)) for own in zip(*losses, strict=True)]
-        return stack.parameters, [Trained(self.weight(size), mean) for mean in means]
+                labels = y[batch]
+                logs = stack.step(taken.view(*batch.shape, -1), labels)
+                told.append(logs.gather(2, labels[..., None])[..., 0])  # (clients, batch)
+        # A row's mean does not depend on the other rows: these are by client, of steps of batches.
+        means = [logs.cpu().double().numpy().mean(axis=1) for logs in told]
+        losses = -np.stack(means, axis=1).mean(axis=1)
+        return stack.parameters, [Trained(self.weight(size), float(loss)) for loss in losses]
 
     def _by_autograd(
         self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
@@ -161,15 +165,15 @@ class LocalSteps:
         """Take all steps of any module."""
         parameters, losses = list(model.parameters()), []
         start = [p.detach().clone() for p in parameters] if self.mu else None
-        with fast_forward(model) as forward:
-            for _ in range(self.passes):
-                order = torch.from_numpy(self.order(len(y), rng)).to(x.device)
-                for batch in torch.split(order, self.batch_size or len(y)):
-                    loss = cross_entropy(forward(x[batch]), y[batch])
-                    slopes = torch.autograd.grad(loss, parameters)
-                    with torch.no_grad():
-                        descend(parameters, slopes, self.lr, self.mu, start)
-                    losses.append(loss.item())
+        forward = fast_forward(model)
+        for _ in range(self.passes):
+            order = torch.from_numpy(self.order(len(y), rng)).to(x.device)
+            for batch in torch.split(order, self.batch_size or len(y)):
+                loss = cross_entropy(forward(x[batch]), y[batch])
+                slopes = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    descend(parameters, slopes, self.lr, self.mu, start)
+                losses.append(loss.item())
         return Trained(self.weight(len(y)), float(np.mean(losses)))
 
 

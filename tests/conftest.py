@@ -212,9 +212,14 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def device() -> Iterator[StandIn]:
-    """The device of `tests.helpers.stand_in`, which needs no hardware."""
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """The device of `tests.helpers.stand_in`, which needs no hardware.
+
+    The CPU computes as it does: without oneDNN, which is for CPUs alone.
+    """
+    from leakmeter.clients import layers
     from tests.helpers.stand_in import StandIn
 
+    monkeypatch.setattr(layers, "_HAS_ONEDNN", False)
     with StandIn() as made:
         yield made

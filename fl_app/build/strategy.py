@@ -243,10 +243,17 @@ def link(strategy: Strategy, kind: type[Link]) -> Link | None:
     return next((one for one in chain(strategy) if isinstance(one, kind)), None)
 
 
+def planned_cohorts(config: Config, strategy: Strategy) -> list[tuple[int, ...]]:
+    """Return the clients that a chain chooses in each round of a run."""
+    chosen = link(strategy, Chosen)
+    assert chosen is not None
+    return [tuple(chosen.cohort(number)) for number in range(1, config.rounds + 1)]
+
+
 def planned(
     config: Config,
     strategy: Strategy,
-    cohorts: Sequence[Sequence[int]] | None = None,
+    cohorts: Sequence[Sequence[int]],
     *,
     rounds_off: bool,
 ) -> Guarantees | None:
@@ -255,7 +262,7 @@ def planned(
     Args:
         config: Of the run.
         strategy: Its chain, with noise.
-        cohorts: The clients of each round; None for those that the strategy chooses.
+        cohorts: The clients of each round.
         rounds_off: Whether to count the cost of rounding in a secure sum; integer noise has no
             price without its grid.
 
@@ -263,10 +270,7 @@ def planned(
         None if no round releases anything.
     """
     noised, masked = link(strategy, Noised), link(strategy, Masked)
-    chosen = link(strategy, Chosen)
     assert noised is not None
-    assert chosen is not None
-    cohorts = cohorts or [chosen.cohort(number) for number in range(1, config.rounds + 1)]
     if masked is None:
         dim = load_task(config).dim if rounds_off else 0
         return noised.planned(cohorts, lambda _: None, dim=dim)
@@ -292,17 +296,18 @@ def calibrated(config: Config) -> Config:
     return replace(config, noise_multiplier=_multiplier(usual, is_deployed()))
 
 
-def planned_guarantee(config: Config) -> Finding:
+def planned_guarantee(config: Config, cohorts: Sequence[Sequence[int]] | None = None) -> Finding:
     """Return what the run would guarantee if nobody drops out.
 
     It is the guarantee that `headline` chooses, with the cost of rounding in a secure
     sum.
+
+    Args:
+        config: Of the run.
+        cohorts: The clients of each round, if they are known already.
     """
-    strategy, cohorts = server_strategy(config), None
-    if is_deployed() and config.participation in ("fixed", "poisson"):
-        # They are drawn from a secret, so somebody may take part in every round.
-        cohorts = [range(config.cohort)] * config.rounds
-    guarantees = planned(config, strategy, cohorts, rounds_off=True)
+    cohorts = _priced_cohorts(config) if cohorts is None else cohorts
+    guarantees = planned(config, server_strategy(config), cohorts, rounds_off=True)
     if guarantees is None:
         raise ConfigError(
             "--target-epsilon needs at least one round that releases a model, but no cohort of "
@@ -313,13 +318,20 @@ def planned_guarantee(config: Config) -> Finding:
     return guarantees.headline(config.delta, "replace" if is_replaced else None)
 
 
+def _priced_cohorts(config: Config) -> Sequence[Sequence[int]]:
+    if is_deployed() and config.participation in ("fixed", "poisson"):
+        # They are drawn from a secret, so somebody may take part in every round.
+        return [range(config.cohort)] * config.rounds
+    return planned_cohorts(config, server_strategy(config))
+
+
 # Once per configuration; whether this is a deployment decides about the cohorts, so it is a key.
 @lru_cache(maxsize=4)
 def _multiplier(config: Config, _: bool) -> float:
     """Return the smallest multiplier that reaches the target, up to its last digit."""
     from scipy.optimize import brentq  # a fifth of a second, and few ask
 
-    target = config.target_epsilon
+    target, cohorts = config.target_epsilon, _priced_cohorts(config)
     # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
     most = _MAX_MULTIPLIER if config.clipping != "adaptive" else config.cohort / 10 * (1 - 1e-9)
 
@@ -327,7 +339,7 @@ def _multiplier(config: Config, _: bool) -> float:
         one = replace(config, noise_multiplier=math.exp(log_multiplier))
         # In logs the curve is nearly straight. No guarantee at all is a large number, and so is 0.
         try:
-            epsilon = planned_guarantee(one).value
+            epsilon = planned_guarantee(one, cohorts).value
         except (CoarseNoiseError, CoarseError):  # its integer noise would be too small for its grid
             epsilon = math.inf
         return math.log(min(max(epsilon, 1e-300), 1e300) / target)

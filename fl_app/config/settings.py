@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Final
 
@@ -92,6 +92,14 @@ class TaskConfig(TaskSettings):
 
     clients: int = 60
     seed: int = 0
+
+    @property
+    def of_data(self) -> TaskConfig:
+        """The same for a data set, which loads alike whatever model and clients learn from it."""
+        if self.synthetic_per_client:  # each client generates its own records
+            return replace(self, model=TaskConfig.model)
+        names = ("model", "clients", "partition", "dirichlet")
+        return replace(self, **{name: getattr(TaskConfig, name) for name in names})
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ def dealt(task: TaskConfig) -> tuple[Dataset, Sequence[Indices]]:
     Raises:
         ConfigError: Files are missing or wrong, or there are too few records for the clients.
     """
-    dataset = dataset_of(task)
+    dataset = dataset_of(task.of_data)
     if dataset.population is not None:
         return dataset, dataset.population.parts
     scheme = Scheme(dataset.train_y, task.partition, task.dirichlet)

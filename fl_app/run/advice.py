@@ -20,7 +20,6 @@ from leakmeter.fl_app.task import load_task
 _log = logging.getLogger("flwr")
 
 _SHARE: Final = 15  # percent of the rounds of a run that resamples nothing
-_MIN_ROUNDS: Final = 3
 _SMALLEST: Final = "linear"  # model
 _MIN_RECORDS: Final = 2  # of a client
 _ENOUGH: Final = 20  # rounds
@@ -31,6 +30,8 @@ _SMALL: Final = 3.0  # times the mean update: noise in which a model still learn
 def rehearsed_advice(config: Config, run: Run) -> tuple[Rehearsal, ...]:
     """Return the rehearsal of the noise that would be advised; none where there is none.
 
+    A run without auditors is not judged, so nothing is rehearsed for it.
+
     It plays all rounds of a run whose auditors resample clients' updates, which takes far longer
     than to train, and otherwise a few of them: at most about 15 % of what the run has cost.
 
@@ -38,13 +39,14 @@ def rehearsed_advice(config: Config, run: Run) -> tuple[Rehearsal, ...]:
         config: Of the run.
         run: What is known of it before its report.
     """
-    changes = noise_changes(run)
+    changes = noise_changes(run) if config.auditor_names else None
     if changes is None:
         return ()
     resamples = any(AUDITORS[name].resamples for name in config.auditor_names)
     # Two are played, with and without noise.
-    few = max(config.rounds * _SHARE // 200, _MIN_ROUNDS)
-    rounds = config.rounds if resamples else min(few, config.rounds)
+    rounds = config.rounds if resamples else config.rounds * _SHARE // 200
+    if not rounds:
+        return ()
     try:
         asked = Config.from_mapping({**config.to_mapping(), **changes})
         found = replace(sketch(asked, rounds), settings=changes)
@@ -71,10 +73,13 @@ def roomier(config: Config) -> Mapping[str, Any]:
     crowds: list[dict[str, Any]] = [{}, {"sample": min(everybody, max(_CROWD, config.sample))}]
     if most > config.clients:
         crowds.append({"clients": most, "sample": most // 2})
-    kept = config.to_mapping()
+    kept, few = config.to_mapping(), min(config.rounds, _ENOUGH)
     for crowd in crowds:
+        least = {"model": _SMALLEST, **crowd, "rounds": few}
+        if noise_ratio(config, least) > _SMALL:  # any larger model or more rounds are worse
+            continue
         for model in dict.fromkeys((config.model, _SMALLEST)):
-            for rounds in dict.fromkeys((config.rounds, min(config.rounds, _ENOUGH))):
+            for rounds in dict.fromkeys((config.rounds, few)):
                 change = {"model": model, **crowd, "rounds": rounds}
                 if noise_ratio(config, change) <= _SMALL:
                     return {name: value for name, value in change.items() if kept[name] != value}

@@ -20,7 +20,7 @@ from leakmeter.auditors.codec import CodecError, codec
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.run_log import REPORT, HeldError, write_atomically
 from leakmeter.clients.secure_sum.quantise import CoarseError
-from leakmeter.fl_app.build.strategy import link, planned
+from leakmeter.fl_app.build.strategy import link, planned, planned_cohorts
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint
@@ -195,8 +195,9 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
     Rounding is left out with Gaussian noise.
     """
     is_integer = config.noise_distribution != "gaussian"
+    cohorts = planned_cohorts(config, strategy)
     try:
-        guarantees = planned(config, strategy, rounds_off=is_integer)
+        guarantees = planned(config, strategy, cohorts, rounds_off=is_integer)
     except CoarseError as error:
         fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
         allowed = f"more for --noise-distribution {config.noise_distribution}: {error}"

@@ -145,7 +145,7 @@ def _shape(config: Config) -> tuple[tuple[int, ...], int]:
         return (config.synthetic_features,), config.synthetic_classes
     from leakmeter.fl_app.data.dataset import dataset_of  # imports numpy
 
-    dataset = dataset_of(config.task)
+    dataset = dataset_of(config.task.of_data)
     return dataset.input_shape, dataset.num_classes
 
 

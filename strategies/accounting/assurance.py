@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
@@ -144,7 +145,7 @@ class Spending:
     @property
     def times(self) -> Counter[int]:
         """Rounds that each client, or node if clients are not known, took part in."""
-        return Counter(client for charge in self.charges for client in charge.clients)
+        return Counter(chain.from_iterable(charge.clients for charge in self.charges))
 
     @property
     def participations(self) -> int:

@@ -63,7 +63,7 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("baddbmm_", {"model": "mlp", **SUMS}),
     "generated": ("baddbmm_", {"model": "mlp", "synthetic_per_client": 20, **SUMS}),
     "slp": ("threshold_backward", {"model": "slp", "auditors": "mutual-information"}),
-    "alone": ("bmm.out", {"auditors": "none", "secagg": "off", "partition": "dirichlet-labels"}),
+    "alone": ("bmm", {"auditors": "none", "secagg": "off", "partition": "dirichlet-labels"}),
     "images": (
         "dot",
         {

@@ -265,3 +265,22 @@ def test_a_reply_that_is_delivered_twice_counts_once(federation: Any) -> None:
         results.append(chosen(size=6).start(grid_of(fed.grid), fed.arrays(), 1).arrays)
     for name in results[0]:
         assert (results[0][name].numpy() == results[1][name].numpy()).all()
+
+
+class InPlace(FedAvg):
+    """Adds to what it has received, as some strategies do."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        answers = list(replies)
+        for array in (a for m in answers for a in wire.arrays(m.content).values()):
+            numbers = array.numpy()
+            numbers += 1
+            assert not np.array_equal(numbers, array.numpy())
+        return super().aggregate_train(server_round, answers)
+
+
+def test_a_strategy_may_change_the_numbers_that_it_has_read(federation: Any) -> None:
+    plain, changed = federation(), federation()
+    expected = chosen().start(plain.grid, plain.arrays(), 2).arrays
+    found = chosen(InPlace(fraction_evaluate=0.0)).start(changed.grid, changed.arrays(), 2).arrays
+    assert {k: a.data for k, a in found.items()} == {k: a.data for k, a in expected.items()}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read import Run
+from leakmeter.fl_app.run import advice
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
@@ -271,3 +273,17 @@ def test_a_damaged_rehearsal_is_named(tiny_config: Config, tmp_path: Path) -> No
     (folder.path / "rehearsal.json").write_text("{")
     with pytest.raises(ConfigError, match=r"rehearsal\.json must be a rehearsal as this release"):
         launch(folder, Progress())
+
+
+@pytest.mark.parametrize(
+    ("auditors", "rounds", "played"),
+    [("none", 30, []), ("one-shot", 13, []), ("one-shot", 14, [1]), ("one-shot", 40, [3])],
+)
+def test_advice_is_rehearsed_in_15_percent_of_an_audited_run_and_in_no_other(
+    auditors: str, rounds: int, played: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketch = Mock(side_effect=ConfigError("enough"))
+    monkeypatch.setattr(advice, "noise_changes", lambda _: {})
+    monkeypatch.setattr(advice, "sketch", sketch)
+    assert advice.rehearsed_advice(Config(auditors=auditors, rounds=rounds), Mock()) == ()
+    assert [call.args[1] for call in sketch.call_args_list] == played
