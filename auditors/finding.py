@@ -86,17 +86,22 @@ class Histogram:
         _shares("null", self.null)
 
 
+LossUnit = Literal["nats", "standard deviations"]
+
+
 @dataclass(frozen=True)
 class Losses:
-    """Counts of planted records over how far training has lowered their loss, in nats.
+    """Counts of planted records over how far training has lowered their loss.
 
     Attributes:
+        unit: Of the falls. The largest of several is in standard deviations of each.
         edges: Of the bins, one more than there are bins.
         included: Counts of canaries that were planted.
         excluded: Counts of canaries that were left out.
         null: Share of the decoys, which nobody trains on, in each bin.
     """
 
+    unit: LossUnit
     edges: tuple[float, ...]
     included: tuple[int, ...]
     excluded: tuple[int, ...]

@@ -38,6 +38,7 @@ from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.config.tables import ALGORITHMS, MODELS, Layers
 from leakmeter.fl_app.data.dataset import Dataset, dealt
 from leakmeter.fl_app.data.partition import Sizes, sizes
+from leakmeter.fl_app.data.planted import with_planted
 from leakmeter.strategies.grid import Delivery, current_delivery
 
 # Bytes of models that train together, and of a batch of their inputs: as many stay in the cache.
@@ -120,6 +121,8 @@ def load_task(config: Config | TaskConfig) -> Task:
 @lru_cache(maxsize=4)
 def _load(config: TaskConfig) -> Task:
     dataset, parts = dealt(config)
+    if config.planted is not None:
+        dataset, parts = with_planted(dataset, parts, *config.planted)
     initial = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
     return Task(dataset, parts, initial)
 

@@ -7,8 +7,9 @@ Steinke, Nasr, Jagielski (2023), arXiv:2305.08846, have coins and one run. Ours 
 1. A p-value is the upper end of a band for the decoys' tail, so all of them hold together, and the
    bound needs no independent scores.
 2. The largest ε that so many decoys can show is part of the finding.
-3. A score is the fall of the loss since the initial model, or the largest fall between two models:
-   how hard a record is for any model cancels.
+3. A score is the fall of the loss since the initial model: how hard a record is for any model
+   cancels. For an attacker who sees all models it is the largest of all falls, since the initial
+   model and since the one before. Each is counted in standard deviations of records of a pilot.
 4. Copies of a record are a group, which a claim about one record allows more (group privacy).
 """
 
@@ -35,7 +36,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Bound, Finding, RunWarning, Sees, ThreatModel
+from leakmeter.auditors.finding import Bound, Finding, LossUnit, RunWarning, Sees, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.planting.generators import Generator, batch
 from leakmeter.auditors.planting.plan import PlantPlan
@@ -51,6 +52,8 @@ from leakmeter.auditors.planting.scores import (
 )
 
 _AT_ONCE = 1000  # records that a score gets
+_PILOT = 100  # records that tell how far losses fall in a round
+_TINY = 1e-12
 _SPENT = 0.25  # share of a bound's failure probability for the band of the decoys
 _MASKED = (
     "clients mask their updates, and each is asked to plant other records: their masks would not "
@@ -92,9 +95,9 @@ class PlantedRecords(Auditor):
     _model: Kept[Vector | None]  # after the last round
     _rounds: Kept[int]  # played so far
     _looked: Kept[int]  # the last round whose model was looked at
-    _first: Kept[Floats]  # losses at the initial model, canaries first; empty before
+    _first: Kept[Floats]  # losses at the initial model: canaries, decoys, pilot; empty before
     _last: Kept[Floats]  # losses at the model that was looked at last
-    _largest: Kept[Floats]  # the largest fall between two such models; empty before the first
+    _largest: Kept[Floats]  # the largest fall in standard deviations; empty before the first
     _holders: Kept[set[int]]  # clients that were asked to plant
     _took: Kept[set[int]]  # those that say they did, at least once
 
@@ -116,10 +119,10 @@ class PlantedRecords(Auditor):
         require("(0, 1)", confidence=confidence)
         require("at least 100", decoys=decoys)
         if generator.size is not None:
-            decoys = min(decoys, generator.size - 2 * plan.canaries)
+            decoys = min(decoys, generator.size - 2 * plan.canaries - _PILOT)
             if decoys < 100:
                 raise ValueError(
-                    f"generator must have at least {2 * plan.canaries + 100} records for "
+                    f"generator must have at least {2 * plan.canaries + _PILOT + 100} records for "
                     f"{plan.canaries} canaries, got {generator.size}: use fewer canaries"
                 )
         self.generator, self.plan, self.decoys, self.every = generator, plan, decoys, every
@@ -188,13 +191,15 @@ class PlantedRecords(Auditor):
         """Note how far losses have fallen since the model that was looked at before."""
         assert self._model is not None
         losses = self._losses(self._model)
-        fall = self._last - losses
-        self._largest = np.maximum(self._largest, fall) if self._largest.size else fall
+        for fall in (self._first - losses, self._last - losses):
+            pilot = fall[-_PILOT:]  # neither canaries nor decoys
+            seen = (fall - pilot.mean()) / max(float(pilot.std()), _TINY)
+            self._largest = np.maximum(self._largest, seen) if self._largest.size else seen
         self._last, self._looked = losses, self._rounds
 
     def _losses(self, model: Vector) -> Floats:
-        """Return the losses of all canaries and decoys at a model, (canaries + decoys,)."""
-        decoys = self.plan.decoys(self.decoys)
+        """Return the losses of canaries, decoys and pilot, (canaries + decoys + pilot,)."""
+        decoys = self.plan.decoys(self.decoys + _PILOT)
         parts = [self._canaries[i : i + _AT_ONCE] for i in range(0, len(self._canaries), _AT_ONCE)]
         found = [self._scored(model, part) for part in parts]
         for start in range(0, len(decoys), _AT_ONCE):
@@ -232,7 +237,7 @@ class PlantedRecords(Auditor):
     def _findings(self, sees: Sees, falls: Floats) -> list[Finding]:
         """Return what the falls of losses show somebody who sees these models."""
         plan, claims, spent = self.plan, self._claims(sees), _SPENT * (1 - self.confidence)
-        scores, decoys = falls[: plan.canaries], falls[plan.canaries :]
+        scores, decoys = falls[: plan.canaries], falls[plan.canaries : -_PILOT]
         bound, facts = headline(
             scores,
             plan.is_in,
@@ -247,7 +252,8 @@ class PlantedRecords(Auditor):
         assumed = (Assumption.FAIR_COINS, Assumption.DECOYS_ALIKE)
         bound = claims.assuming(replace(bound, sample_sizes=sizes, assumptions=assumed))
         inside, outside = scores[plan.is_in], scores[~plan.is_in]
-        drawn = histogram(inside, outside, decoys)
+        unit: LossUnit = "nats" if sees == "final model" else "standard deviations"
+        drawn = histogram(inside, outside, decoys, unit)
         found = [claims.finding(bound, {**facts, "copies": plan.copies}, (drawn,))]
         estimate = self._estimated(claims, inside, decoys)
         found += [estimate] if estimate.value >= bound.value else []
@@ -289,7 +295,9 @@ class PlantedRecords(Auditor):
         texts = batch(self._canaries)
         if not isinstance(texts, list):
             raise ValueError("extract must be None for records that are no texts, got a function")
-        others = batch(self.generator.draw(self.plan.seed, self.plan.decoys(_AT_ONCE)))
+        others = batch(
+            self.generator.draw(self.plan.seed, self.plan.decoys(min(_AT_ONCE, self.decoys)))
+        )
         inside = [text for text, one in zip(texts, is_in, strict=True) if one]
         outside = [text for text, one in zip(texts, is_in, strict=True) if not one]
         assert isinstance(others, list)
@@ -312,6 +320,7 @@ class PlantedRecords(Auditor):
             observer="outsider",
             sees=sees,
             holds="record",
+            knows_cohort=True,
             participations=min(self._rounds, self.plan.rounds or self._rounds),
         )
         return Claims(

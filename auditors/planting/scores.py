@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.bounds.rules import Limits, SimultaneousBand
-from leakmeter.auditors.finding import Losses
+from leakmeter.auditors.finding import Losses, LossUnit
 from leakmeter.auditors.planting.generators import Batch
 
 if TYPE_CHECKING:
@@ -65,13 +65,16 @@ def normal_scores(scores: Floats, decoys: Floats) -> Floats:
     return np.asarray(-ndtri((reached + 0.5) / (decoys.size + 1)))
 
 
-def histogram(included: Floats, excluded: Floats, decoys: Floats) -> Losses:
+def histogram(
+    included: Floats, excluded: Floats, decoys: Floats, unit: LossUnit = "nats"
+) -> Losses:
     """Return how far the losses of all records fell, for a figure."""
     everyone = np.concatenate([included, excluded, decoys])
     low, high = float(everyone.min()), float(everyone.max())
     edges = np.linspace(low, high if high > low else low + 1.0, _BINS + 1)
     ins, outs, null = (np.histogram(part, edges)[0] for part in (included, excluded, decoys))
     return Losses(
+        unit,
         edges=tuple(edges.round(6).tolist()),
         included=tuple(ins.tolist()),
         excluded=tuple(outs.tolist()),

@@ -19,6 +19,7 @@ from leakmeter.auditors.auditor import share_confidence
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
+from leakmeter.auditors.planting.generators import Generator
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.clients.cohort import Cohort
@@ -32,6 +33,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import Scheme
+from leakmeter.fl_app.data.planted import generator_of
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import Task, build_model, device_of, load_task, update_rule
@@ -95,6 +97,10 @@ class AuditRun:
         pattern, seed = participation(self.config), cohort_seed(self.config)
         cohort_of = partial(pattern.cohort, seed, num_clients=self.config.clients)
         return SimulatedRecords(self.config, cohort_of)
+
+    def generator(self, name: str) -> Generator:
+        """Return what draws records to plant."""
+        return generator_of(self.task.dataset, name)
 
     def one_client(self, target: int) -> int | None:
         """Return the client of a setting; None where it leaves the choice to the audit."""
@@ -240,8 +246,9 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
             draw=population.another,
             holds_out=holds_out,
         )
-    scheme = Scheme(task.dataset.train_y, config.partition, config.dirichlet)
-    pool = np.arange(len(task.dataset.train_y))
+    data = task.dataset
+    own = data.train_y[: len(data.train_y) - data.num_planted]  # canaries stay where they are
+    scheme, pool = Scheme(own, config.partition, config.dirichlet), np.arange(len(own))
     if game == "partition":
         return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
     return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw, holds_out=holds_out)

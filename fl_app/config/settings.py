@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
+from leakmeter.fl_app.config.audits.rounds import PlantedRecordsSettings
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.config.field import audit_setting, option, setting
 from leakmeter.fl_app.config.tables import (
@@ -21,6 +22,9 @@ from leakmeter.fl_app.config.tables import (
     USUAL_STEP,
     NoiseKind,
 )
+
+if TYPE_CHECKING:
+    from leakmeter.auditors import PlantPlan
 
 AUDITOR_NAMES: Final = (*AUDITORS, "none")
 AUTO: Final = "auto"  # a clip norm that is still to be measured
@@ -92,6 +96,7 @@ class TaskConfig(TaskSettings):
 
     clients: int = 60
     seed: int = 0
+    planted: tuple[PlantPlan, str] | None = None  # who holds which canaries, and their generator
 
     @property
     def of_data(self) -> TaskConfig:
@@ -384,7 +389,9 @@ class Settings(  # fields come in reverse order
     @property
     def task(self) -> TaskConfig:
         """The settings that determine data, partition and model."""
-        return TaskConfig(**{spec.name: getattr(self, spec.name) for spec in fields(TaskConfig)})
+        own = (spec.name for spec in fields(TaskConfig) if spec.name != "planted")
+        planted = PlantedRecordsSettings.planted(self)
+        return TaskConfig(**{name: getattr(self, name) for name in own}, planted=planted)
 
     @property
     def generates_clients(self) -> bool:

@@ -47,6 +47,7 @@ class Dataset:
         users: The person behind each training record, (n,), if the data set has it.
         users_lack: Why `users` is None and what to do about it, if anything.
         population: Generates the training records of each client; None if they are listed.
+        num_planted: Training records at the end that an auditor has planted.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Dataset:
     users: NDArray[np.int64] | None = None
     users_lack: str = "it does not say who each record is from"
     population: Population | None = None
+    num_planted: int = 0
 
     def __post_init__(self) -> None:
         listed = [("training", self.train_x, self.train_y)] if self.population is None else []

@@ -10,7 +10,7 @@ from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.field import EVERY_NTH, AuditorSettings, audit_setting
 
 if TYPE_CHECKING:
-    from leakmeter.auditors import Auditor
+    from leakmeter.auditors import Auditor, PlantPlan
     from leakmeter.fl_app.build.audit import AuditRun
     from leakmeter.fl_app.config.settings import Settings
 
@@ -276,6 +276,92 @@ class MembershipSettings(AuditorSettings):
             every=config.membership_every,
             delta=config.delta,
             confidence=config.confidence,
+        )
+
+
+@dataclass(frozen=True)
+class PlantedRecordsSettings(AuditorSettings):
+    """Records planted in clients' data, searched for in the model: was this record used?"""
+
+    auditor = "planted-records"
+    short_name = "planted"
+    lacks = "plants records in the data of simulated clients; real ones list plant_mod"
+
+    planted_canaries: int = audit_setting(
+        200, "records of planted-records; a fair coin plants each or not", low=2, most=10**6
+    )
+    planted_clients: int = audit_setting(20, "clients that hold them, the first ones", low=1)
+    planted_copies: int = audit_setting(
+        1, "copies of each planted record in its client's data", low=1, most=10**4
+    )
+    planted_decoys: int = audit_setting(
+        20_000,
+        "records that nobody trains on, to compare with; with 200 canaries they limit the ε that "
+        "can be shown: 2000 to 5.0, 20000 to 7.2",
+        low=100,
+        most=10**7,
+    )
+    planted_generator: str = audit_setting(
+        "random-label",
+        "what is planted: test records with a random label, or inputs of random numbers",
+        choices=("random-label", "random-pattern"),
+    )
+    planted_every: int = audit_setting(
+        0,
+        "also look at the model of every N-th round with planted-records; 0 = final model only, "
+        "-1 = rounds 1, 2, 4, 8, … and the last",
+        low=-1,
+    )
+
+    @classmethod
+    def planted(cls, config: Settings) -> tuple[PlantPlan, str] | None:
+        """Return who holds which canaries, and what draws them; None without the auditor."""
+        if cls.auditor not in config.auditor_names:
+            return None
+        from leakmeter.auditors import PlantPlan
+
+        plan = PlantPlan(
+            canaries=config.planted_canaries,
+            clients=config.planted_clients,
+            copies=config.planted_copies,
+            seed=config.seed,
+        )
+        return plan, config.planted_generator
+
+    @classmethod
+    def check(cls, config: Settings) -> None:
+        """Require clients that hold canaries, and a list of all records."""
+        if config.generates_clients:
+            allowed = "0 for the auditor planted-records, which adds to the list of all records"
+            raise config.refused("synthetic_per_client", allowed, "Try fewer --clients")
+        most = min(config.clients, config.planted_canaries)
+        if config.planted_clients > most:
+            allowed = f"at most --clients {config.clients} and --planted-canaries"
+            raise config.refused("planted_clients", allowed, f"Try --planted-clients {most}")
+
+    @classmethod
+    def memory(cls, config: Settings, dim: int, features: int) -> tuple[int, str]:
+        """Return the bytes of planted records and of all losses."""
+        size = 8 * features * config.planted_canaries * config.planted_copies
+        return size + 32 * config.planted_decoys, "--planted-copies"
+
+    @classmethod
+    def make(cls, run: AuditRun) -> Auditor:
+        """Return the search for planted records; simulated clients have them already."""
+        from leakmeter.auditors import PlantedRecords, TorchScores
+
+        config, planted = run.config, cls.planted(run.config)
+        assert planted is not None
+        plan, generator = planted
+        return PlantedRecords(
+            run.generator(generator),
+            TorchScores(run.task.new_model()),
+            plan,
+            decoys=config.planted_decoys,
+            every=config.planted_every,
+            delta=config.delta,
+            confidence=config.confidence,
+            orders=False,
         )
 
 

@@ -42,6 +42,7 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         *curves.tradeoffs(runs),
         *curves.epsilons(runs),
         *curves.cosines(runs),
+        *curves.losses(runs),
         *growth(runs),
         *single_rounds(runs),
         *information(runs),

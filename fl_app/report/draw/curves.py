@@ -1,4 +1,4 @@
-"""Figures of a whole run: errors of tests, proven ε, cosines, spectra."""
+"""Figures of a whole run: errors of tests, proven ε, cosines, losses, spectra."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Sees, Spectrum
+from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Losses, Sees, Spectrum
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.verdict.order import covers
@@ -252,18 +252,54 @@ def cosines(runs: Sequence[Run]) -> Iterator[Figure]:
             yield _cosines(i, _WHERE.get(sees, "in the model"), bins, _suffix(run, runs))
 
 
+def losses(runs: Sequence[Run]) -> Iterator[Figure]:
+    """Yield histograms of planted records: one for each run and model that was searched."""
+    for i, run in enumerate(runs):
+        drawn = {f.threat_model.sees: bins for f, bins in _details(run.of_the_run, Losses)}
+        for sees, bins in drawn.items():
+            yield _losses(i, _WHERE.get(sees, "in the model"), bins, _suffix(run, runs))
+
+
+def _losses(color: int, where: str, bins: Losses, name: str) -> Figure:
+    return Figure(
+        f"losses-{slug(where)}",
+        f"Planted records {where}{name}",
+        "Shares of records over how far training lowered their loss: canaries that were planted, "
+        "canaries that were left out, and decoys.",
+        "The further the planted records are to the right of the decoys, which nobody trained on, "
+        "the more confident the attacker is. Bins of equal width.",
+        Axis(f"fall of the loss in {bins.unit}"),
+        Axis("share of records", has_zero=True),
+        _groups(color, bins, ("planted", "left out"), "decoys"),
+        is_first=where == _WHERE["all models"],
+    )
+
+
+def _groups(
+    color: int, bins: Histogram | Losses, named: tuple[str, str], null: str
+) -> tuple[Series, ...]:
+    """Return the shares of both groups in bins, with what they would be without a leak."""
+    middles = [(a + b) / 2 for a, b in pairwise(bins.edges)]
+    took, not_ = (
+        f"{n} ({sum(c)})" for n, c in zip(named, (bins.included, bins.excluded), strict=True)
+    )
+    others = (Series(not_, bins.edges, _shares(bins.excluded), color + 1, dash=1),)
+    return (
+        Series(took, bins.edges, _shares(bins.included), color, is_filled=True),
+        *(others if any(bins.excluded) else ()),
+        Series(null, middles, bins.null, REFERENCE, dash=2),
+    )
+
+
 def _suffix(run: Run, runs: Sequence[Run]) -> str:
     """Return the name of a run for its own figure, where there are several."""
     return f", {run.name}" if len(runs) > 1 else ""
 
 
 def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
-    middles = [(a + b) / 2 for a, b in pairwise(bins.edges)]
     known = "the normal distribution" if bins.is_exact else "draws of the exact distribution"
-    took, not_ = f"took part ({sum(bins.included)})", f"did not ({sum(bins.excluded)})"
     in_updates, has_others = where == _WHERE["updates"], any(bins.excluded)
     seen = "update of their seat" if in_updates else "change of the model"
-    others = (Series(not_, bins.edges, _shares(bins.excluded), color + 1, dash=1),) * has_others
     return Figure(
         f"cosines-{slug(where)}",
         f"Canaries {where}{name}",
@@ -274,11 +310,7 @@ def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
         "deviation is 1/√d.",
         Axis("cosine in standard deviations of the null"),
         Axis("share of canaries", has_zero=True),
-        (
-            Series(took, bins.edges, _shares(bins.included), color, is_filled=True),
-            *others,
-            Series("without a leak", middles, bins.null, REFERENCE, dash=2),
-        ),
+        _groups(color, bins, ("took part", "did not"), "without a leak"),
         is_first=where == _WHERE["all models"],
     )
 

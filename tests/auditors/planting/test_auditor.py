@@ -216,9 +216,9 @@ def test_masks_and_small_files_are_refused_with_the_reason(tmp_path: Path) -> No
         == ()
     )
     (tmp_path / "few.txt").write_text("\n".join(map(str, range(500))))
-    with pytest.raises(ValueError, match="at least 502 records for 201 canaries, got 500"):
+    with pytest.raises(ValueError, match="at least 602 records for 201 canaries, got 500"):
         PlantedRecords(FromFile(tmp_path / "few.txt"), texts, PlantPlan(201, 3))
-    assert PlantedRecords(FromFile(tmp_path / "few.txt"), texts, PlantPlan(50, 5)).decoys == 400
+    assert PlantedRecords(FromFile(tmp_path / "few.txt"), texts, PlantPlan(50, 5)).decoys == 300
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from leakmeter.auditors.finding import ErrorCurve, Histogram, Spectrum
+from leakmeter.auditors.finding import ErrorCurve, Histogram, Losses, Spectrum
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series
@@ -100,6 +100,7 @@ def rich(name: str, scale: float = 1.0) -> Run:
     bins = Histogram(
         (-3.0, -1.0, 0.0, 2.0, 40.0), (1, 2, 3, 9), (4, 5, 2, 0), (0.2, 0.3, 0.3, 0.2), True
     )
+    falls = Losses("nats", (-1.0, 0.0, 3.0 * scale), (1, 9), (4, 5), (0.6, 0.4))
     spectrum = Spectrum((1, 2, 3, 9), (3.0, 1.0, 1e-3, 0.0), (0.0, 0.0, 0.1, 0.1), 9, 0.1, 0.4)
     model = finding(kind="approximation", facts={"separation": 2.0})
     rounds = [
@@ -121,7 +122,7 @@ def rich(name: str, scale: float = 1.0) -> Run:
         for i in (1, 2, 4)
     ]
     whole = [
-        bound(4.2 * scale, details=(curve, bins)),
+        bound(4.2 * scale, details=(curve, bins, falls)),
         guarantee(12.0 * scale),
         conditional(70.0 * scale),
         finding(kind="estimate", value=3.0, null_band=(0.0, 1.0), details=(spectrum,)),
@@ -151,6 +152,7 @@ def test_every_kind_of_figure_is_looked_at() -> None:
     kinds = {re.sub(r"figure-\d+-", "", one.name) for one in DRAWN.values()}
     assert {"tradeoff", "accuracy", "information", "spectrum"} < kinds
     assert any(name.startswith("cosines") for name in kinds)
+    assert any(name.startswith("losses") for name in kinds)
     assert any(name.startswith("tradeoff-") for name in kinds)
     assert any(name.startswith("epsilon-") for name in kinds)
     assert any(name.endswith("estimate") for name in kinds)

@@ -1,0 +1,106 @@
+"""Planted records in runs of our own: the plan alone decides who has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakmeter.auditors import PlantPlan
+from leakmeter.clients.source import Dealt, Fresh
+from leakmeter.fl_app.build.audit import AuditRun, _source
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.data.planted import generator_of
+from leakmeter.fl_app.task import load_task
+
+SMALL: dict[str, Any] = {
+    "dataset": "synthetic",
+    "synthetic_examples": 200,
+    "synthetic_features": 30,
+    "model": "linear",
+    "clients": 6,
+    "sample": 6,
+    "rounds": 3,
+    "epochs": 10,
+    "auditors": "planted-records",
+    "planted_canaries": 40,
+    "planted_clients": 4,
+    "planted_decoys": 500,
+}
+
+
+@pytest.mark.parametrize("generator", ["random-label", "random-pattern"])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_holders_have_the_records_of_the_plan_behind_their_own(generator: str, copies: int) -> None:
+    options = {"planted_generator": generator, "planted_copies": copies}
+    config = Config(**SMALL, **options)
+    plain, grown = load_task(Config(**{**SMALL, "auditors": "none"})), load_task(config)
+    plan = PlantPlan(40, 4, copies=copies)
+    drawn = generator_of(plain.dataset, generator)
+    assert grown.dataset.num_planted == 40 * copies
+    for client in range(6):
+        x, y = grown.examples(client)
+        own = len(plain.parts[client])
+        assert torch.equal(x[:own], plain.examples(client)[0])
+        records = drawn.draw(0, plan.planted(client) * copies)
+        assert len(x) == own + len(records)
+        for (a, b), (c, d) in zip(records, zip(x[own:], y[own:], strict=True), strict=True):
+            assert np.array_equal(a, c.numpy())
+            assert int(b) == int(d)
+    same, other = load_task(Config(**SMALL, **options)), load_task(Config(**{**SMALL, "seed": 1}))
+    assert all(map(np.array_equal, grown.parts, same.parts))
+    assert not np.array_equal(grown.dataset.train_y, other.dataset.train_y)
+
+
+@pytest.mark.parametrize("game", ["independent", "partition"])
+def test_games_that_resample_data_leave_planted_records_where_they_are(game: Any) -> None:
+    run, plain = AuditRun(Config(**SMALL)), load_task(Config(**{**SMALL, "auditors": "none"}))
+    source = _source(run.task, run.config.task, game)
+    assert isinstance(source, Dealt | Fresh)
+    assert source.pool.size == plain.dataset.num_train == run.task.dataset.num_train - 40
+
+
+def run_of(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Return the report of a run, as the command line makes it."""
+    config = Config(**{**SMALL, **changes})
+    folder.with_suffix(".toml").write_text(config.to_toml())
+    assert main(["--config", str(folder.with_suffix(".toml")), "--out", str(folder)]) == 0
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def test_a_run_says_that_its_model_has_been_trained_on_canaries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = run_of(tmp_path / "run", planted_every=1)
+    assert report["failures"] == []
+    own = [f for f in report["findings"] if f["auditor"] == "planted-records"]
+    bounds = [f for f in own if f["kind"] == "lower_bound"]
+    assert [f["threat_model"]["sees"] for f in bounds] == ["final model", "all models"]
+    assert {(f["unit"], f["adjacency"]) for f in bounds} == {("record", "replace")}
+    assert [w["kind"] for w in report["warnings"]] == ["trained-on-canaries"]
+    assert "trained on canaries" in capsys.readouterr().out.replace("\n  ", " ")
+    page = (tmp_path / "run/report.html").read_text()
+    assert "losses-in-the-final-model" in page
+    assert "losses-in-the-models-of-all-rounds" in page
+    assert "trained on canaries" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"planted_clients": 7}, r"--planted-clients must be at most --clients 6 .*, got 7"),
+        ({"planted_decoys": 10}, "--planted-decoys must be at least 100, got 10"),
+        ({"planted_generator": "texts"}, "--planted-generator"),
+        ({"synthetic_per_client": 5}, "--synthetic-per-client must be 0 for the auditor planted"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Config(**{**SMALL, **changes})
