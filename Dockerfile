@@ -1,4 +1,4 @@
-# A CPU build that runs the default job:
+# An image that runs the default job:
 #   docker build -t leakmeter .
 #   docker run --rm -v "$PWD/runs:/app/runs" leakmeter
 # and the tests:
@@ -6,8 +6,8 @@
 FROM python:3.11-slim AS base
 ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1 FLWR_TELEMETRY_ENABLED=0
 WORKDIR /app
-# PyTorch's own index has small builds without CUDA. Empty takes the default index, with CUDA.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Name PyTorch's index of CPU builds for a small image; empty takes the default one, with CUDA.
+ARG TORCH_INDEX=
 RUN pip install torch torchvision ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
 COPY . .
 RUN pip install -e .

@@ -1,16 +1,35 @@
-"""Puts the four rooms into the wheel, below the one name that it offers."""
+"""Fills the wheel with the four rooms, below the one name that an installation offers."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOMS = ("auditors", "clients", "strategies", "fl_app")
+# An editable installation is this one file. A package with a file wins over a folder without one,
+# so the clone may be called `leakmeter`, wherever Python starts.
+_STUB = """\
+import sys
+from importlib.util import spec_from_file_location
+
+__file__, __path__ = {file!r}, [{folder!r}]
+__spec__ = spec_from_file_location(__name__, __file__, submodule_search_locations=__path__)
+__loader__ = __spec__.loader
+__loader__.exec_module(sys.modules[__name__])
+"""
 
 
 class Rooms(BuildHookInterface):  # type: ignore[type-arg]
     """Fills a wheel; an editable installation reads the rooms where they are."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the rooms to the files of the wheel."""
+        """Add the rooms to the files of the wheel, or the one file that points to them."""
         if version != "editable":
             build_data["force_include"].update({room: f"leakmeter/{room}" for room in ROOMS})
+            return
+        package = Path(self.root) / "leakmeter"
+        stub = Path(tempfile.mkdtemp()) / "stub.py"
+        text = _STUB.format(file=str(package / "__init__.py"), folder=str(package))
+        stub.write_text(text, encoding="utf-8")
+        build_data["force_include_editable"] = {str(stub): "leakmeter/__init__.py"}

@@ -359,8 +359,11 @@ def test_a_wheel_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.launch
 def test_an_editable_installation_offers_one_name(tmp_path: Path) -> None:
-    copy, python = checkout(tmp_path / "copy"), bare_python(tmp_path / "venv")
+    # Named like the package, and Python starts beside it: a folder without a file does not win.
+    copy, python = checkout(tmp_path / "leakmeter"), bare_python(tmp_path / "venv")
     install(python, "-e", copy)
+    done = run(python, "-c", INSTALLED.replace("OURS", str(copy)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     done = run(python, "-c", INSTALLED.replace("OURS", str(copy)) + ONCE, cwd=elsewhere)

@@ -100,6 +100,7 @@ def test_the_project_asks_for_what_it_imports_and_caps_only_flower() -> None:
     asked = {re.split(r"[\[<>=]", entry)[0]: entry for entry in PROJECT["project"]["dependencies"]}
     assert set(asked) >= {"flwr", "torch", "torchvision", "numpy", "scipy", "ray", "rich"}
     assert set(asked) >= {"scikit-learn", "dp-accounting", "cryptography"}
+    assert all(">=" in entry for entry in asked.values())  # the lowest are tested
     assert asked["flwr"] == "flwr[simulation]>=1.26.1,<2"
     assert not [entry for name, entry in asked.items() if name != "flwr" and "<" in entry]
 
