@@ -125,9 +125,11 @@ class RoundObserver(Resumable):
             # The mean as if replies were models, as a secure sum assumes.
             others = (c for c, a in answers.items() if a.outcome != "played")
             seats = set(opened.orders).difference(others)
-            change = updates.mean(without=seats)
-            change = known_facts(self._strategy).aggregate if change is None else change
-            mean = None if change is None else change + opened.sent
+            mean = updates.mean(without=seats)
+            if mean is not None:
+                mean += opened.sent
+            elif (change := known_facts(self._strategy).aggregate) is not None:
+                mean = change + opened.sent
             hidden = () if mean is None else (mean,)
             replies = updates.replies(seats) if updates.are_plain else hidden
             sending.note(opened.sent, replies, mean, released)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.bounds.detectable import detectable_epsilon
-from leakmeter.auditors.canaries.scores import cosine_logsf, headline
+from leakmeter.auditors.canaries.scores import headline
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sphere_canary import cosine_logsf
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many
 

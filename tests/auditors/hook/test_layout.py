@@ -175,10 +175,14 @@ def test_weighted_records_and_distances_are_those_of_the_vectors(
     total = vector.copy()
     layout.add(record, 0.3, total)
     np.testing.assert_allclose(total, vector + 0.3 * flat, rtol=1e-14, atol=1e-15)
-    assert layout.distance(record, vector) == pytest.approx(np.linalg.norm(flat - vector))
+    other = layout.restore(vector, record, ["float64", "float32"])
+    distance = np.linalg.norm(flat - layout.flatten(other))
+    assert layout.distance(record, other) == pytest.approx(distance, rel=1e-14)
+    assert layout.distance(record, None) == pytest.approx(np.linalg.norm(flat), rel=1e-14)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_the_distance_to_what_is_not_finite_is_not_finite(value: float) -> None:
     record = ArrayRecord({"a": Array(np.array([1.0, value], dtype=np.float32))})
-    assert not np.isfinite(Layout.of(record).distance(record, np.zeros(2)))
+    assert not np.isfinite(Layout.of(record).distance(record, None))
+    assert not Layout.of(record).is_finite(record)

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary import add_canary, canary_key, canary_vector
+from leakmeter.auditors.canary import KINDS, canary_vector
+from leakmeter.auditors.canary_kind import canary_key
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
 from leakmeter.auditors.hook.seat import (
@@ -130,7 +131,7 @@ def test_a_seat_gets_the_key_of_its_own_canary_and_not_the_seed() -> None:
     seat = keyed(canary)
     assert (seat.id, seat.norm) == (5, 2.0)
     vector = np.zeros(40)
-    add_canary(vector, seat.seed, 2.0)
+    KINDS["sphere"].planted(seat.seed, vector.size, 2.0)(vector)
     np.testing.assert_allclose(vector, 2.0 * canary_vector(99, 5, 40), rtol=1e-12)
     # Neither as a seed nor as a key of another canary does it make one that others may play.
     others = {canary_key(99, i) for i in range(50)} | {canary_key(seat.seed, i) for i in range(50)}
