@@ -87,6 +87,7 @@ class SignTranscript(Resumable):
                 own = float(change @ change)
             if not own < _LARGEST:  # otherwise a diverged model would seem to hide everyone
                 self._total[:start] -= after[:start] - before[:start]
+                self._travelled += math.sqrt(square)  # rounding is left of it
                 raise DivergedError
             square += own
             signs.add(change)

@@ -84,6 +84,9 @@ def test_a_seed_travels_with_all_its_128_bits() -> None:
         ({"left-out": [-1]}, "left-out must be a list of places, got 1 entries"),
         ({"left-out": 3}, "left-out must be a list of places, got int"),
         ({"id": 0.5}, "id must be a whole number"),
+        ({"kind": 2}, "kind must be a number from 0 to 1, got 2: use the server's release"),
+        ({"kind": -1}, "kind must be a number from 0 to 1, got -1"),
+        ({"kind": 1.0}, "kind must be a whole number"),
         ({"norm": -1.0}, "canary order: norm must be in"),
         ({"norm": math.nan}, "canary order: norm must be in"),
         ({"norm": math.inf}, "canary order: norm must be in"),
@@ -119,9 +122,11 @@ OPEN = Order(Canary(1, 2), sends=None)
 def test_an_order_keeps_what_the_reply_is_made_of() -> None:
     long = Order(Canary(1, 2), size=Size(10.0, least_norm=0.5))
     differences = Order(Canary(1, 2), (0,), "differences")
-    for order in (Order(), Order(left_out=(1, 4)), differences, OPEN, long):
+    signs = Order(Canary(1, 2, kind="signs"))
+    for order in (Order(), Order(left_out=(1, 4)), differences, OPEN, long, signs):
         content = RecordDict({wire.CANARY: order.to_record()})
         assert Order.of(travelled(content)) == order
+    assert "kind" not in long.to_record()  # the sphere, as before there were two
     assert Order.of(RecordDict({"arrays": ArrayRecord()})) is None
     assert Order.of(RecordDict({wire.CANARY: ConfigRecord()})) is None  # an answer is no order
 
