@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -25,6 +25,9 @@ _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_hea
 _MAX_HEADER: Final = 2**10  # bytes of a header; those of arrays of numbers have 128
 _BLOCK: Final = 2**15  # numbers at a time, which stay in the processor's cache
 _SMALL: Final = 2**27  # bytes of an array that may be kept for other seats of a process
+
+
+Blocks: TypeAlias = Iterator[tuple[slice, Vector]]  # parts of a vector, and where they are
 
 
 class LayoutError(ValueError):
@@ -123,6 +126,14 @@ class Layout:
         for place, numbers in self._blocks(record):
             np.multiply(numbers, weight, out=scaled[: numbers.size], dtype=np.float64)
             to[place] += scaled[: numbers.size]
+
+    def weighted(self, records: Sequence[tuple[Mapping[str, Array], float]]) -> Blocks:
+        """Yield the weighted sum of some records by blocks, without a vector of it."""
+        for blocks in zip(*(self._blocks(record) for record, _ in records), strict=True):
+            total = np.zeros(blocks[0][1].size)
+            for (_, numbers), (_, weight) in zip(blocks, records, strict=True):
+                total += np.multiply(numbers, weight, dtype=np.float64)
+            yield blocks[0][0], total
 
     def distance(
         self,
@@ -299,6 +310,8 @@ class SentModel:
 
     def __init__(self, layout: Layout, record: Mapping[str, Array]) -> None:
         layout.check(record)
+        for array in layout.arrays_in(record):
+            values(array)  # what cannot be read is refused before anybody trains
         self._layout, self._record = layout, dict(record)
 
     @cached_property

@@ -16,7 +16,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
-from leakmeter.auditors.hook.layout import Layout, SentModel, is_finite, is_float, values
+from leakmeter.auditors.hook.layout import Blocks, Layout, SentModel, is_finite, is_float, values
 from leakmeter.auditors.hook.seat import Answer, Order, Sends, Size, keyed
 
 _log = logging.getLogger("flwr")
@@ -93,6 +93,19 @@ class Updates(Mapping[int, Vector]):
         for client, weight in weights.items():
             self._layout.add(self._records[client], weight / total, mean)
         return mean
+
+    def mean_reply(self, without: Collection[int]) -> Blocks | None:
+        """Return the weighted mean of replies as they are, by blocks; None if any is hidden.
+
+        Args:
+            without: Clients whose replies are left out.
+        """
+        weights = {c: weight for c, weight in self.weights.items() if c not in without}
+        total = sum(weights.values())
+        if total <= 0 or not self.are_plain:
+            return None
+        shares = {c: weight / total for c, weight in weights.items()}
+        return self._layout.weighted([(self._records[c], share) for c, share in shares.items()])
 
     def add(self, earlier: Updates) -> None:
         """Add those that have come before."""

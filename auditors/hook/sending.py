@@ -16,6 +16,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.hook.layout import Blocks
 from leakmeter.auditors.hook.remarks import MISTAKEN
 from leakmeter.auditors.hook.seat import Sends
 
@@ -57,14 +58,14 @@ class Sending(Resumable):
         self._has_sign = False
 
     def note(
-        self, sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
+        self, sent: Vector, replies: Iterable[Vector], mean: Blocks | None, released: Vector
     ) -> None:
         """Decide what clients send from their replies to a model, if it is still open.
 
         Args:
             sent: The model.
             replies: Honest ones.
-            mean: Their weighted mean, if it is known.
+            mean: Their weighted mean by blocks, if it is known.
             released: What the server has made of them.
         """
         if self.sends is None:
@@ -104,7 +105,7 @@ class Sending(Resumable):
 
 
 def decided(
-    sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
+    sent: Vector, replies: Iterable[Vector], mean: Blocks | None, released: Vector
 ) -> Sends | None:
     """Return what honest replies to `sent` are; None if that cannot be decided.
 
@@ -160,16 +161,23 @@ def _by_share(sent: Vector, replies: Iterable[Vector]) -> Sends | None:
     return "differences" if abs(shares.mean()) <= _NEAR else None
 
 
-def _cosines_of_step(sent: Vector, mean: Vector, released: Vector) -> tuple[float, float]:
+def in_blocks(vector: Vector) -> Blocks:
+    """Yield a vector by blocks."""
+    for start in range(0, vector.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        yield part, vector[part]
+
+
+def _cosines_of_step(sent: Vector, mean: Blocks, released: Vector) -> tuple[float, float]:
     """Return the cosines of the server's step with mean - sent and with the mean.
 
     Either is 0 where a vector is zero or not finite. Computed by blocks, without further vectors.
     """
     gram = np.zeros((3, 3))
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, sent.size, _BLOCK):
-            base, answer, after = (v[start : start + _BLOCK] for v in (sent, mean, released))
-            rows = np.stack([after - base, answer - base, answer])  # (3, columns)
+        for part, answer in mean:
+            base = sent[part]
+            rows = np.stack([released[part] - base, answer - base, answer])  # (3, columns)
             gram += rows @ rows.T
         lengths = np.sqrt(np.diag(gram))
         found = [(float(gram[0, i]), float(lengths[0] * lengths[i])) for i in (1, 2)]
