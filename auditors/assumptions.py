@@ -57,6 +57,10 @@ class Assumption(StrEnum):
     FIXED_END = unchecked("the run would have ended at this round whatever the audit had shown")
     # Canaries
     UNIFORM_CANARIES = given("canaries are uniform on the sphere and used nowhere else")
+    SIGN_CANARIES = given("canaries have fair and independent signs and are used nowhere else")
+    BOUNDED_NULL = given(
+        "p-values are those of excluded canaries or larger: 3.18 times the Gaussian tail"
+    )
     GAUSSIAN_COSINES_NULL_STD = unchecked(
         "cosines of included canaries are Gaussian with the standard deviation of excluded ones"
     )

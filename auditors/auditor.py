@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from leakmeter.auditors._types import Record, Vector, Watch, require
-from leakmeter.auditors.canary import SEED_BITS
+from leakmeter.auditors.canary import KINDS, KindName
+from leakmeter.auditors.canary_kind import SEED_BITS
 from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding, RunWarning
 from leakmeter.auditors.verdict.claim import Claim
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.serverapp import Grid
 
-    from leakmeter.auditors.hook.layout import Layout
+    from leakmeter.auditors.hook.layout import Layout, SentModel
     from leakmeter.auditors.hook.seat import Answer, Sends
 from leakmeter.auditors._types import within
 
@@ -108,7 +109,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Canary:
-    """What a canary seat does this round, a pure function of id, seed and dimension.
+    """What a canary seat does this round, a pure function of id, seed, kind and dimension.
 
     Attributes:
         id: Which canary of the auditor's.
@@ -117,18 +118,22 @@ class Canary:
             weight.
         norm: Norm of the update; None takes the clip norm, or without one the norm of the update
             that the seat has just trained.
+        kind: How the canary is drawn.
     """
 
     id: int
     seed: int
     included: bool = True
     norm: float | None = None
+    kind: KindName = "sphere"
 
     def __post_init__(self) -> None:
         require("at least 0", id=self.id)
         if not 0 <= self.seed < 2**SEED_BITS:
             raise ValueError(f"seed must be in [0, 2^{SEED_BITS}), got {self.seed}")
         require("[0, inf)", is_optional=True, norm=self.norm)
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be {' or '.join(map(repr, KINDS))}, got {self.kind!r}")
 
 
 @dataclass(frozen=True)
@@ -226,15 +231,20 @@ class RoundMessages:
         grid: Delivers messages to the clients.
         by_client: Client index to the content that the client is sent.
         layout: Turns the arrays of a message into a vector.
-        sent: The model in the messages.
+        model: What they send.
         weight_key: The metric by which the strategy weights clients.
     """
 
     grid: Grid
     by_client: Mapping[int, Message]
     layout: Layout
-    sent: Vector
+    model: SentModel
     weight_key: str
+
+    @property
+    def sent(self) -> Vector:
+        """The model in the messages."""
+        return self.model.vector
 
 
 class DivergedError(ValueError):

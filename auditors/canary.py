@@ -1,59 +1,52 @@
 """Random canaries: unit vectors that are regenerated when needed and never stored.
 
-Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
-for Federated Learning, arXiv:2302.03098, section 3.
+A canary is a pure function of kind, seed, number and length: clients and auditor generate it
+separately.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.rng import derive, of_key
+from leakmeter.auditors.canary_kind import BLOCK, Block, CanaryKind, Numbers, canary_key
+from leakmeter.auditors.sign_canary import SignCanaries
+from leakmeter.auditors.sphere_canary import Sphere
 
-SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
-MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
-BLOCK: Final = 2**15  # coordinates of a canary in memory at a time: they fit in the cache
+KindName = Literal["sphere", "signs"]
+Kind = Literal["sphere", "signs", "auto"]
+KINDS: Final[Mapping[KindName, CanaryKind]] = {"sphere": Sphere(), "signs": SignCanaries()}
+MOST_ON_SPHERE: Final = 10**6  # parameters up to which "auto" is the sphere
 
 
-def canary_vector(seed: int, canary: int, dim: int) -> Vector:
-    """Return canary number `canary`, uniform on the unit sphere in `dim` dimensions.
+def kind_for(kind: Kind, dim: int) -> KindName:
+    """Return the kind that is meant for a model of this length.
 
-    A pure function: clients and auditor generate the vector separately.
+    >>> kind_for("auto", 10**6), kind_for("auto", 10**7), kind_for("sphere", 10**7)
+    ('sphere', 'signs', 'sphere')
     """
-    # float32 normals are twice as fast; the direction needs no more digits than a model has.
-    vector = _stream(seed, canary).standard_normal(dim, dtype=np.float32).astype(np.float64)
+    if kind == "auto":
+        return "signs" if dim > MOST_ON_SPHERE else "sphere"
+    return kind
+
+
+def canary_vector(seed: int, canary: int, dim: int, kind: KindName = "sphere") -> Vector:
+    """Return canary number `canary`, a random unit vector in `dim` dimensions."""
+    vector = np.empty(dim)
+    KINDS[kind].numbers(canary_key(seed, canary)).fill(vector)
     vector /= np.linalg.norm(vector)
     return vector
 
 
-def canary_key(seed: int, canary: int) -> int:
-    """Return the key that a seat gets: it gives this canary, and reveals no other.
-
-    A seat that knew the seed could send all canaries at once, and those of other seats would seem
-    to be in the sum.
-    """
-    return derive(seed, "canary", canary)
-
-
-def add_canary(vector: Vector, key: int, norm: float) -> None:
-    """Add `norm` times the canary of a key to a vector, in half the memory of a canary."""
-    normals = of_key(key).standard_normal(vector.size, dtype=np.float32)
-    parts = [slice(start, start + BLOCK) for start in range(0, vector.size, BLOCK)]
-    exact = (normals[part].astype(np.float64) for part in parts)
-    scale = norm / math.sqrt(sum(float(part @ part) for part in exact))
-    for part in parts:
-        vector[part] += np.multiply(normals[part], scale, dtype=np.float64)
-
-
-def canary_products(seed: int, canaries: Iterable[int], vector: Vector) -> NDArray[np.float64]:
+def canary_products(
+    seed: int, canaries: Iterable[int], vector: Vector, kind: KindName = "sphere"
+) -> NDArray[np.float64]:
     """Return the inner product of each canary with `vector`, without storing a whole canary."""
-    drawn = CanaryBlocks(seed, canaries)
+    drawn = CanaryBlocks(seed, canaries, kind=kind)
     products = np.zeros((1, len(drawn)))
     for start in range(0, vector.size, BLOCK):
         drawn.add_products(vector[None, start : start + BLOCK], products)
@@ -71,6 +64,7 @@ class CanaryBlocks:
         canaries: Their numbers.
         drawn: Remembers them for whoever looks for the same; None draws them for this time only.
         dim: Coordinates of a canary, if `drawn` is given.
+        kind: How they are drawn.
     """
 
     def __init__(
@@ -79,13 +73,15 @@ class CanaryBlocks:
         canaries: Iterable[int],
         drawn: DrawnCanaries | None = None,
         dim: int = 0,
+        kind: KindName = "sphere",
     ) -> None:
-        self._streams: list[np.random.Generator | _Drawn] = [
-            _stream(seed, canary) if drawn is None else drawn.stream(seed, canary, dim)
-            for canary in canaries
+        how = KINDS[kind]
+        keys = [canary_key(seed, canary) for canary in canaries]
+        self._streams: list[Numbers] = [
+            drawn.numbers(how, key, dim) if drawn and how.is_remembered else how.numbers(key)
+            for key in keys
         ]
         self._squares = np.zeros(len(self._streams))
-        self._short = np.empty(0, dtype=np.float32)
         self._long = np.empty((0, 0))
 
     def __len__(self) -> int:
@@ -120,8 +116,8 @@ class CanaryBlocks:
         """
         products: list[float] = []
         for rows in blocks:
-            [normals] = self._next(slice(None), rows[0].size)
-            found = [(float(row @ normals), float(row @ row)) for row in rows]
+            [numbers] = self._next(slice(None), rows[0].size)
+            found = [(float(row @ numbers), float(row @ row)) for row in rows]
             flat = [one for both in found for one in both]
             products = [a + b for a, b in zip(products, flat, strict=True)] if products else flat
         along, squares = np.array(products[::2]), np.array(products[1::2])
@@ -138,15 +134,13 @@ class CanaryBlocks:
     def _next(self, some: slice, columns: int) -> NDArray[np.float64]:
         """Draw the next coordinates of some canaries, one canary a row."""
         streams = self._streams[some]
-        if self._short.size != columns or len(self._long) < len(streams):
-            self._short = np.empty(columns, dtype=np.float32)
+        if self._long.shape[1] != columns or len(self._long) < len(streams):
             self._long = np.empty((len(streams), columns))
-        normals = self._long[: len(streams)]
-        for rng, row in zip(streams, normals, strict=True):
-            rng.standard_normal(dtype=np.float32, out=self._short)
-            row[:] = self._short
-        self._squares[some] += np.einsum("ij,ij->i", normals, normals)
-        return normals
+        numbers = self._long[: len(streams)]
+        for one, row in zip(streams, numbers, strict=True):
+            one.fill(row)
+        self._squares[some] += np.einsum("ij,ij->i", numbers, numbers)
+        return numbers
 
 
 class DrawnCanaries:
@@ -159,33 +153,29 @@ class DrawnCanaries:
 
     def __init__(self, most: int = 2**24) -> None:
         self._most = most
-        self._normals: dict[tuple[int, int], NDArray[np.float32]] = {}
+        self._kept: dict[int, NDArray[np.float32]] = {}
 
-    def stream(self, seed: int, canary: int, dim: int) -> np.random.Generator | _Drawn:
+    def numbers(self, kind: CanaryKind, key: int, dim: int) -> Numbers:
         """Return what yields the numbers of a canary from its first on."""
-        if (seed, canary) not in self._normals:
-            if (len(self._normals) + 1) * dim > self._most:
-                return _stream(seed, canary)
-            normals = _stream(seed, canary).standard_normal(dim, dtype=np.float32)
-            self._normals[seed, canary] = normals
-        return _Drawn(self._normals[seed, canary])
+        if key not in self._kept:
+            if (len(self._kept) + 1) * dim > self._most:
+                return kind.numbers(key)
+            self._kept[key] = np.empty(dim, dtype=np.float32)
+            kind.numbers(key).fill(self._kept[key])
+        return _Drawn(self._kept[key])
 
     def forget(self) -> None:
         """Free the memory: a round is over."""
-        self._normals.clear()
+        self._kept.clear()
 
 
 class _Drawn:
-    """Yields numbers that are drawn already, as a generator would."""
+    """Yields numbers that are drawn already."""
 
-    def __init__(self, normals: NDArray[np.float32]) -> None:
-        self._left = normals
+    def __init__(self, numbers: NDArray[np.float32]) -> None:
+        self._left = numbers
 
-    def standard_normal(self, *, dtype: type[np.float32], out: NDArray[np.float32]) -> None:
+    def fill(self, out: Block) -> None:
         """Put the next numbers into an array."""
         out[:] = self._left[: out.size]
         self._left = self._left[out.size :]
-
-
-def _stream(seed: int, canary: int) -> np.random.Generator:
-    return of_key(canary_key(seed, canary))

@@ -219,7 +219,7 @@ def _view(server_round: int, orders: Mapping[int, Canary]) -> RoundView:
     rng = stream(11, "contract", server_round)
     updates = {c: rng.standard_normal(DIM) / np.sqrt(DIM) for c in range(CLIENTS)}
     for client, order in orders.items():
-        updates[client] = canary_vector(order.seed, order.id, DIM) * order.included
+        updates[client] = canary_vector(order.seed, order.id, DIM, order.kind) * order.included
     sent = rng.standard_normal(DIM)
     mean = np.mean(list(updates.values()), axis=0)
     return RoundView(

@@ -179,7 +179,7 @@ class RecordedRound:
             ValueError: It is damaged, or of another round. The text names the file.
         """
         try:
-            found: RecordedRound = codec(cls).read(unpack(path.read_bytes()))
+            found: RecordedRound = codec(cls).read(_with_kinds(unpack(path.read_bytes())))
         except (OSError, CodecError) as error:
             raise ValueError(
                 f"{path} must be a round of a recorder, got {error}: copy it again from where the "
@@ -298,9 +298,18 @@ class Recording(RecordedPlan):
             if not {order for order in played if order.seed in seeds} <= wanted:
                 raise ValueError(
                     f"round {server_round} of the recording has other canaries than "
-                    f"{auditor.name} would play: give the seats, canaries and repetitions of the "
-                    "recorded run"
+                    f"{auditor.name} would play: give the seats, canaries, repetitions and kind of "
+                    "the recorded run"
                 )
+
+
+def _with_kinds(state: Any) -> Any:
+    """Return the state of a round whose canaries have a kind: before there were two, the sphere."""
+    try:
+        orders = {i: {"kind": "sphere", **one} for i, one in state["instructed"].items()}
+        return {**state, "instructed": orders}
+    except (AttributeError, KeyError, TypeError):
+        return state  # damaged: whoever reads it says so
 
 
 def replay(

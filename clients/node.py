@@ -1,4 +1,4 @@
-"""What a node adds to a client app: identity, arrays made fast, and dropouts in simulations.
+"""What a node adds to a client app: its identity, and dropouts in simulations.
 
 A real client that vanishes sends nothing. Here it answers with an error instead, which the server
 treats the same way and does not have to wait for.
@@ -7,14 +7,9 @@ treats the same way and does not have to wait for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from io import BytesIO
-from typing import Any
 
-import numpy as np
-from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
 
 from leakmeter.auditors._types import require
 from leakmeter.auditors.hook import wire
@@ -22,26 +17,6 @@ from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
 
 _TRAIN = "train"
-NPY = "numpy.ndarray"  # Flower's name for numpy's file format
-
-
-def packed(numbers: NDArray[Any]) -> Array:
-    """Return what `Array(numbers)` is; that copies the numbers three times, this once.
-
-    It makes no use of `numpy.save`, which takes longer than most updates.
-    """
-    flat = np.ascontiguousarray(numbers)
-    data = b"".join([npy_header(flat.dtype.str, numbers.shape), flat.data])
-    return Array(str(numbers.dtype), numbers.shape, NPY, data)
-
-
-@lru_cache(maxsize=2**10)  # the arrays of a model come again in every update
-def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return what numpy's file format puts before the numbers of an array in C order."""
-    head = BytesIO()
-    about = {"descr": dtype, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(head, about)
-    return head.getvalue()
 
 
 def add_identity(app: ClientApp) -> None:

@@ -25,10 +25,9 @@ from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import shaped
+from leakmeter.auditors.hook.layout import packed, shaped
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.clients.layers import fast_forward, is_classified, layers_of
-from leakmeter.clients.node import packed
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.clients.sampler import Generated, Listed, Records
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule

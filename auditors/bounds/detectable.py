@@ -14,7 +14,7 @@ from scipy.special import ndtr, stdtrit
 from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.bounds.combined import combination
 from leakmeter.auditors.bounds.one_run import asked_shares, has_level, scores_at
-from leakmeter.auditors.canary import MAX_SCORE
+from leakmeter.auditors.canary_kind import MAX_SCORE
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 
@@ -32,6 +32,7 @@ def detectable_epsilon(
     delta: float,
     confidence: float,
     directions: int = 1,
+    tail_factor: float = 1.0,
     has_coins: bool = True,
 ) -> float:
     """Return the ε at which a Gaussian mechanism is refuted in four of five runs.
@@ -48,6 +49,7 @@ def detectable_epsilon(
         delta: In [0, 1), of the claim and of what is returned.
         confidence: In (0, 1), of the bound.
         directions: Each p-value is the smallest of so many, times their number.
+        tail_factor: Each p-value is so many times that of a canary on the sphere.
         has_coins: Whether a fair coin decides about each canary; otherwise all take part.
 
     Returns:
@@ -63,6 +65,7 @@ def detectable_epsilon(
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
     within("directions", directions, lowest=1)
+    within("tail_factor", tail_factor, lowest=1.0, below=math.inf)
     if has_coins and has_level(canaries, delta, confidence):
         number, chance, test = canaries, 0.5, combination(canaries)
         level = 1 - confidence - (1 + math.exp(-epsilon)) * canaries * delta / 2
@@ -78,7 +81,7 @@ def detectable_epsilon(
         def refuted(reached: Indices) -> NDArray[np.bool_]:
             return np.asarray((reached >= asked).any(axis=-1))
 
-    reach = _reach(scores, dim, directions)
+    reach = _reach(scores, dim, directions * tail_factor)
 
     def is_enough(mean: float) -> bool:
         bins = -np.diff(chance * reach(mean), prepend=1.0, append=0.0)
@@ -96,8 +99,10 @@ def detectable_epsilon(
     return epsilon_gaussian(delta, high)
 
 
-def _reach(scores: Floats, dim: int, directions: int) -> Callable[[float], Floats]:
+def _reach(scores: Floats, dim: int, times: float) -> Callable[[float], Floats]:
     """Return how likely a canary in Gaussian noise has each score or more, given its mean.
+
+    A p-value is so many `times` that of a cosine.
 
     From its cosine t follows t·√(d − 1)/√(1 − t²): Student's t with d − 1 degrees of freedom if the
     canary is out, the noncentral t if it is in.
@@ -105,7 +110,7 @@ def _reach(scores: Floats, dim: int, directions: int) -> Callable[[float], Float
     # The tail of the noncentral t by Johnson and Welch 1940, as if the length of the noise were
     # normal. A score of at least 0 needs no evidence; a p-value of exactly 1 would be at −∞.
     freedom = dim - 1
-    p = np.exp(-np.clip(scores, _TINY, MAX_SCORE)) / directions
+    p = np.exp(-np.clip(scores, _TINY, MAX_SCORE)) / times
     at = -stdtrit(freedom, p)
     scale = np.sqrt(1 + at**2 / (2 * freedom))
 

@@ -67,7 +67,7 @@ class CanaryAuditor(Auditor):
             )
         self._dim = dim
         self._plan.plays_once |= any(claim.per == "round" for claim in self.claims)
-        self._plan.begin(num_rounds, self.first_round)
+        self._plan.begin(dim, num_rounds, self.first_round)
         self._settle()
 
     def _settle(self) -> None:
@@ -111,7 +111,15 @@ class CanaryAuditor(Auditor):
         """
         rounds = self._plan.client_rounds
         often = {} if rounds is None else {"client_rounds": rounds}
-        return {"canaries": canaries, "dim": self._dim, "directions": directions, **often}
+        times = self._plan.null.tail_factor
+        factor = {"tail_factor": times} if times > 1 else {}
+        return {"canaries": canaries, "dim": self._dim, "directions": directions, **factor, **often}
+
+    def _assuming(self, claims: Claims, bound: Bound) -> Bound:
+        """Return a bound with what it assumes of this kind of canaries, and all claims do."""
+        assumed = self._plan.null.assumed
+        own = tuple(assumed.get(Assumption(one), one) for one in bound.assumptions)
+        return claims.assuming(replace(bound, assumptions=own))
 
     def _file(self, what: str) -> Path | None:
         """Return a working file in the folder of the run; None for a temporary one."""
@@ -159,4 +167,4 @@ class CanaryAuditor(Auditor):
         bound = Bound(
             value, "estimate", rule, self.delta, sample_sizes=sizes, assumptions=(assumed,)
         )
-        return replace(claims.finding(claims.assuming(bound)), null_band=band(null))
+        return replace(claims.finding(self._assuming(claims, bound)), null_band=band(null))

@@ -14,7 +14,8 @@ from leakmeter.auditors.auditor import Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.changes import file_size
 from leakmeter.auditors.canaries.scores import LEAST_FITTED
-from leakmeter.auditors.canary import DrawnCanaries
+from leakmeter.auditors.canary import KINDS, DrawnCanaries, Kind, KindName, kind_for
+from leakmeter.auditors.canary_kind import CanaryKind
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Adjacency
 from leakmeter.auditors.rng import derive, stream
@@ -134,12 +135,14 @@ class CanaryPlan(Resumable):
         included: What the coin of each canary says, (canaries,).
         has_coins: Whether fair coins decided that.
         drawn: Canaries of this round that several auditors look for; None for one auditor.
+        kind: How canaries are drawn; the setting until the length of the model is known.
     """
 
     begun: Kept[int | None]
     seated: Kept[int]
     repetitions: Kept[int]
     client_rounds: Kept[int | None]
+    kind: Kept[Kind]
 
     def __init__(
         self,
@@ -152,6 +155,7 @@ class CanaryPlan(Resumable):
         excluded: Excluded,
         seed: int,
         client_rounds: int | None = None,
+        kind: Kind = "auto",
     ) -> None:
         for what, number in (("seats", seats), ("repetitions", repetitions)):
             if isinstance(number, str) and number != "auto":
@@ -163,20 +167,24 @@ class CanaryPlan(Resumable):
         if canaries is not None and canaries < (least := 2 if include == "coin" else 1):
             allowed = f"at least {least}, or None for all seats"
             raise ValueError(f"canaries must be {allowed}, got {canaries}")
+        if kind not in (*KINDS, "auto"):
+            raise ValueError(f"kind must be 'sphere', 'signs' or 'auto', got {kind!r}")
         if excluded not in _WORLDS:
             raise ValueError(f"excluded must be 'zero', 'honest' or 'full', got {excluded!r}")
         self._name, self.seats, self.canaries = name, seats, canaries
         self._repetitions, self._client_rounds = repetitions, client_rounds
         self.include, self.excluded, self.seed = include, excluded, seed
+        self._kind = self.kind = kind
         self.needs_coins, self.plays_once = include == "coin", False
         self.canary_seed = derive(seed, name)
         self.drawn: DrawnCanaries | None = None
         self._num_rounds, self._first_round = 0, 1
         self._forget()
 
-    def begin(self, num_rounds: int, first_round: int = 1) -> None:
+    def begin(self, dim: int, num_rounds: int, first_round: int = 1) -> None:
         """Plan a run; with seats="auto" the plan waits for the first cohort."""
         self._num_rounds, self._first_round = num_rounds, first_round
+        self.kind = kind_for(self._kind, dim)
         self._forget()
         if self.seats != "auto":
             self.repetitions = 1 if self._repetitions == "auto" else self._repetitions
@@ -220,11 +228,25 @@ class CanaryPlan(Resumable):
         return max(min(wanted, rounds, seats * rounds // least), 1)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; seats that came from a cohort are planned again."""
-        super().restore(state)
+        """Continue from a state; seats that came from a cohort are planned again.
+
+        Releases that had one kind of canaries left no kind in a state.
+        """
+        super().restore({"kind": "sphere", **state})
         if self.seats == "auto" and self.seated:
             assert self.begun is not None
             self._make(self.seated, self.begun)
+
+    @property
+    def drawn_as(self) -> KindName:
+        """The kind of the canaries, once the length of the model is known."""
+        assert self.kind != "auto"
+        return self.kind
+
+    @property
+    def null(self) -> CanaryKind:
+        """How likely a canary that nobody sent has a cosine, and what findings assume of that."""
+        return KINDS[self.drawn_as]
 
     @property
     def num_canaries(self) -> int:
@@ -316,9 +338,9 @@ class CanaryPlan(Resumable):
         """Return what the seat of a canary is told."""
         is_in = bool(self.included[canary])
         if is_in or self.excluded == "zero":
-            return Canary(id=canary, seed=self.canary_seed, included=is_in)
+            return Canary(canary, self.canary_seed, is_in, kind=self.drawn_as)
         # A vector of full norm that is nobody's canary: numbers beyond the last are free.
-        return Canary(id=self.num_canaries + canary, seed=self.canary_seed)
+        return Canary(self.num_canaries + canary, self.canary_seed, kind=self.drawn_as)
 
     def seating(self, server_round: int) -> Mapping[int, int]:
         """Return who sits in a round, client to canary, whatever the coins; {} if nobody asked."""
@@ -347,7 +369,7 @@ _ADD: Final = 0.055e-9
 
 
 def canary_limitations(
-    project: Project, *, canaries: int, included: int, seats: int, watched: int
+    project: Project, *, canaries: int, included: int, seats: int, watched: int, kind: KindName
 ) -> list[str]:
     """Return in words where there are too few canaries, clients or parameters, or too many.
 
@@ -357,15 +379,17 @@ def canary_limitations(
         included: How many of them are expected to take part.
         seats: Clients per round that play one.
         watched: Canaries that are searched for at the end, including those that nobody plays.
+        kind: How they are drawn. Those of signs are searched for in each round, without a file.
     """
     rounds, clients, dim = project.num_rounds, project.clients, project.dim
     said = []
-    if (size := file_size(dim, rounds)) > _LARGE:
+    size = file_size(dim, rounds) if kind == "sphere" else 0
+    if size > _LARGE:
         said.append(
             f"the changes of the model take up to {size / 1e9:.1f} GB of disk until the report is "
             f"written: {rounds} rounds of {dim:,} parameters in single precision"
         )
-    if (seconds := product_seconds(watched, rounds, dim)) > _LONG:
+    if kind == "sphere" and (seconds := product_seconds(watched, rounds, dim)) > _LONG:
         said.append(
             f"the products of {watched:,} canaries with the changes of {rounds:,} rounds take "
             f"about {_rounded(seconds / 60)} minutes of one core after the last round; use fewer "

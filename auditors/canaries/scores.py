@@ -1,10 +1,9 @@
 """What the scores of canaries show: Gaussian estimates without a confidence, and lower bounds.
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
-for Federated Learning, arXiv:2302.03098, Algorithms 1-3, and Proposition 3.1 for the null of a
-cosine. Ours differs: for a bound, a canary is scored by −ln of its p-value given the transcript, so
-that one null, e^−s, fits every transcript. The uncertainty of simulated p-values is part of the
-failure probability.
+for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs: for a bound, a canary is
+scored by −ln of its p-value given the transcript, so that one null, e^−s, fits every transcript.
+The uncertainty of simulated p-values is part of the failure probability.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincc, gammaln, ndtr
+from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
@@ -29,6 +28,7 @@ from leakmeter.auditors.bounds.rules import Bonferroni, Limits
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians
+from leakmeter.auditors.sphere_canary import cosine_logsf
 
 Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]
@@ -45,8 +45,6 @@ _REFUTED: Final[Mapping[str, str]] = {
     Assumption.GAUSSIAN_COSINES: "refuted_fitted_std",
     Assumption.GAUSSIAN_MAXIMA: "refuted_largest_cosines",
 }
-_DEEP = 1e-290  # below this the incomplete beta function loses digits, then underflows
-_NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +60,25 @@ class CanaryScores:
     included: Scores
     excluded: Scores
     null: Scores | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Largest:
+    """The largest cosine of each canary over several rounds.
+
+    Attributes:
+        cosines: These, (canaries,).
+        log_p: Upper limits on ln of their p-values.
+        directions: Among how many rounds the largest was taken.
+        null: Draws from their null; None where there are none.
+        spent: Probability that any of the limits fails.
+    """
+
+    cosines: Scores
+    log_p: Scores
+    directions: int
+    null: Scores | None = None
+    spent: float = 0.0
 
 
 def one_fit(z: Scores, std: Std, delta: float) -> Scores:
@@ -191,37 +208,6 @@ def interfered(seen: Interference, claims: Claims, sizes: Mapping[str, int]) -> 
     rule = "length of the noised means beyond their noise, squared, as a share of the noise"
     bound = Bound(share, "diagnostic", rule, sample_sizes=sizes)
     return [claims.finding(bound, {"standard_deviation": unsure}, quantity="interference")]
-
-
-def cosine_logsf(cosine: ArrayLike, dim: int) -> Scores:
-    """Return ln P(cosine of a canary with a vector that does not contain it ≥ t).
-
-    Andrew et al. (2024), Proposition 3.1: for t ≥ 0 it is ½·I_{1−t²}(a, ½), a = (d−1)/2. Deep in
-    the tail this underflows. Substituting 1 − u² = (1 − t²)·e^(−w/a) in its integral leaves
-    (1−t²)^a / (2a·B(a, ½)) times the mean of 1/u over an exponential w, which is smooth.
-
-    >>> round(float(cosine_logsf(0.5, 1000)), 6)
-    -147.379589
-    """
-    t = np.clip(np.asarray(cosine, dtype=np.float64), -1.0, 1.0)
-    a = (dim - 1) / 2
-    square = t**2
-    tail = betaincc(0.5, a, square) / 2  # in t², which keeps its digits near 0
-    with np.errstate(divide="ignore"):
-        # Gauss-Laguerre quadrature in w: nodes along the last axis, (..., nodes).
-        inner = 1 - square[..., None]
-        u = np.sqrt(square[..., None] - inner * np.expm1(-_NODES / a))
-        front = a * np.log1p(-square) - math.log(2 * a) - _log_beta(a)
-        upper = np.where(tail < _DEEP, front + np.log((_WEIGHTS / u).sum(axis=-1)), np.log(tail))
-    return np.asarray(np.where(t >= 0, upper, np.log1p(-tail)))
-
-
-def _log_beta(a: float) -> float:
-    """Return ln B(a, ½); for large a by a series, since two large logs would cancel."""
-    if a < 40:
-        return float(gammaln(a) + gammaln(0.5) - gammaln(a + 0.5))
-    ratio = 0.5 * math.log(a) - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5)
-    return 0.5 * math.log(math.pi) - ratio
 
 
 def largest_cosine_log_p(

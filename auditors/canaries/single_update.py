@@ -46,11 +46,10 @@ from leakmeter.auditors.canaries.replies import DIRECTIONS, KEPT_CLIENTS, Lean, 
 from leakmeter.auditors.canaries.scores import (
     CanaryScores,
     Scores,
-    cosine_logsf,
     histogram,
     without_refuted,
 )
-from leakmeter.auditors.canary import CanaryBlocks, DrawnCanaries
+from leakmeter.auditors.canary import CanaryBlocks, DrawnCanaries, Kind
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
 from leakmeter.auditors.verdict.order import Question
@@ -84,7 +83,7 @@ class SingleUpdates(CanaryAuditor):
 
     Where `OneShotCanaries` is among the auditors, it looks for the canaries that are played for
     that one: there are no further seats, and the settings of the plan (seats, canaries,
-    repetitions, include, excluded, seed) are those of the other.
+    repetitions, include, excluded, seed, kind) are those of the other.
 
     Args:
         seats: Clients per round that play a canary in place of their update. "auto" takes one in
@@ -103,6 +102,8 @@ class SingleUpdates(CanaryAuditor):
         seed: Seed of canaries, coins and seats.
         client_rounds: Rounds that a client takes part in, which findings set canaries against; None
             takes what the first cohort shows, with seats="auto".
+        kind: How canaries are drawn: uniform on the "sphere", or of random "signs"; "auto" as for
+            `OneShotCanaries`.
     """
 
     name = "single-update"
@@ -129,6 +130,7 @@ class SingleUpdates(CanaryAuditor):
         excluded: Excluded = "zero",
         seed: int = 0,
         client_rounds: int | None = None,
+        kind: Kind = "auto",
     ) -> None:
         plan = CanaryPlan(
             self.name,
@@ -139,6 +141,7 @@ class SingleUpdates(CanaryAuditor):
             excluded=excluded,
             seed=seed,
             client_rounds=client_rounds,
+            kind=kind,
         )
         super().__init__(plan, delta=delta, confidence=confidence)
         self._own_plan, self._num_rounds = plan, 0
@@ -270,7 +273,7 @@ class SingleUpdates(CanaryAuditor):
     def _look(self, canary: int, seat: Seat, server_round: int) -> None:
         """Compute the cosines of a canary that is in with the directions of this round."""
         plan = self._plan
-        drawn = CanaryBlocks(plan.canary_seed, [canary], plan.drawn, self._dim)
+        drawn = CanaryBlocks(plan.canary_seed, [canary], plan.drawn, self._dim, plan.drawn_as)
         total = f"canary-{canary}" if plan.repetitions > 1 else None
         cosines = self._replies.cosines(drawn, seat, total)
         if total is not None:
@@ -280,7 +283,7 @@ class SingleUpdates(CanaryAuditor):
         if self._first[canary] == server_round:
             self._cosines[canary] = cosines[0]
             found = cosines[:DIRECTIONS]
-            tails = cosine_logsf(found[np.isfinite(found)], self._dim)
+            tails = plan.null.logsf(found[np.isfinite(found)], self._dim)
             self._log_p[canary] = min(math.log(DIRECTIONS) + tails.min(initial=0.0), 0.0)
 
     def report(self) -> Sequence[Finding]:
@@ -293,7 +296,7 @@ class SingleUpdates(CanaryAuditor):
         seen = self._cosines[np.isfinite(self._cosines)]
         together = np.isfinite(self._together)
         log_p_all = np.zeros(self._k)
-        log_p_all[together] = cosine_logsf(self._together[together], self._dim)
+        log_p_all[together] = self._plan.null.logsf(self._together[together], self._dim)
         drawn = {
             False: (self._drawn(seen),),
             True: (self._drawn(self._together[together]),) if together.any() else (),
@@ -335,7 +338,7 @@ class SingleUpdates(CanaryAuditor):
         rounds = self._plan.repetitions if asked.all_rounds else 1
         how = "replies of all its rounds added" if asked.all_rounds else "best of 3 directions"
         claims = self._claims(rounds, asked.delta)
-        bound = replace(claims.assuming(bound), rule=f"{bound.rule}, {how}")
+        bound = replace(self._assuming(claims, bound), rule=f"{bound.rule}, {how}")
         facts |= self._power(is_in.size, 1 if asked.all_rounds else DIRECTIONS)
         return [claims.finding(bound, facts, details)]
 

@@ -16,10 +16,13 @@ from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.headline import paid, surprise
 from leakmeter.auditors.canaries.changes import Changes
-from leakmeter.auditors.canaries.scores import cosine_logsf, largest_cosine_log_p
-from leakmeter.auditors.canary import BLOCK, CanaryBlocks, DrawnCanaries
+from leakmeter.auditors.canaries.scores import Largest, largest_cosine_log_p
+from leakmeter.auditors.canaries.sign_transcript import SignTranscript
+from leakmeter.auditors.canary import CanaryBlocks, DrawnCanaries
+from leakmeter.auditors.canary_kind import BLOCK
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.sphere_canary import cosine_logsf
 
 Scores = NDArray[np.float64]
 
@@ -54,7 +57,7 @@ class Seen:
 
 
 class Transcript(Resumable):
-    """The changes of a model, round by round, and the products of canaries with them.
+    """The changes of a model, round by round, and the products of canaries on the sphere with them.
 
     Each round is appended to a file. Products with all canaries are computed at the end, by blocks
     of coordinates, so that memory does not depend on the model size or the number of rounds.
@@ -96,6 +99,7 @@ class Transcript(Resumable):
         after: Vector,
         canaries: Sequence[int] = (),
         remembered: DrawnCanaries | None = None,
+        planned: Sequence[int] = (),
     ) -> Scores:
         """Add a round and return the cosines of some canaries with it, 0 if nothing changed.
 
@@ -104,6 +108,7 @@ class Transcript(Resumable):
             after: The model that it released.
             canaries: Canaries whose cosines are returned.
             remembered: Remembers them for another auditor of the round; None if there is none.
+            planned: Not used: all canaries are looked for in all rounds.
         """
         self._seen = None
         drawn = CanaryBlocks(self._seed, canaries, remembered, self._dim)
@@ -133,9 +138,7 @@ class Transcript(Resumable):
         cosines = seen.final / seen.length
         return cosines, cosine_logsf(cosines, self._dim)
 
-    def largest(
-        self, draws: int, level: float, rng: np.random.Generator
-    ) -> tuple[Scores, Scores, Scores]:
+    def largest(self, draws: int, level: float, rng: np.random.Generator) -> Largest:
         """Return the largest cosines over rounds, upper limits on ln p, and draws of their null.
 
         Args:
@@ -146,10 +149,15 @@ class Transcript(Resumable):
         seen = self._look()
         moved = np.diag(seen.gram) > 0
         if not moved.any():
-            return np.zeros(len(self.canaries)), np.zeros(len(self.canaries)), np.zeros(1)
+            nothing = np.zeros(len(self.canaries))
+            return Largest(nothing, nothing, self.num_rounds, np.zeros(1), level)
         pool = null_maxima(seen.gram[np.ix_(moved, moved)], self._dim, draws, rng)
         log_p = largest_cosine_log_p(seen.largest, pool, self._dim, int(moved.sum()), level)
-        return seen.largest, log_p, pool
+        return Largest(seen.largest, log_p, self.num_rounds, pool, level)
+
+    def log_p(self, canaries: Sequence[int], rows: Sequence[Sequence[int]]) -> Scores:
+        """Return ln of the p-values of `together`."""
+        return cosine_logsf(self.together(canaries, rows), self._dim)
 
     def together(self, canaries: Sequence[int], rows: Sequence[Sequence[int]]) -> Scores:
         """Return the cosine of each canary with the sum of some normalised changes.
@@ -291,14 +299,14 @@ def _fill_maxima(
 class Betting(Resumable):
     """Bets on every coin once: when its canary has played for the last time.
 
-    A canary is scored by its cosine with the sum of the normalised changes of the rounds that the
-    plan gives it. Given these changes, the null of that cosine is exact. The plan does not know the
-    coins, so a seat that failed to deliver weakens the bound and never breaks it.
+    A canary on the sphere is scored by its cosine with the sum of the normalised changes of the
+    rounds that the plan gives it. Given these changes, the null of that cosine is exact. One of
+    signs is scored by the largest cosine with one of them. The plan does not know the coins, so a
+    seat that failed to deliver weakens the bound and never breaks it.
 
     Args:
         plan: The canaries of each round, rounds counted from 1.
         included: What the coin of each canary says, (canaries,).
-        dim: Length of the model.
         delta: The delta of the bound.
         confidence: Of the bounds of all rounds together.
     """
@@ -311,12 +319,11 @@ class Betting(Resumable):
         self,
         plan: Mapping[int, Sequence[int]],
         included: NDArray[np.bool_],
-        dim: int,
         *,
         delta: float,
         confidence: float,
     ) -> None:
-        self._included, self._dim = included, dim
+        self._included = included
         self._rounds_of: list[list[int]] = [[] for _ in included]
         for planned in sorted(plan):
             for canary in plan[planned]:
@@ -325,7 +332,7 @@ class Betting(Resumable):
         self._bound = AnytimeBound(delta=delta, confidence=confidence, planned=included.size)
         self._rows, self._done = [], 0
 
-    def after(self, planned: int, transcript: Transcript) -> None:
+    def after(self, planned: int, transcript: Transcript | SignTranscript) -> None:
         """Bet on the canaries that have played for the last time.
 
         Args:
@@ -337,7 +344,7 @@ class Betting(Resumable):
         self._done = max(planned, self._done)
         is_in = self._included[due]
         log_p = np.zeros(due.size)
-        log_p[is_in] = -surprise(cosine_logsf(self._cosines(due[is_in], transcript), self._dim))
+        log_p[is_in] = -surprise(self._log_p(due[is_in], transcript))
         self._bound.add_canaries(log_p, is_in)
 
     def bounds(self) -> list[Bound]:
@@ -345,8 +352,10 @@ class Betting(Resumable):
         found = self._bound.bound()
         return [replace(found, rule=found.rule + paid())] if found.sample_sizes else []
 
-    def _cosines(self, canaries: NDArray[np.intp], transcript: Transcript) -> NDArray[np.float64]:
-        """Return the cosine of each canary with what changed in its rounds."""
+    def _log_p(
+        self, canaries: NDArray[np.intp], transcript: Transcript | SignTranscript
+    ) -> NDArray[np.float64]:
+        """Return ln p of each canary, from what changed in its rounds."""
         row_of = {planned: row for row, planned in enumerate(self._rows)}
         rows = [[row_of[r] for r in self._rounds_of[c] if r in row_of] for c in canaries]
-        return transcript.together(canaries.tolist(), rows)
+        return transcript.log_p(canaries.tolist(), rows)

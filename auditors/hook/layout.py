@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from leakmeter.auditors._types import Vector
 
 _log = logging.getLogger("flwr")
 
-_STYPE: Final = "numpy.ndarray"
+NPY: Final = "numpy.ndarray"  # Flower's name for numpy's file format
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _MAX_HEADER: Final = 2**10  # bytes of a header; those of arrays of numbers have 128
 _BLOCK: Final = 2**15  # numbers at a time, which stay in the processor's cache
+_SMALL: Final = 2**27  # bytes of an array that may be kept for other seats of a process
+
+
+Blocks: TypeAlias = Iterator[tuple[slice, Vector]]  # parts of a vector, and where they are
 
 
 class LayoutError(ValueError):
@@ -122,15 +127,42 @@ class Layout:
             np.multiply(numbers, weight, out=scaled[: numbers.size], dtype=np.float64)
             to[place] += scaled[: numbers.size]
 
-    def distance(self, record: Mapping[str, Array], vector: Vector) -> float:
-        """Return the length of the difference between `record` and a vector; it may be NaN."""
+    def weighted(self, records: Sequence[tuple[Mapping[str, Array], float]]) -> Blocks:
+        """Yield the weighted sum of some records by blocks, without a vector of it."""
+        for blocks in zip(*(self._blocks(record) for record, _ in records), strict=True):
+            total = np.zeros(blocks[0][1].size)
+            for (_, numbers), (_, weight) in zip(blocks, records, strict=True):
+                total += np.multiply(numbers, weight, dtype=np.float64)
+            yield blocks[0][0], total
+
+    def distance(
+        self,
+        record: Mapping[str, Array],
+        base: Mapping[str, Array] | None,
+        *,
+        least: DTypeLike = np.float64,
+    ) -> float:
+        """Return the length of the difference of two records; it may be NaN.
+
+        Args:
+            record: One of them.
+            base: The other; None for zeros.
+            least: Least precision of the differences; single takes half the time.
+        """
         self.check(record)
+        bases = itertools.repeat(None) if base is None else self._blocks(base)
         square = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            for place, numbers in self._blocks(record):
-                difference = numbers - vector[place]
+            for (_, numbers), other in zip(self._blocks(record), bases, strict=False):
+                less = 0.0 if other is None else other[1]
+                short = np.subtract(numbers, less, dtype=np.result_type(numbers.dtype, least))
+                difference = short.astype(np.float64, copy=False)
                 square += float(difference @ difference)
         return math.sqrt(square)
+
+    def is_finite(self, record: Mapping[str, Array]) -> bool:
+        """Whether all numbers of the float arrays are finite."""
+        return all(map(is_finite, self.arrays_in(record)))
 
     def restore(
         self,
@@ -155,9 +187,54 @@ class Layout:
             strict=True,
         )
         restored = {
-            name: Array(piece.reshape(shape).astype(dtype)) for name, shape, dtype, piece in pieces
+            name: packed(piece.reshape(shape).astype(dtype)) for name, shape, dtype, piece in pieces
         }
         return ArrayRecord({name: restored.get(name, template[name]) for name in template})
+
+    def changed(
+        self,
+        base: Mapping[str, Array] | None,
+        template: ArrayRecord,
+        change: Callable[[NDArray[Any]], None],
+        *,
+        least: DTypeLike = np.float64,
+    ) -> ArrayRecord:
+        """Return a record whose float arrays are those of `base` after a change, block by block.
+
+        It makes no vector: at 10⁸ parameters that would take 800 MB in every client.
+
+        Args:
+            base: What is changed; None for zeros.
+            template: Has names and types, and the arrays that are not in the vector.
+            change: Changes the next coordinates in place.
+            least: Least precision in which it does so.
+        """
+        names, shapes = self._names_in(template), self.shapes
+        starts = itertools.repeat(None) if base is None else map(values, self.arrays_in(base))
+        found = {
+            name: _changed(start, np.dtype(template[name].dtype), shape, change, least)
+            for name, shape, start in zip(names, shapes, starts, strict=False)
+        }
+        return ArrayRecord({name: found.get(name, template[name]) for name in template})
+
+    def nudged(self, base: Mapping[str, Array] | None, template: ArrayRecord) -> ArrayRecord:
+        """Return a record like `base` in which one entry is moved by a rounding step of its type.
+
+        Arrays of the same type as in `template` are those of `base`. Seats of one process that are
+        sent the same bytes reply with the same array.
+
+        Args:
+            base: What is moved; None for zeros.
+            template: Has names and types, and the arrays that are not in the vector.
+        """
+        first = next(place for place, size in enumerate(self.sizes) if size)
+        dtypes = self.dtypes_in(template)
+        if base is None or self.dtypes_in(base) != dtypes:
+            return self.changed(base, template, _mover(dtypes[first]), least=np.float32)
+        own = self.arrays_in(base)
+        own[first] = _nudged(own[first])
+        found = dict(zip(self._names_in(template), own, strict=True))
+        return ArrayRecord({name: found.get(name, template[name]) for name in template})
 
     def fits(self, record: Mapping[str, Array]) -> bool:
         """Whether `record` has all arrays of this layout, by name or by order."""
@@ -225,6 +302,108 @@ class Layout:
         return np.split(vector, np.cumsum(self.sizes)[:-1])
 
 
+class SentModel:
+    """A model that clients were sent, which is a vector only when somebody asks for it.
+
+    While clients train and the server adds up, nobody does: at 10⁸ parameters it takes 800 MB.
+    """
+
+    def __init__(self, layout: Layout, record: Mapping[str, Array]) -> None:
+        layout.check(record)
+        for array in layout.arrays_in(record):
+            values(array)  # what cannot be read is refused before anybody trains
+        self._layout, self._record = layout, dict(record)
+
+    @cached_property
+    def vector(self) -> Vector:
+        """The float arrays of the model."""
+        return self._layout.flatten(self._record)
+
+
+# Arrays made fast. `Array(numbers)` copies them three times, and takes longer than most updates.
+
+
+def packed(numbers: NDArray[Any]) -> Array:
+    """Return what `Array(numbers)` is, after one copy."""
+    flat = np.ascontiguousarray(numbers)
+    data = b"".join([npy_header(flat.dtype.str, numbers.shape), flat.data])
+    return Array(str(numbers.dtype), numbers.shape, NPY, data)
+
+
+@lru_cache(maxsize=2**10)  # the arrays of a model come again in every update
+def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return what numpy's file format puts before the numbers of an array in C order."""
+    head = io.BytesIO()
+    about = {"descr": dtype, "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(head, about)
+    return head.getvalue()
+
+
+def _changed(
+    start: NDArray[Any] | None,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    change: Callable[[NDArray[Any]], None],
+    least: DTypeLike,
+) -> Array:
+    """Return an array of numbers after a change, block by block; None starts from zeros."""
+    exact = np.result_type(dtype, least)
+
+    def fill(numbers: NDArray[Any]) -> None:
+        for first in range(0, numbers.size, _BLOCK):
+            room = numbers[first : first + _BLOCK]
+            block = room if dtype == exact else np.zeros(room.size, exact)
+            if start is not None:
+                block[:] = start[first : first + _BLOCK]
+            change(block)
+            if block is not room:
+                room[:] = block
+
+    return _array_of(dtype, shape, fill)
+
+
+def _mover(dtype: str) -> Callable[[NDArray[Any]], None]:
+    """Return what moves the first entry by a rounding step of a type, and leaves all others."""
+    is_done = False
+
+    def move(block: NDArray[Any]) -> None:
+        nonlocal is_done
+        if not is_done:
+            start = np.asarray(block[0], dtype=dtype)
+            block[0] = float(start) + float(np.spacing(np.abs(start) + np.ones_like(start)))
+            is_done = True
+
+    return move
+
+
+# The last array with a moved entry, behind the bytes that it was made from.
+_NUDGED: Final = list[tuple[bytes, Array]]()
+
+
+def _nudged(array: Array) -> Array:
+    """Return an array with its first entry moved; a small one is made once for the same bytes."""
+    for made_from, found in _NUDGED:
+        if made_from is array.data:
+            return found
+    about = (np.dtype(array.dtype), tuple(array.shape), _mover(array.dtype), np.float32)
+    made = _changed(values(array), *about)
+    _NUDGED[:] = [(array.data, made)] if len(array.data) <= _SMALL else []
+    return made
+
+
+def _array_of(
+    dtype: np.dtype[Any], shape: tuple[int, ...], fill: Callable[[NDArray[Any]], None]
+) -> Array:
+    """Return an array that a function writes, from zeros: its bytes are written where they are."""
+    head, size = npy_header(dtype.str, shape), math.prod(shape)
+    # Zeros that are not touched take no memory, and this file is the only one that has them.
+    file = io.BytesIO(bytes(len(head) + size * dtype.itemsize))
+    file.write(head)
+    # Nobody keeps the numbers: while somebody does, `getvalue` makes a copy.
+    fill(np.frombuffer(file.getbuffer(), dtype, size, len(head)))
+    return Array(str(dtype), shape, NPY, file.getvalue())
+
+
 # The numbers of an array, read in place. `Array.numpy()` copies them: a round reads every update,
 # and at 10⁷ parameters the copies take longer than the work on the numbers.
 
@@ -241,7 +420,7 @@ def shaped(array: Array) -> NDArray[Any]:
     `Array.numpy()` reads all others, and says what is wrong with them. The shape is that of the
     bytes. What the array says about itself may be another one.
     """
-    found = _place(array.data[:_MAX_HEADER].partition(b"\n")[0]) if array.stype == _STYPE else None
+    found = _place(array.data[:_MAX_HEADER].partition(b"\n")[0]) if array.stype == NPY else None
     if found is None:
         return array.numpy()
     dtype, shape, start = found

@@ -11,17 +11,16 @@ import logging
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, ClassVar, Final
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canary import add_canary
+from leakmeter.auditors.canary import KINDS
+from leakmeter.auditors.canary_kind import CanaryKind
 from leakmeter.auditors.hook import legacy_wire, wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise
 from leakmeter.auditors.hook.layout import Layout
@@ -226,38 +225,44 @@ def _play(order: Order, message: Message, reply: Message) -> tuple[Outcome, Send
         layout.check(trained)
     except (ValueError, IndexError):
         return "other-arrays", None
-    vector = layout.flatten(sent)
     sends = order.sends
     if sends is None:
-        change = layout.distance(trained, vector)
-        length = layout.distance(trained, np.broadcast_to(0.0, layout.dim))
-        sends = told_by_lengths(change, length, float(np.linalg.norm(vector)))
-        if sends is None and vector.any() and math.isfinite(change):
+        change, length = layout.distance(trained, sent), layout.distance(trained, None)
+        own = layout.distance(sent, None)
+        sends = told_by_lengths(change, length, own)
+        if sends is None and own != 0 and math.isfinite(change):
             return "undecided", None
     told = sends if order.sends is None else None
-    if sends == "differences":
-        vector[:] = 0.0
+    base = None if sends == "differences" else sent
+    kind = KINDS[canary.kind]
     norm = wire.clip_norm(message.content) if canary.norm is None else canary.norm
     if norm is None:
-        norm = layout.distance(trained, vector)
+        norm = _length(layout, trained, base, kind if canary.included else None)
         if not math.isfinite(norm):
             # The reply stays as it is, as without an audit: others see a client that diverged. The
             # answer does not say so, since it may leave a client whose update is hidden.
             return "played", told
-    dtypes = layout.dtypes_in(trained)
     if canary.included:
-        add_canary(vector, canary.seed, order.size.norm(norm))  # the seed of an order is a key
-    else:
-        _nudge(vector, layout, dtypes)
-    wire.replace_arrays(reply, layout.restore(vector, trained, dtypes))
+        # The seed of an order is a key.
+        add = kind.planted(canary.seed, layout.dim, order.size.norm(norm))
+        arrays = layout.changed(base, trained, add, least=kind.dtype)
+    else:  # not exactly zero: Flower's mods divide by the norm of an update
+        arrays = layout.nudged(base, trained)
+    wire.replace_arrays(reply, arrays)
     return "played", told
 
 
-def _nudge(vector: Vector, layout: Layout, dtypes: Sequence[str]) -> None:
-    """Move one entry by a rounding step: Flower's mods divide by the norm of an update."""
-    first = next(place for place, size in enumerate(layout.sizes) if size)
-    start = np.asarray(vector[0], dtype=dtypes[first])
-    vector[0] = float(start) + float(np.spacing(np.abs(start) + np.ones_like(start)))
+def _length(
+    layout: Layout, trained: ArrayRecord, base: ArrayRecord | None, kind: CanaryKind | None
+) -> float:
+    """Return the norm of an update for a canary of a kind; not finite if the update is not.
+
+    A seat that sends no canary needs to know only that, which takes less time.
+    """
+    if kind is not None:
+        return layout.distance(trained, base, least=kind.dtype)
+    records = [trained] if base is None else [trained, base]
+    return 0.0 if all(map(layout.is_finite, records)) else math.inf
 
 
 def tap_mod(message: Message, context: Context, call_next: Call) -> Message:

@@ -18,7 +18,7 @@ from leakmeter.auditors.hook.health import Health
 from leakmeter.auditors.hook.open_round import OpenRound, Updates, collect_truth, round_facts
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.seat import Answer
-from leakmeter.auditors.hook.sending import Sending
+from leakmeter.auditors.hook.sending import Sending, in_blocks
 
 
 class RoundObserver(Resumable):
@@ -130,10 +130,10 @@ class RoundObserver(Resumable):
             # The mean as if replies were models, as a secure sum assumes.
             others = (c for c, a in answers.items() if a.outcome != "played")
             seats = set(opened.orders).difference(others)
-            change = updates.mean(without=seats)
-            change = known_facts(self._strategy).aggregate if change is None else change
-            mean = None if change is None else change + opened.sent
-            hidden = () if mean is None else (mean,)
+            mean, hidden = updates.mean_reply(seats), list[Vector]()
+            if mean is None and (change := known_facts(self._strategy).aggregate) is not None:
+                hidden = [change + opened.sent]
+                mean = in_blocks(hidden[0])
             replies = updates.replies(seats) if updates.are_plain else hidden
             sending.note(opened.sent, replies, mean, released)
         for words in sending.hear([a.sends for a in answers.values() if a.sends is not None]):

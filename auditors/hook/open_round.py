@@ -16,7 +16,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
-from leakmeter.auditors.hook.layout import Layout, is_finite, is_float, values
+from leakmeter.auditors.hook.layout import Blocks, Layout, SentModel, is_finite, is_float, values
 from leakmeter.auditors.hook.seat import Answer, Order, Sends, Size, keyed
 
 _log = logging.getLogger("flwr")
@@ -27,7 +27,7 @@ class Updates(Mapping[int, Vector]):
 
     Args:
         layout: Of the model.
-        sent: The model that clients got.
+        model: What clients got.
         contents: Client to the content of its reply.
         weight_key: The metric that weights clients.
 
@@ -39,11 +39,11 @@ class Updates(Mapping[int, Vector]):
     def __init__(
         self,
         layout: Layout,
-        sent: Vector,
+        model: SentModel,
         contents: Mapping[int, RecordDict],
         weight_key: str = wire.WEIGHT,
     ) -> None:
-        self._layout, self._sent = layout, sent
+        self._layout, self._model = layout, model
         # Shallow copies: strategies may replace arrays inside the records they are given.
         self._records: dict[int, dict[str, Array]] = {
             c: dict(wire.arrays(contents[c])) for c in sorted(contents)
@@ -59,7 +59,7 @@ class Updates(Mapping[int, Vector]):
             return np.concatenate([a.numpy().ravel() for a in record.values()], dtype=np.float64)
         update = self._layout.flatten(record)
         if self.sends == "models":
-            update -= self._sent
+            update -= self._model.vector
         return update
 
     def __iter__(self) -> Iterator[int]:
@@ -89,10 +89,23 @@ class Updates(Mapping[int, Vector]):
         if total <= 0 or not self.are_plain:
             return None
         is_model = self.sends == "models"
-        mean = np.negative(self._sent) if is_model else np.zeros(self._layout.dim)
+        mean = np.negative(self._model.vector) if is_model else np.zeros(self._layout.dim)
         for client, weight in weights.items():
             self._layout.add(self._records[client], weight / total, mean)
         return mean
+
+    def mean_reply(self, without: Collection[int]) -> Blocks | None:
+        """Return the weighted mean of replies as they are, by blocks; None if any is hidden.
+
+        Args:
+            without: Clients whose replies are left out.
+        """
+        weights = {c: weight for c, weight in self.weights.items() if c not in without}
+        total = sum(weights.values())
+        if total <= 0 or not self.are_plain:
+            return None
+        shares = {c: weight / total for c, weight in weights.items()}
+        return self._layout.weighted([(self._records[c], share) for c, share in shares.items()])
 
     def add(self, earlier: Updates) -> None:
         """Add those that have come before."""
@@ -124,7 +137,7 @@ class OpenRound:
     Attributes:
         server_round: Counted over the whole run.
         arrays: The model as the strategy has it.
-        sent: The same as a vector.
+        model: What clients are sent.
         clients: Node id to client index.
         orders: Client to the canary that it plays.
         greeted: Clients that were asked for an answer, seats included.
@@ -138,7 +151,7 @@ class OpenRound:
 
     server_round: int
     arrays: ArrayRecord
-    sent: Vector
+    model: SentModel
     clients: Mapping[int, int]
     orders: Mapping[int, Canary]
     greeted: Collection[int]
@@ -148,6 +161,11 @@ class OpenRound:
     hides_updates: bool
     is_noised: bool
     planted: Collection[int] = ()
+
+    @property
+    def sent(self) -> Vector:
+        """The model that clients are sent, as a vector."""
+        return self.model.vector
 
     def updates(self, replies: Iterable[Message]) -> Updates:
         """Return the replies that contain an update; those that cannot be read are left out."""
@@ -163,7 +181,7 @@ class OpenRound:
                 _log.warning("client %d is not audited: its reply's %s", client, reason)
                 continue
             contents[client] = reply.content
-        return Updates(self.layout, self.sent, contents, self.weight_key)
+        return Updates(self.layout, self.model, contents, self.weight_key)
 
     def by_client(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
         """Return the answers of this round's nodes, by client."""

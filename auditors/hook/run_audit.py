@@ -28,7 +28,7 @@ from leakmeter.auditors.hook import planting, remarks, wire
 from leakmeter.auditors.hook.chain import client_of, survey, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.flower_noise import claims_of_strategy
 from leakmeter.auditors.hook.health import Early, Health
-from leakmeter.auditors.hook.layout import Layout, LayoutError
+from leakmeter.auditors.hook.layout import Layout, LayoutError, SentModel
 from leakmeter.auditors.hook.limit import Limit
 from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
@@ -343,7 +343,7 @@ class RunAudit(Resumable):
         layout = self._layout
         assert layout is not None
         try:
-            sent = layout.flatten(common_base(messages, arrays))
+            model = SentModel(layout, common_base(messages, arrays))
         except UnableError as error:
             self._stop(f"round {server_round}", str(error))
             return None
@@ -362,7 +362,7 @@ class RunAudit(Resumable):
         orders = self._panel.instruct(server_round, chosen, everybody) if clients else {}
         self._consider_round(messages, len(orders))
         records = self._panel.plant(server_round, chosen)
-        self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
+        self._panel.bind(server_round, RoundMessages(grid, by_client, layout, model, key))
         # The first round shows which clients list canary_mod; replays need to know it every time.
         asks_all = not self._aggregated or sends is None or self._panel.replays(server_round)
         asks_all |= self._panel.wants_answers
@@ -379,7 +379,7 @@ class RunAudit(Resumable):
         return OpenRound(
             server_round=server_round,
             arrays=arrays,
-            sent=sent,
+            model=model,
             clients=clients,
             orders=orders,
             greeted=tuple(greeted),

@@ -17,7 +17,8 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors._types import require
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary import SEED_BITS, canary_key
+from leakmeter.auditors.canary import KindName
+from leakmeter.auditors.canary_kind import SEED_BITS, canary_key
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise
 from leakmeter.auditors.hook.opacus import Engine
@@ -30,8 +31,13 @@ Outcome: TypeAlias = Literal["greeted", "played", "other-arrays", "undecided"]
 
 # All that an order may have.
 FIELDS: Final = frozenset(
-    {"id", "included", "seed", "norm", "left-out", "difference", "open", "times", "least-norm"}
+    {
+        *("id", "included", "seed", "norm", "kind", "left-out", "difference", "open"),
+        *("times", "least-norm"),
+    }
 )
+# Kinds of canaries by the numbers that travel; without one it is the first.
+_KINDS: Final[tuple[KindName, ...]] = ("sphere", "signs")
 
 _WORD: Final = 32  # bits of a seed that travel together
 _SHIFTS: Final = range(0, SEED_BITS, _WORD)
@@ -99,6 +105,8 @@ class Order:
             record["seed"] = [canary.seed >> shift & (2**_WORD - 1) for shift in _SHIFTS]
             if canary.norm is not None:
                 record["norm"] = float(canary.norm)
+            if number := _KINDS.index(canary.kind):
+                record["kind"] = number
             if self.size != Size():
                 record["times"] = float(self.size.times)
                 record["least-norm"] = float(self.size.least_norm)
@@ -203,8 +211,14 @@ def canaries(messages: Iterable[Message]) -> dict[int, Canary]:
 def _canary(record: MetricRecord) -> Canary:
     number, seed = wire.get_int(record, "id"), _seed(record)
     norm = wire.get_float(record, "norm") if "norm" in record else None
+    kind = wire.get_int(record, "kind") if "kind" in record else 0
+    if not 0 <= kind < len(_KINDS):
+        allowed = f"a number from 0 to {len(_KINDS) - 1}"
+        raise wire.WireError(
+            f"kind must be {allowed}, got {kind}: use the server's release of leakmeter here"
+        )
     try:
-        return Canary(number, seed, _flag(record, "included"), norm)
+        return Canary(number, seed, _flag(record, "included"), norm, _KINDS[kind])
     except ValueError as error:
         raise wire.WireError(f"canary order: {error}") from error
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.hook.layout import Blocks
 from leakmeter.auditors.hook.remarks import MISTAKEN
 from leakmeter.auditors.hook.seat import Sends
 
@@ -30,6 +31,7 @@ _EXACT: Final = (
 _ROUNDED: Final = 1e-4  # how far off rounding may make a cosine of 1
 _NEAR: Final = 0.25  # how far a share may be from 1 or 0 to count as it
 _BLURRED: Final = 0.05  # standard error of a share that noise has made useless
+_BLOCK: Final = 2**15  # coordinates at a time, which stay in the processor's cache
 _SHORT: Final = 0.75  # length of an update, relative to the model, up to which a seat can tell
 
 
@@ -56,14 +58,14 @@ class Sending(Resumable):
         self._has_sign = False
 
     def note(
-        self, sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
+        self, sent: Vector, replies: Iterable[Vector], mean: Blocks | None, released: Vector
     ) -> None:
         """Decide what clients send from their replies to a model, if it is still open.
 
         Args:
             sent: The model.
             replies: Honest ones.
-            mean: Their weighted mean, if it is known.
+            mean: Their weighted mean by blocks, if it is known.
             released: What the server has made of them.
         """
         if self.sends is None:
@@ -103,7 +105,7 @@ class Sending(Resumable):
 
 
 def decided(
-    sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
+    sent: Vector, replies: Iterable[Vector], mean: Blocks | None, released: Vector
 ) -> Sends | None:
     """Return what honest replies to `sent` are; None if that cannot be decided.
 
@@ -113,11 +115,12 @@ def decided(
     of zeros both are the same, but a server that moves against r gets gradients.
     """
     if not 0 < float(sent @ sent) < math.inf:
-        is_reversed = mean is not None and not sent.any() and _cosine(released, mean) < -_ALONG
-        return "differences" if is_reversed else None
+        if mean is None or sent.any():
+            return None
+        return "differences" if _cosines_of_step(sent, mean, released)[1] < -_ALONG else None
     if mean is not None:
-        step = released - sent
-        along = {"models": _cosine(step, mean - sent), "differences": abs(_cosine(step, mean))}
+        changed, replied = _cosines_of_step(sent, mean, released)
+        along = {"models": changed, "differences": abs(replied)}
         first, second = sorted(along.values(), reverse=True)
         if first > _ALONG:
             is_exact = 1 - second > max(_EXACT * (1 - first), _ROUNDED)
@@ -158,9 +161,28 @@ def _by_share(sent: Vector, replies: Iterable[Vector]) -> Sends | None:
     return "differences" if abs(shares.mean()) <= _NEAR else None
 
 
-def _cosine(one: Vector, other: Vector) -> float:
-    """Return the cosine of two vectors; 0 where one is zero or not finite."""
+def in_blocks(vector: Vector) -> Blocks:
+    """Yield a vector by blocks."""
+    for start in range(0, vector.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        yield part, vector[part]
+
+
+def _cosines_of_step(sent: Vector, mean: Blocks, released: Vector) -> tuple[float, float]:
+    """Return the cosines of the server's step with mean - sent and with the mean.
+
+    Either is 0 where a vector is zero or not finite. Computed by blocks, without further vectors.
+    """
+    gram = np.zeros((3, 3))
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
-        product = float(one @ other)
-    return product / lengths if 0 < lengths < math.inf and math.isfinite(product) else 0.0
+        for part, answer in mean:
+            base = sent[part]
+            rows = np.stack([released[part] - base, answer - base, answer])  # (3, columns)
+            gram += rows @ rows.T
+        lengths = np.sqrt(np.diag(gram))
+        found = [(float(gram[0, i]), float(lengths[0] * lengths[i])) for i in (1, 2)]
+    first, second = (
+        product / length if 0 < length < math.inf and math.isfinite(product) else 0.0
+        for product, length in found
+    )
+    return first, second

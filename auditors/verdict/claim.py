@@ -302,6 +302,9 @@ class ClaimResult:
         known: Any = {k: v for k, v in facts.items() if isinstance(v, int) and v >= _POWER[k]}
         if len(known) < len(facts):
             return None
+        factor = self.audit.facts.get("tail_factor", 1.0)
+        if isinstance(factor, float) and factor > 1:
+            known["tail_factor"] = factor
         from leakmeter.auditors.bounds.detectable import detectable_epsilon
 
         return detectable_epsilon(

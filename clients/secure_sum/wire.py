@@ -20,9 +20,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.layout import NPY, Layout, npy_header, packed
 from leakmeter.auditors.hook.wire import RefusedError
-from leakmeter.clients.node import NPY, npy_header, packed
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     KEY_BYTES,

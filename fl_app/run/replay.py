@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SELF, _RECORDER = "replay", "recorder"
 _AUDIT = {kebab(spec.name) for spec in fields(Config) if spec.metadata["group"] == "audit"}
 # Settings of audits that changed the run itself: canaries take part in rounds.
-_PLAYED = ("canary-seats", "canaries", "canary-repetitions")
+_PLAYED = ("canary-seats", "canaries", "canary-repetitions", "canary-kind")
 
 
 def free_folder(wanted: str | None, run: Path) -> Path:
@@ -102,7 +102,10 @@ class Recorded:
         here = {"auditors": own, "engine": "inline", "ray-address": "", "stop-above": 0.0}
         here |= {"fail-above": 0.0, "require-guarantee": 0.0, "against": ""}
         # As many rounds as canaries played in then, whatever bounds and claims would ask for now.
-        played = {"canary-repetitions": OneShotSettings.repetitions(self.config)}
+        played: dict[str, Any] = {"canary-repetitions": OneShotSettings.repetitions(self.config)}
+        # Recordings of earlier releases say no kind, and then it is not that of "auto".
+        kinds = (o.kind for one in self.recording.rounds for o in one.instructed.values())
+        played["canary-kind"] = next(kinds, self.config.canary_kind)
         merged = {**ours, **here, **given, **(played if self.config.seats else {})}
         values = {spec.name: merged[kebab(spec.name)] for spec in fields(Config)}
         config = ReplayConfig(**values, played=self.config.seats)

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
-from leakmeter.auditors import canary as module
 from leakmeter.auditors.canary import (
-    BLOCK,
+    KINDS,
     CanaryBlocks,
     DrawnCanaries,
-    add_canary,
-    canary_key,
+    KindName,
     canary_products,
     canary_vector,
 )
+from leakmeter.auditors.canary_kind import BLOCK, canary_key
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sphere_canary import Normals, Sphere
 
 # Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
 # beside it is rejected at 1e-6.
@@ -77,12 +77,14 @@ def test_every_bit_of_a_seed_of_128_bits_counts() -> None:
         assert abs(other @ canary_vector(seed, 0, 400)) < 0.3  # six standard deviations
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dim", [1, 200, 2**15 + 3])
-def test_a_canary_is_added_in_place(dim: int) -> None:
+def test_a_canary_is_added_in_place_part_by_part(dim: int, kind: KindName) -> None:
     start = stream(0, "start").standard_normal(dim)
-    vector = start.copy()
-    add_canary(vector, canary_key(7, 2), 3.5)
-    np.testing.assert_allclose(vector, start + 3.5 * canary_vector(7, 2, dim), atol=1e-13)
+    vector, add = start.copy(), KINDS[kind].planted(canary_key(7, 2), dim, 3.5)
+    for part in np.split(vector, [min(3, dim), min(190, dim)]):
+        add(part)
+    np.testing.assert_allclose(vector, start + 3.5 * canary_vector(7, 2, dim, kind), atol=1e-13)
 
 
 def test_remembered_canaries_are_drawn_once_and_are_the_same(
@@ -98,13 +100,13 @@ def test_remembered_canaries_are_drawn_once_and_are_the_same(
         return np.asarray(found / blocks.norms())
 
     wanted, made = products(None), list[int]()
-    usual = module._stream
+    number_of, usual = {canary_key(5, canary): canary for canary in range(8)}, Sphere.numbers
 
-    def counted(seed: int, canary: int) -> np.random.Generator:
-        made.append(canary)
-        return usual(seed, canary)
+    def counted(self: Sphere, key: int) -> Normals:
+        made.append(number_of[key])
+        return usual(self, key)
 
-    monkeypatch.setattr(module, "_stream", counted)
+    monkeypatch.setattr(Sphere, "numbers", counted)
     for _ in range(2):
         assert np.array_equal(products(drawn), wanted)
     assert made == [3, 1, 7, 7]  # there is room for two

@@ -65,19 +65,47 @@ def test_it_keeps_the_contract_of_auditors(tmp_path: Path) -> None:
     check_auditor(lambda: AggregateRecorder(tmp_path))
 
 
-def test_a_replay_finds_what_the_run_has_found(
-    federation: type[Federation], tmp_path: Path
-) -> None:
+def recorded(federation: type[Federation], folder: Path, **settings: Any) -> Audited:
+    """Record a run with canaries."""
     from flwr.serverapp.strategy import FedAvg
 
     fed = federation(8)
     strategy = Audited(
         FedAvg(fraction_evaluate=0.0),
-        auditors=[shots(), AggregateRecorder(tmp_path / "kept")],
+        auditors=[shots(**settings), AggregateRecorder(folder)],
         sends="models",
     )
     strategy.start(fed.grid, fed.arrays(), num_rounds=ROUNDS)
     assert strategy.failures == []
+    return strategy
+
+
+def test_a_replay_finds_canaries_of_signs_too(federation: type[Federation], tmp_path: Path) -> None:
+    strategy = recorded(federation, tmp_path / "kept", kind="signs")
+    found = [f.to_json() for f in strategy.findings() if f.auditor == "one-shot"]
+    again = replay(tmp_path / "kept", [shots(kind="signs")])
+    assert [f.to_json() for f in again] == found
+    with pytest.raises(ValueError, match=r"give the seats, canaries, repetitions and kind of the"):
+        replay(tmp_path / "kept", [shots(kind="sphere")])
+
+
+def test_a_recording_that_says_no_kind_has_canaries_on_the_sphere(
+    federation: type[Federation], tmp_path: Path
+) -> None:
+    recorded(federation, tmp_path / "kept", kind="sphere")
+    found = replay(tmp_path / "kept", [shots()])
+    for path in (tmp_path / "kept").glob("round-*.npz"):
+        kept = unpack(path.read_bytes())
+        orders = kept["instructed"].values()
+        assert [order.pop("kind") for order in orders] == ["sphere"] * len(orders)
+        path.write_bytes(pack(kept))
+    assert replay(tmp_path / "kept", [shots()]) == found
+
+
+def test_a_replay_finds_what_the_run_has_found(
+    federation: type[Federation], tmp_path: Path
+) -> None:
+    strategy = recorded(federation, tmp_path / "kept")
     found = [f for f in strategy.findings() if f.auditor == "one-shot"]
     assert [f.to_json() for f in replay(tmp_path / "kept", [shots()])] == [
         f.to_json() for f in found

@@ -42,7 +42,7 @@ def test_a_sampler_writes_only_what_it_needs() -> None:
     sampler = Counting()
     assert (sampler.scale, sampler.free, sampler.has_noise) == (1.0, None, False)
     assert sampler.limits(Project(3, 1)) == ()
-    sampler.bind(RoundMessages(None, {}, None, np.zeros(3), "num-examples"))  # type: ignore[arg-type]
+    sampler.bind(RoundMessages(None, {}, None, None, "num-examples"))  # type: ignore[arg-type]
     assert sampler.for_round(VIEW) is sampler
 
 

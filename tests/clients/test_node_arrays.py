@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 
-from leakmeter.clients.node import packed
+from leakmeter.auditors.hook.layout import packed
 
 
 @pytest.mark.parametrize(

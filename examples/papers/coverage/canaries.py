@@ -31,13 +31,13 @@ from leakmeter.auditors.bounds.one_run import (
 )
 from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.scores import (
-    cosine_logsf,
     largest_cosine_log_p,
     one_fit,
     prove,
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.sphere_canary import cosine_logsf
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.papers.coverage.case import CONFIDENCE, Case, Coins, Rng, no_bound

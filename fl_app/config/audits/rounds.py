@@ -41,6 +41,13 @@ class OneShotSettings(AuditorSettings):
         0, "rounds in which each canary plays; 0 = as many as a client takes part in", low=0
     )
 
+    canary_kind: str = audit_setting(
+        "auto",
+        "how canaries are drawn: uniform on the sphere, or random signs, which are faster; auto = "
+        "signs above 1,000,000 parameters",
+        choices=("auto", "sphere", "signs"),
+    )
+
     @classmethod
     def slots(cls, config: Settings) -> int:
         """Return how many canaries the seats of all rounds have room for."""
@@ -115,6 +122,7 @@ class OneShotSettings(AuditorSettings):
             "include": "coin",
             "delta": config.delta,
             "seed": config.seed,
+            "kind": config.canary_kind,
         }
 
 

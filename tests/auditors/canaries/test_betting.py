@@ -12,11 +12,11 @@ from scipy.stats import kstest
 from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.canaries.plan import schedule
-from leakmeter.auditors.canaries.scores import cosine_logsf
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sphere_canary import cosine_logsf
 
 DIM = 300
 

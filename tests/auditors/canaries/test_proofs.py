@@ -15,14 +15,14 @@ from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import coin_bound, share_bound
 from leakmeter.auditors.canaries.scores import (
-    cosine_logsf,
     largest_cosine_log_p,
     prove,
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
-from leakmeter.auditors.canary import MAX_SCORE
+from leakmeter.auditors.canary_kind import MAX_SCORE
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sphere_canary import cosine_logsf
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed

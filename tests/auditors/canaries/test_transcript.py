@@ -39,7 +39,7 @@ def test_cosines_are_those_of_the_vectors() -> None:
     found = Transcript(5, range(CANARIES), DIM)
     said = [found.add(START, START + change, range(CANARIES)) for change in changes(3)]
     final, _ = found.final()
-    largest, _, _ = found.largest(100, 0.01, stream(0))
+    largest = found.largest(100, 0.01, stream(0)).cosines
     for i in range(CANARIES):
         vector = canary_vector(5, i, DIM)
         each = [cosine(vector, change) for change in changes(3)]
@@ -52,7 +52,9 @@ def test_p_values_of_canaries_left_out_are_uniform_or_above() -> None:
     found = transcript(4, canaries=2000)
     _, log_p = found.final()
     assert kstest(np.exp(log_p), "uniform").pvalue > 1e-3
-    _, limits, pool = found.largest(50_000, 0.01, stream(0))
+    largest = found.largest(50_000, 0.01, stream(0))
+    limits, pool = largest.log_p, largest.null
+    assert pool is not None
     assert pool.size == 50_000
     for level in (0.5, 0.1, 0.01):
         share = float(np.mean(limits <= np.log(level)))
@@ -63,7 +65,8 @@ def test_p_values_of_canaries_left_out_are_uniform_or_above() -> None:
 def test_nothing_changed_is_no_evidence() -> None:
     found = Transcript(5, range(CANARIES), DIM)
     assert not found.add(START, START, [3, 4]).any()
-    for cosines, log_p, *_ in (found.final(), found.largest(100, 0.01, stream(0))):
+    largest = found.largest(100, 0.01, stream(0))
+    for cosines, log_p in (found.final(), (largest.cosines, largest.log_p)):
         assert not cosines.any()
         assert not log_p.any()  # a p-value of 1
 
@@ -72,7 +75,8 @@ def test_a_round_without_change_does_not_count() -> None:
     found = transcript(3)
     before = found.largest(500, 0.01, stream(0))
     found.add(START, START)
-    for old, new in zip(before, found.largest(500, 0.01, stream(0)), strict=True):
+    after = found.largest(500, 0.01, stream(0))
+    for old, new in ((before.cosines, after.cosines), (before.log_p, after.log_p)):
         assert np.array_equal(old, new)
 
 
@@ -133,7 +137,7 @@ def test_blocks_of_any_size_give_what_whole_vectors_give(
     final, largest = twin(rows, canaries)
     np.testing.assert_allclose(found.final()[0], final, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(
-        found.largest(100, 0.01, stream(0))[0], largest, rtol=1e-12, atol=1e-14
+        found.largest(100, 0.01, stream(0)).cosines, largest, rtol=1e-12, atol=1e-14
     )
     np.testing.assert_allclose(found._look().gram, rows.astype(float) @ rows.astype(float).T)
     assert told == sorted(told)

@@ -175,10 +175,65 @@ def test_weighted_records_and_distances_are_those_of_the_vectors(
     total = vector.copy()
     layout.add(record, 0.3, total)
     np.testing.assert_allclose(total, vector + 0.3 * flat, rtol=1e-14, atol=1e-15)
-    assert layout.distance(record, vector) == pytest.approx(np.linalg.norm(flat - vector))
+    other = layout.restore(vector, record, ["float64", "float32"])
+    distance = np.linalg.norm(flat - layout.flatten(other))
+    assert layout.distance(record, other) == pytest.approx(distance, rel=1e-14)
+    assert layout.distance(record, None) == pytest.approx(np.linalg.norm(flat), rel=1e-14)
+
+
+@pytest.mark.parametrize("least", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_record_changed_by_blocks_is_a_vector_that_was_changed(dtype: type, least: type) -> None:
+    rng = np.random.default_rng(0)
+    sent = ArrayRecord(
+        {
+            "a": Array(rng.standard_normal((3, 5))),
+            "n": Array(np.arange(3)),
+            "e": Array(np.zeros((0, 2))),
+            "b": Array(rng.standard_normal(2**15 + 3).astype(np.float32)),
+        }
+    )
+    layout = Layout.of(sent)
+    made = [np.asarray(v.numpy(), dtype) if n != "n" else v.numpy() for n, v in sent.items()]
+    template = ArrayRecord({name: Array(v) for name, v in zip(sent, made, strict=True)})
+    added, done = rng.standard_normal(layout.dim).astype(np.float16), 0
+
+    def add(block: np.ndarray) -> None:
+        nonlocal done
+        block += added[done : done + block.size]
+        done += block.size
+
+    for base in (sent, None):
+        done = 0
+        found = layout.changed(base, template, add, least=least)
+        start = layout.flatten(sent) if base is not None else np.zeros(layout.dim)
+        flat = start.astype(np.result_type(dtype, least)) + added
+        wanted = layout.restore(flat, template, layout.dtypes_in(template))
+        assert [a.data for a in found.values()] == [a.data for a in wanted.values()]
+        assert [a.data for a in found.values()] == [Array(a.numpy()).data for a in wanted.values()]
+
+
+def test_a_nudge_moves_one_entry_by_a_step_of_its_type() -> None:
+    sent = ArrayRecord({"e": Array(np.zeros(0)), "a": Array(np.float32([2, 3])), "b": HALVES})
+    layout = Layout.of(sent)
+    first, second = (layout.nudged(sent, sent) for _ in range(2))
+    assert first["a"].numpy().tolist() == [2 + 2**-22, 3]
+    assert first["b"].data is sent["b"].data  # bytes cannot be written to
+    assert first["a"].data is second["a"].data
+    other = ArrayRecord({**sent, "a": Array(np.float32([5, 3]))})
+    assert layout.nudged(other, other)["a"].numpy().tolist() == [5 + 2**-21, 3]
+    exact = ArrayRecord({**sent, "a": Array(np.zeros(2))})
+    assert layout.nudged(sent, exact)["a"].numpy().tolist() == [2 + 2**-51, 3]
+    zeros = layout.nudged(None, sent)
+    assert zeros["a"].numpy().tolist() == [2**-23, 0]
+    assert zeros["b"].numpy().tolist() == [0, 0]
+
+
+HALVES = Array(np.float16([1, 2]))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_the_distance_to_what_is_not_finite_is_not_finite(value: float) -> None:
     record = ArrayRecord({"a": Array(np.array([1.0, value], dtype=np.float32))})
-    assert not np.isfinite(Layout.of(record).distance(record, np.zeros(2)))
+    assert not np.isfinite(Layout.of(record).distance(record, None))
+    assert not Layout.of(record).is_finite(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -87,6 +88,13 @@ def test_a_canary_takes_the_place_of_the_update() -> None:
     sent = canary_mod(question, context(), train)
     trained_length = 0.5 * np.sqrt(DIM)
     expected = trained_length * canary_vector(11, 4, DIM)
+    np.testing.assert_allclose(update(question, sent), expected, atol=1e-6)
+
+
+def test_an_order_of_signs_is_played_with_signs() -> None:
+    question = message(replace(CANARY, kind="signs"))
+    sent = canary_mod(question, context(), train)
+    expected = 0.5 * np.sqrt(DIM) * canary_vector(11, 4, DIM, "signs")
     np.testing.assert_allclose(update(question, sent), expected, atol=1e-6)
 
 

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors import Audited, Auditor, OneShotCanaries, RoundView, canary_mod
-from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.layout import Layout, SentModel
 from leakmeter.auditors.hook.open_round import Updates
 
 
@@ -18,7 +18,9 @@ def test_asking_whether_a_client_has_replied_does_not_make_its_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = ArrayRecord({"w": Array(np.zeros(3))})
-    updates = Updates(Layout.of(record), np.zeros(3), {4: RecordDict({"arrays": record})})
+    updates = Updates(
+        Layout.of(record), SentModel(Layout.of(record), record), {4: RecordDict({"arrays": record})}
+    )
     monkeypatch.setattr(Layout, "flatten", None)
     assert 4 in updates
     assert 5 not in updates

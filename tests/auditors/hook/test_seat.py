@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary import add_canary, canary_key, canary_vector
+from leakmeter.auditors.canary import KINDS, canary_vector
+from leakmeter.auditors.canary_kind import canary_key
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
 from leakmeter.auditors.hook.seat import (
@@ -83,6 +84,9 @@ def test_a_seed_travels_with_all_its_128_bits() -> None:
         ({"left-out": [-1]}, "left-out must be a list of places, got 1 entries"),
         ({"left-out": 3}, "left-out must be a list of places, got int"),
         ({"id": 0.5}, "id must be a whole number"),
+        ({"kind": 2}, "kind must be a number from 0 to 1, got 2: use the server's release"),
+        ({"kind": -1}, "kind must be a number from 0 to 1, got -1"),
+        ({"kind": 1.0}, "kind must be a whole number"),
         ({"norm": -1.0}, "canary order: norm must be in"),
         ({"norm": math.nan}, "canary order: norm must be in"),
         ({"norm": math.inf}, "canary order: norm must be in"),
@@ -118,9 +122,11 @@ OPEN = Order(Canary(1, 2), sends=None)
 def test_an_order_keeps_what_the_reply_is_made_of() -> None:
     long = Order(Canary(1, 2), size=Size(10.0, least_norm=0.5))
     differences = Order(Canary(1, 2), (0,), "differences")
-    for order in (Order(), Order(left_out=(1, 4)), differences, OPEN, long):
+    signs = Order(Canary(1, 2, kind="signs"))
+    for order in (Order(), Order(left_out=(1, 4)), differences, OPEN, long, signs):
         content = RecordDict({wire.CANARY: order.to_record()})
         assert Order.of(travelled(content)) == order
+    assert "kind" not in long.to_record()  # the sphere, as before there were two
     assert Order.of(RecordDict({"arrays": ArrayRecord()})) is None
     assert Order.of(RecordDict({wire.CANARY: ConfigRecord()})) is None  # an answer is no order
 
@@ -130,7 +136,7 @@ def test_a_seat_gets_the_key_of_its_own_canary_and_not_the_seed() -> None:
     seat = keyed(canary)
     assert (seat.id, seat.norm) == (5, 2.0)
     vector = np.zeros(40)
-    add_canary(vector, seat.seed, 2.0)
+    KINDS["sphere"].planted(seat.seed, vector.size, 2.0)(vector)
     np.testing.assert_allclose(vector, 2.0 * canary_vector(99, 5, 40), rtol=1e-12)
     # Neither as a seed nor as a key of another canary does it make one that others may play.
     others = {canary_key(99, i) for i in range(50)} | {canary_key(seat.seed, i) for i in range(50)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.hook.remarks import MISTAKEN
-from leakmeter.auditors.hook.sending import Sending, decided, told_by_lengths
+from leakmeter.auditors.hook.sending import Sending, decided, in_blocks, told_by_lengths
 from leakmeter.auditors.rng import stream
 
 DIM = 300
@@ -23,7 +23,7 @@ def vectors(seed: int, clients: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decide(sent: Any, replies: Any, released: Any) -> str | None:
-    return decided(sent, list(replies), np.mean(replies, axis=0), released)
+    return decided(sent, list(replies), in_blocks(np.mean(replies, axis=0)), released)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 100.0])  # of the updates
@@ -83,7 +83,7 @@ def test_nothing_is_decided_where_nothing_can_be(value: float) -> None:
         sent, _ = vectors(2)
         broken = np.full((3, DIM), value)
         with np.errstate(invalid="ignore"):
-            assert decided(sent, list(broken), broken[0], sent) is None
+            assert decided(sent, list(broken), in_blocks(broken[0]), sent) is None
     assert decided(updates[0], [], None, updates[0]) is None
 
 
@@ -91,7 +91,7 @@ def test_the_sign_is_seen_once_and_survives_an_interruption() -> None:
     sent, updates = vectors(4)
     mean = updates.mean(axis=0)
     sending = Sending("auto")
-    sending.note(sent, list(updates), mean, sent - mean)
+    sending.note(sent, list(updates), in_blocks(mean), sent - mean)
     assert sending.sends == "differences"
     sending.note_step(sent, sent - mean, mean)
     assert sending.sign == -1
@@ -131,7 +131,7 @@ def test_seats_are_believed_until_honest_replies_say_otherwise() -> None:
     sent, updates = vectors(6)
     decided_before = Sending("auto")
     mean = updates.mean(axis=0)
-    decided_before.note(sent, list(updates), mean, sent + mean)
+    decided_before.note(sent, list(updates), in_blocks(mean), sent + mean)
     assert decided_before.hear(["models"]) == [MISTAKEN]
     assert decided_before.sends == "differences"
 
@@ -146,7 +146,7 @@ def test_a_server_that_moves_against_replies_to_a_model_of_zeros_gets_gradients(
 def test_what_the_user_says_stays() -> None:
     sent, updates = vectors(5)
     sending = Sending("models")
-    sending.note(sent, list(updates), updates.mean(axis=0), sent + updates.mean(axis=0))
+    sending.note(sent, list(updates), in_blocks(updates.mean(axis=0)), sent + updates.mean(axis=0))
     sending.note_step(sent, sent - updates[0], updates[0])
     assert (sending.sends, sending.sign) == ("models", 1)
     with pytest.raises(

@@ -180,7 +180,7 @@ LARGE = Project(dim=10**7, num_rounds=100, clients=20, seats=10)
 
 
 def limits(project: Project, **settings: Any) -> list[str]:
-    auditor = OneShotCanaries(**{"seats": 10, **settings})
+    auditor = OneShotCanaries(**{"seats": 10, "kind": "sphere", **settings})
     auditor.begin(project.dim, project.num_rounds)
     return list(auditor.limits(project))
 
@@ -200,6 +200,7 @@ def test_a_large_file_and_long_products_are_said(monkeypatch: pytest.MonkeyPatch
     # Twice the canaries are looked for where those that stay out are drawn beside the others.
     _, more = limits(LARGE, include="all")
     assert "2,000 canaries" in more
+    assert limits(LARGE, kind="signs") == limits(LARGE, kind="auto") == []  # neither is needed
 
 
 def test_the_name_of_an_auditor_names_its_file(tmp_path: Path) -> None:
