@@ -114,7 +114,7 @@ def test_simulated_maxima_are_those_of_the_auditor_on_real_vectors(beta: float) 
     transcript = Transcript(seed, range(canaries), dim)
     for change in changes[WARM:]:
         transcript.add(np.zeros(dim), change)
-    maxima = math.sqrt(dim) * transcript.largest(100, 0.01, stream(0, "pool"))[0]
+    maxima = math.sqrt(dim) * transcript.largest(100, 0.01, stream(0, "pool")).cosines
     simulated = smoothed(rows @ means.T, beta)[:, WARM:].max(axis=1)
     # The simulation takes the length of a change for its mean: true to 1/√(2d) = 1.1 % here.
     np.testing.assert_allclose(simulated, maxima, rtol=0.1, atol=0.1)
