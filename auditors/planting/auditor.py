@@ -154,7 +154,13 @@ class PlantedRecords(Auditor):
         """
         if self._orders and project.is_masked:
             raise UnableError(_MASKED)
-        return ()
+        if self.population is None or self.population >= self.plan.clients:
+            return ()
+        return [
+            f"{self.population} clients for a plan with {self.plan.clients}: the canaries of the "
+            "others are planted nowhere, so bounds are lower; use "
+            f"PlantPlan(clients={self.population})"
+        ]
 
     @cached_property
     def _canaries(self) -> list[Record]:

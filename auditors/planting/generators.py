@@ -61,7 +61,7 @@ class Secrets(Generator):
         template: {digits:9} stands for nine random digits, {letters:6} for six small letters.
 
     >>> Secrets("my code is {digits:4}").draw(0, [0, 1])
-    ['my code is 5186', 'my code is 6294']
+    ['my code is 7899', 'my code is 8886']
     """
 
     def __init__(self, template: str) -> None:

@@ -46,7 +46,7 @@ class PlantPlan:
 
     >>> plan = PlantPlan(canaries=4, clients=2)
     >>> plan.planted(0), plan.planted(1), plan.planted(2)
-    ([0, 6], [1, 7], [])
+    ([4, 2], [1, 7], [])
     """
 
     canaries: int = 200

@@ -44,7 +44,7 @@ def log_p_values(scores: Floats, decoys: Floats, level: float) -> Floats:
         level: In (0, 1).
 
     >>> log_p_values(np.array([5.0]), np.arange(1000.0) / 1000, 0.0125).round(2)
-    array([-5.01])
+    array([-4.79])
     """
     reached = decoys.size - np.searchsorted(np.sort(decoys), scores, side="left")
     return np.log(Limits(SimultaneousBand(), level, "clopper-pearson")(reached, decoys.size))

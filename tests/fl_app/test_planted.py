@@ -92,6 +92,19 @@ def test_a_run_says_that_its_model_has_been_trained_on_canaries(
     assert "trained on canaries" in page
 
 
+@pytest.mark.parametrize("multiplier", [0.3, 2.0])
+def test_under_noise_bounds_stay_below_the_guarantee(tmp_path: Path, multiplier: float) -> None:
+    noise = {"noise": "central", "noise_multiplier": multiplier, "clip_norm": 1.0}
+    report = run_of(tmp_path / "run", **noise, planted_every=1, planted_copies=8)
+    rows = [row for row in report["verdict"]["rows"] if row["unit"] == "group"]
+    assert rows
+    for row in rows:
+        # Two updates of a client may differ in any records.
+        assert (row["at_most"]["unit"], row["at_most"]["adjacency"]) == ("client", "replace")
+        assert row["shown"]["epsilon"] <= row["at_most"]["epsilon"]
+        assert row["severity"] != "refuted"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -215,6 +215,9 @@ def test_masks_and_small_files_are_refused_with_the_reason(tmp_path: Path) -> No
         PlantedRecords(PATTERNS, losses, PLAN, orders=False).limits(Project(DIM, 1, is_masked=True))
         == ()
     )
+    auditor.population = 3
+    [said] = auditor.limits(Project(DIM, 1, clients=3))
+    assert said.endswith("use PlantPlan(clients=3)")
     (tmp_path / "few.txt").write_text("\n".join(map(str, range(500))))
     with pytest.raises(ValueError, match="at least 602 records for 201 canaries, got 500"):
         PlantedRecords(FromFile(tmp_path / "few.txt"), texts, PlantPlan(201, 3))

@@ -1,0 +1,1 @@
+"""Twenty clients fine-tune a small transformer with low-rank adapters."""
