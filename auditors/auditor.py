@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from leakmeter.auditors._types import Record, Vector, Watch, require
-from leakmeter.auditors.canary import KINDS, KindName
-from leakmeter.auditors.canary_kind import SEED_BITS
+from leakmeter.auditors.canary_draws.blocks import KINDS, KindName
+from leakmeter.auditors.canary_draws.kind import SEED_BITS
 from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding, RunWarning
 from leakmeter.auditors.verdict.claim import Claim

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from leakmeter.auditors.canary import canary_products
+from leakmeter.auditors.canary_draws.blocks import canary_products
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter

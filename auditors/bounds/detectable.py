@@ -14,7 +14,7 @@ from scipy.special import ndtr, stdtrit
 from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.bounds.combined import combination
 from leakmeter.auditors.bounds.one_run import asked_shares, has_level, scores_at
-from leakmeter.auditors.canary_kind import MAX_SCORE
+from leakmeter.auditors.canary_draws.kind import MAX_SCORE
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 

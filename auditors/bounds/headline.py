@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.one_run import coin_bound, has_level, share_bound
-from leakmeter.auditors.canary_kind import MAX_SCORE, SEED_BITS
+from leakmeter.auditors.canary_draws.kind import MAX_SCORE, SEED_BITS
 from leakmeter.auditors.finding import Bound
 
 

@@ -25,10 +25,10 @@ from leakmeter.auditors.bounds.headline import capped, paid, surprise
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import guess_by_rank, one_run_gaussian_epsilon
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
+from leakmeter.auditors.canary_draws.sphere import cosine_logsf
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
 from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians
-from leakmeter.auditors.sphere_canary import cosine_logsf
 
 Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.canaries.scores import Largest, Scores
-from leakmeter.auditors.canary import KINDS, DrawnCanaries
-from leakmeter.auditors.canary_kind import BLOCK, canary_key
+from leakmeter.auditors.canary_draws.blocks import KINDS, DrawnCanaries
+from leakmeter.auditors.canary_draws.kind import BLOCK, canary_key
+from leakmeter.auditors.canary_draws.signs import SignStream
 from leakmeter.auditors.codec import Kept, Resumable
-from leakmeter.auditors.sign_canary import SignStream
 
 _NULL = KINDS["signs"]
 _GONE = 1e-6  # a total change this small, relative to the sum of all changes, is rounding

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
-from leakmeter.auditors.canary import (
+from leakmeter.auditors.canary_draws.blocks import (
     KINDS,
     CanaryBlocks,
     DrawnCanaries,
@@ -16,9 +16,9 @@ from leakmeter.auditors.canary import (
     canary_products,
     canary_vector,
 )
-from leakmeter.auditors.canary_kind import BLOCK, canary_key
+from leakmeter.auditors.canary_draws.kind import BLOCK, canary_key
+from leakmeter.auditors.canary_draws.sphere import Normals, Sphere
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sphere_canary import Normals, Sphere
 
 # Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
 # beside it is rejected at 1e-6.

@@ -14,11 +14,11 @@ from scipy.special import ndtr
 from scipy.stats import binomtest
 
 from leakmeter.auditors.bounds.one_run import coin_bound
-from leakmeter.auditors.canary import KINDS, canary_products, canary_vector
-from leakmeter.auditors.canary_kind import BLOCK, MAX_SCORE, canary_key
+from leakmeter.auditors.canary_draws.blocks import KINDS, canary_products, canary_vector
+from leakmeter.auditors.canary_draws.kind import BLOCK, MAX_SCORE, canary_key
+from leakmeter.auditors.canary_draws.signs import TAIL_FACTOR, SignStream
+from leakmeter.auditors.canary_draws.sphere import cosine_logsf
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sign_canary import TAIL_FACTOR, SignStream
-from leakmeter.auditors.sphere_canary import cosine_logsf
 
 SIGNS = KINDS["signs"]
 DIM = 2 * BLOCK + 13

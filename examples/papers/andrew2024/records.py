@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors.auditor import RoundFacts, RoundView
-from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.canary_draws.blocks import canary_vector
 from leakmeter.auditors.noise.gaussian import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config

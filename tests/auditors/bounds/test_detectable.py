@@ -9,8 +9,8 @@ import pytest
 
 from leakmeter.auditors.bounds.detectable import detectable_epsilon
 from leakmeter.auditors.bounds.headline import headline
+from leakmeter.auditors.canary_draws.sphere import cosine_logsf
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sphere_canary import cosine_logsf
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many
 

@@ -23,8 +23,8 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
-from leakmeter.auditors.canary import canary_vector
-from leakmeter.auditors.canary_kind import MAX_SCORE, SEED_BITS
+from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws.kind import MAX_SCORE, SEED_BITS
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.order import is_weaker

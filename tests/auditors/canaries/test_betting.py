@@ -13,10 +13,10 @@ from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.canaries.plan import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws.sphere import cosine_logsf
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sphere_canary import cosine_logsf
 
 DIM = 300
 

@@ -19,10 +19,10 @@ from leakmeter.auditors.canaries.scores import (
     prove,
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
-from leakmeter.auditors.canary_kind import MAX_SCORE
+from leakmeter.auditors.canary_draws.kind import MAX_SCORE
+from leakmeter.auditors.canary_draws.sphere import cosine_logsf
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sphere_canary import cosine_logsf
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.canary_draws.blocks import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip

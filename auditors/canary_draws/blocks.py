@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canary_kind import BLOCK, Block, CanaryKind, Numbers, canary_key
-from leakmeter.auditors.sign_canary import SignCanaries
-from leakmeter.auditors.sphere_canary import Sphere
+from leakmeter.auditors.canary_draws.kind import BLOCK, Block, CanaryKind, Numbers, canary_key
+from leakmeter.auditors.canary_draws.signs import SignCanaries
+from leakmeter.auditors.canary_draws.sphere import Sphere
 
 KindName = Literal["sphere", "signs"]
 Kind = Literal["sphere", "signs", "auto"]

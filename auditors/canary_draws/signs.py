@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.canary_kind import SEED_BITS, Add, Block, CanaryKind
+from leakmeter.auditors.canary_draws.kind import SEED_BITS, Add, Block, CanaryKind
 
 TAIL_FACTOR: Final = float(1 / (4 * ndtr(-math.sqrt(2))))  # K = 3.17866…
 _BYTE: Final = 8  # signs that a byte of the stream makes

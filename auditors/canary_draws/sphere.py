@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln
 
-from leakmeter.auditors.canary_kind import BLOCK, Add, Block, CanaryKind
+from leakmeter.auditors.canary_draws.kind import BLOCK, Add, Block, CanaryKind
 from leakmeter.auditors.rng import of_key
 
 _DEEP = 1e-290  # below this the incomplete beta function loses digits, then underflows
