@@ -77,7 +77,8 @@ class ColumnProducts:
                 rows = slice(first, min(first + _ROWS, begin + height, count))
                 own = slice(rows.start - begin, rows.stop - begin)
                 for j, block in enumerate(self._chunk[begin // height]):
-                    columns = slice(j * self._width, min((j + 1) * self._width, self._dim))
+                    ends = (min(at * self._width, self._dim) for at in (j, j + 1))
+                    columns = slice(*ends)  # the last blocks may lack columns
                     tile = block[own, : columns.stop - columns.start]
                     yield rows, columns, tile, spare[: len(tile), : len(tile.T)]
 
@@ -96,7 +97,7 @@ class ColumnProducts:
         self._sums = self._room.ravel()
         out = np.empty((self._dim, self._dim), np.float32)
         for first, second, block in self._sum.used_up(0):
-            found = block[: self._dim - first, : self._dim - second]
+            found = block[: max(self._dim - first, 0), : max(self._dim - second, 0)]
             for i in range(0, len(found), _TILE):
                 own = slice(first + i, first + min(i + _TILE, len(found)))
                 for j in range(i if first == second else 0, len(found.T), _TILE):
