@@ -73,7 +73,8 @@ class PlantedRecords(Auditor):
             one for torch models.
         plan: How many canaries there are, who holds them, and how often.
         decoys: Records that nobody trains on. They limit the ε that can be shown: with 200
-            canaries, 2,000 to 5.0, 5,000 to 5.9, 20,000 to 7.2 and 50,000 to 8.1.
+            canaries, 2,000 to 4.9, 5,000 to 5.8, 20,000 to 7.1 and 50,000 to 8.0. If coins plant
+            fewer than half of the canaries, the limit is up to 1.9 lower; findings have it.
         every: Also look at the models of every N-th round; -1 takes rounds 1, 2, 4, 8, … and the
             last; 0 none. The initial and the final model are always looked at.
         extract: Returns which texts a flat model completes; called with the model and a list of

@@ -305,7 +305,7 @@ class PlantedRecordsSettings(AuditorSettings):
     planted_decoys: int = audit_setting(
         20_000,
         "records that nobody trains on, to compare with; with 200 canaries they limit the ε that "
-        "can be shown: 2000 to 5.0, 20000 to 7.2",
+        "can be shown: 2000 to 4.9, 20000 to 7.1, and less if fewer than half are planted",
         low=100,
         most=10**7,
     )
