@@ -264,7 +264,7 @@ class Chosen(Wrapper):
         come, key = self._ordered(replies), weight_key(self.strategy)
         usable = trained(come, key, lambda record: shapes(record) == self._shapes)
         self.unused = left_out(come, usable)
-        for message in usable:
+        for message in (one for one in usable if one.has_content()):
             for record in message.content.array_records.values():
                 for name, array in list(record.items()):
                     record[name] = _Read.of(array)

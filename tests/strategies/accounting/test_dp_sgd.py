@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,23 @@ from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 
-opacus = pytest.importorskip("opacus")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(find_spec("opacus") is None, reason="needs opacus"),
+]
+_loaded: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _with_opacus() -> Iterator[None]:
+    """Opacus is loaded here alone: canary_mod tells apps that have loaded it from others."""
+    sys.modules.update(_loaded)
+    import opacus  # noqa: F401
+
+    yield
+    ours = [name for name in sys.modules if name.partition(".")[0] == "opacus"]
+    _loaded.update({name: sys.modules.pop(name) for name in ours})
+
 
 RECORDS, BATCH, PASSES, DELTA = 64, 16, 2, 1e-5
 WIDE = 300  # numbers in a planted record
@@ -73,7 +90,9 @@ class Client:
         """Return the trained network and the ε that the engine states."""
         network = self.network()
         x, y = (torch.from_numpy(part) for part in self.records())
-        engine = opacus.PrivacyEngine(accountant="rdp")
+        from opacus import PrivacyEngine
+
+        engine = PrivacyEngine(accountant="rdp")
         if self.accountant is not None:
             engine.accountant = self.accountant
         count = len(list(network.parameters()))
