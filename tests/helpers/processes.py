@@ -235,10 +235,15 @@ def bare_python(folder: Path, *hidden: str, pip: bool = False) -> Path:
     venv.create(folder, with_pip=pip)
     python = folder / "bin/python"
     own = site_packages(python)
-    # A folder named in a .pth file is not searched for .pth files of its own, which is where an
-    # editable installation of this project is. The name comes first, before what needs them.
-    libraries = [place for place in sys.path if place.endswith("site-packages")]
-    (own / "0-libraries.pth").write_text("\n".join(libraries) + "\n")
+    # Links to all but this project. The name of the file comes first, before what needs them.
+    libraries = folder / "libraries"
+    libraries.mkdir()
+    places = [Path(place) for place in sys.path if place.endswith("site-packages")]
+    for one in (entry for place in places for entry in place.iterdir()):
+        link = libraries / one.name
+        if "leakmeter" not in one.name and not link.exists():
+            link.symlink_to(one)
+    (own / "0-libraries.pth").write_text(f"{libraries}\n")
     for name in hidden:
         (own / f"{name}.py").write_text(f"raise ImportError('No module named {name} here')\n")
     return python
