@@ -19,8 +19,8 @@ from functools import wraps
 from typing import Any, Final, NamedTuple, Self
 
 LIBRARY: Final = "opacus"
-_MAX_KINDS: Final = 50  # of steps; an app that has more changes its noise at every step
-_MAX_STEPS: Final = 10_000_000
+_MAX_KINDS: Final = 10  # of steps; an app that has more changes its noise at every step
+_MAX_STEPS: Final = 1_000_000
 _UNSTATED: Final = -1.0
 _HEAD: Final = 6  # numbers before those of the steps
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, Self, get_args
@@ -228,14 +228,17 @@ def _converted(divergences: Vector, delta: float) -> float:
     return max(float(costs.min()), 0.0)
 
 
-def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency) -> Bound:
+def amplified(
+    releases: Sequence[Release] | Mapping[Release, int], delta: float, *, adjacency: Adjacency
+) -> Bound:
     """Return ε with amplification by sampling, for observers who do not learn the cohorts.
 
     Poisson sampling is priced by privacy loss distributions for add/remove, zero-out and replace;
     sampling of a fixed size by Rényi DP for replace only, since no accountant covers the rest.
-    Other combinations are refused: use `unamplified`.
+    Other combinations are refused: use `unamplified`. Many equal releases may come as a count.
     """
-    _check(releases, delta, adjacency)
+    counts = Counter(releases)
+    _check(list(counts), delta, adjacency)
     kinds = {r.sampling for r in releases}
     if any(r.grid is not None for r in releases):
         raise ValueError("amplification must be of Gaussian noise, got another distribution")
@@ -251,11 +254,11 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
             f"got {sorted(kinds)} under {adjacency}"
         )
     return Bound(
-        value=value(tuple(releases), delta, adjacency),
+        value=value(tuple(counts.items()), delta, adjacency),
         kind="guarantee",
         delta=delta,
-        rule=f"{rule}, {len(releases)} releases",
-        sample_sizes={"releases": len(releases)},
+        rule=f"{rule}, {counts.total()} releases",
+        sample_sizes={"releases": counts.total()},
     )
 
 
@@ -272,7 +275,10 @@ def multiplier_with_bit(noise_multiplier: float, bit_std: float) -> float:
     return float((noise_multiplier**-2 - (2 * bit_std) ** -2) ** -0.5)
 
 
-def _poisson_epsilon(releases: Sequence[Release], delta: float, adjacency: Adjacency) -> float:
+_Counted = tuple[tuple[Release, int], ...]
+
+
+def _poisson_epsilon(releases: _Counted, delta: float, adjacency: Adjacency) -> float:
     import dp_accounting
     from dp_accounting import pld
 
@@ -295,7 +301,7 @@ def _poisson_epsilon(releases: Sequence[Release], delta: float, adjacency: Adjac
 
 
 @lru_cache(maxsize=64)  # seconds each
-def _fixed_size_epsilon(releases: tuple[Release, ...], delta: float, adjacency: Adjacency) -> float:
+def _fixed_size_epsilon(releases: _Counted, delta: float, adjacency: Adjacency) -> float:
     import dp_accounting
     from dp_accounting import rdp
 
@@ -311,18 +317,18 @@ def _fixed_size_epsilon(releases: tuple[Release, ...], delta: float, adjacency: 
     return _number(accountant.get_epsilon(delta))
 
 
-def _grouped(releases: Sequence[Release], adjacency: Adjacency) -> Counter[tuple[Release, float]]:
+def _grouped(releases: _Counted, adjacency: Adjacency) -> Counter[tuple[Release, float]]:
     """Count the releases by way of sampling and multiplier, 1 / separation.
 
     The multiplier is rounded down to six digits, which is on the safe side, so that rounds with
     nearly the same clip norm are priced together.
     """
     found: Counter[tuple[Release, float]] = Counter()
-    for release in releases:
+    for release, times in releases:
         way = replace(release, noise_std=1.0, sensitivity=1.0, bit_std=None)
         exact = 1 / release.separation(adjacency)
         unit = 10.0 ** (math.floor(math.log10(exact)) - 5)
-        found[way, math.floor(exact / unit * (1 + 1e-12)) * unit] += 1
+        found[way, math.floor(exact / unit * (1 + 1e-12)) * unit] += times
     return found
 
 

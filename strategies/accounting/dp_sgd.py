@@ -24,6 +24,8 @@ from leakmeter.strategies.accounting.accountant import Release, amplified, unamp
 
 Mistake = Literal["unnoised", "batch norm", "not poisson", "more rounds", "little noise"]
 _SOURCE: Final = "PrivacyEngine"
+_LEAST_NOISE: Final = 0.01  # ε is in the thousands below, and takes long to compute
+_MAX_STEPS: Final = 200_000  # of a client that are priced, in seconds
 _TOLERANCE: Final = 1.02  # accountants differ by this in ε
 _WORDS: Final[Mapping[Mistake, str]] = {
     "unnoised": "{count} steps of the optimiser had no noise, so nothing is guaranteed",
@@ -50,6 +52,11 @@ class _Client:
     rounds: int
     engine: Engine
     last: Engine
+    passes: int  # over its data; one that was begun counts
+
+    def priced(self, delta: float, adjacency: Adjacency) -> Bound:
+        """Return what all its rounds guarantee to a record; ∞ if nothing."""
+        return _priced(self.engine, self.passes, delta, adjacency)
 
 
 class DpSgdAccountant(Auditor):
@@ -88,8 +95,8 @@ class DpSgdAccountant(Auditor):
                 continue
             before = self._clients.get(client)
             whole = engine if before is None else _together(before.engine, engine)
-            rounds = 1 if before is None else before.rounds + 1
-            self._clients[client] = _Client(rounds, whole, engine)
+            rounds, passes = (0, 0) if before is None else (before.rounds, before.passes)
+            self._clients[client] = _Client(rounds + 1, whole, engine, passes + _passes(engine))
         return ()
 
     def report(self) -> Sequence[Finding]:
@@ -123,7 +130,7 @@ class DpSgdAccountant(Auditor):
         worst = max(stated, key=lambda one: (len(_said(one)), one.engine.stated or (0.0, 0.0)))
         assert worst.engine.stated is not None
         epsilon, delta = worst.engine.stated
-        bound = _priced(worst.engine, delta, "add-remove")
+        bound = worst.priced(delta, "add-remove")
         said = "; ".join(_said(worst)) or bound.rule
         return [
             Claim(
@@ -148,8 +155,8 @@ class DpSgdAccountant(Auditor):
         return list(dict.fromkeys(found))
 
     def _worst(self, adjacency: Adjacency) -> tuple[Adjacency, Bound]:
-        engines = dict.fromkeys(one.engine for one in self._clients.values())
-        bounds = [_priced(engine, self.delta, adjacency) for engine in engines]
+        alike = {(one.engine, one.passes): one for one in self._clients.values()}
+        bounds = [one.priced(self.delta, adjacency) for one in alike.values()]
         return adjacency, max(bounds, key=lambda bound: bound.value)
 
 
@@ -168,20 +175,29 @@ def _together(one: Engine, two: Engine) -> Engine:
     )
 
 
-def _priced(engine: Engine, delta: float, adjacency: Adjacency) -> Bound:
-    """Return what an engine's steps guarantee to a record; ∞ if nothing."""
+def _passes(engine: Engine) -> int:
+    """Return in how many batches of one training a record may be: one of each begun pass."""
+    return math.ceil(sum(kind.times for kind in engine.steps) / engine.per_pass)
+
+
+def _priced(engine: Engine, passes: int, delta: float, adjacency: Adjacency) -> Bound:
+    """Return what steps guarantee to a record; ∞ if nothing.
+
+    Args:
+        engine: The steps.
+        passes: Over the data, each begun one counted.
+        delta: Of the guarantee.
+        adjacency: How the two worlds differ.
+    """
     nothing = Bound(math.inf, "guarantee", "nothing is guaranteed", delta)
-    is_noised = all(kind.noise > 0 for kind in engine.steps)
-    if engine.unnoised or engine.has_batch_norm or not engine.steps or not is_noised:
-        return nothing
+    is_noised = all(kind.noise >= _LEAST_NOISE for kind in engine.steps)
     total = sum(kind.times for kind in engine.steps)
+    is_priced = is_noised and 0 < total <= _MAX_STEPS
+    if engine.unnoised or engine.has_batch_norm or not is_priced:
+        return nothing
     assumed = (Assumption.CLIENTS_SAY,)
     if engine.is_poisson:
-        releases = [
-            Release(kind.noise, 1.0, "poisson", kind.rate)
-            for kind in engine.steps
-            for _ in range(kind.times)
-        ]
+        releases = {Release(s.noise, 1.0, "poisson", s.rate): s.times for s in engine.steps}
         bound = amplified(releases, delta, adjacency=adjacency)
         least = number(min(kind.noise for kind in engine.steps))
         most = number(max(kind.rate for kind in engine.steps))
@@ -189,11 +205,10 @@ def _priced(engine: Engine, delta: float, adjacency: Adjacency) -> Bound:
         return replace(bound, rule=rule, assumptions=assumed)
     if adjacency == "add-remove":  # one record more moves all records to other batches
         return nothing
-    passes = math.ceil(total / engine.per_pass)
     weakest = min(kind.noise for kind in engine.steps)
-    bound = unamplified(
-        [Release(weakest, 1.0)] * passes, delta, participations=passes, adjacency=adjacency
-    )
+    # Equal Gaussian mechanisms compose to one whose noise is √passes times smaller.
+    together = Release(weakest / math.sqrt(passes), 1.0)
+    bound = unamplified([together], delta, participations=1, adjacency=adjacency)
     rule = f"DP-SGD, {passes} passes over the data, noise {number(weakest)}, a batch each"
     return replace(bound, rule=rule, assumptions=(*assumed, Assumption.ONE_BATCH_A_PASS))
 
@@ -211,9 +226,9 @@ def _mistakes(one: _Client) -> Iterator[tuple[Mistake, int]]:
     if engine.stated is None or unnoised or engine.has_batch_norm or not engine.is_poisson:
         return
     epsilon, delta = engine.stated
-    if _priced(one.last, delta, "add-remove").value > epsilon * _TOLERANCE:
+    if _priced(one.last, 1, delta, "add-remove").value > epsilon * _TOLERANCE:
         yield "little noise", 0
-    elif _priced(engine, delta, "add-remove").value > epsilon * _TOLERANCE:
+    elif one.priced(delta, "add-remove").value > epsilon * _TOLERANCE:
         yield "more rounds", one.rounds
 
 

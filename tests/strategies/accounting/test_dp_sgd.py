@@ -358,3 +358,17 @@ def test_a_right_engine_is_refuted_in_few_of_two_hundred_runs() -> None:
     assert sum(is_refuted(seed) for seed in range(200)) <= 19
     # The control that it can be refuted at all: noise is off, and so is the accountant.
     assert sum(is_refuted(seed, noise_off_after=0) for seed in range(5)) == 5
+
+
+def test_passes_that_were_begun_add_up_over_rounds() -> None:
+    begun = Engine((Steps(1.0, RATE, 5),), per_pass=4, is_poisson=False)  # 2 of a record's batches
+    found = {f.adjacency: f.value for f in answered(begun, begun).report()}
+    least = unamplified([Release(1.0, 1.0)] * 4, DELTA, participations=4, adjacency="zero-out")
+    assert found["zero-out"] == pytest.approx(least.value)
+
+
+def test_more_steps_than_can_be_priced_guarantee_nothing() -> None:
+    many = Engine(tuple(Steps(1.0 + i / 10, 1e-4, 1_000_000) for i in range(3)))
+    assert Engine.read(many.values) == many
+    assert not answered(many).report()
+    assert Engine.read(Engine((Steps(1.0, 1e-4, 1_000_001),)).values) is None
