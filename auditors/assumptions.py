@@ -90,8 +90,10 @@ class Assumption(StrEnum):
         "scores of planted records are Gaussian, with the standard deviation of decoys, where "
         "those of decoys are"
     )
-    CLIENTS_SAY = given("clients train as their canary_mod says they do")
-    ONE_BATCH_A_PASS = given("each record is in one batch of a pass over the data")
+    CLIENTS_SAY = given(
+        "clients train as their canary_mod says, on batches that their engine draws"
+    )
+    ONE_BATCH_A_PASS = given("passes over the data are whole, with each record in one batch")
     BYPASSED_TRAINING = given(
         "canaries bypass what the training, or a mod behind canary_mod, may do to protect a client"
     )

@@ -106,7 +106,7 @@ def _obeyed(message: Message, context: Context, call: Call, link: Call) -> Messa
     if reply.has_error():
         return reply
     answer = _answer(mods, "greeted")
-    if MASKS.isdisjoint(answer.outer):
+    if mods.itself is not None and not _is_hidden(message, answer):
         answer = replace(answer, local_noise=LocalNoise.of(mods.before), engine=engine())
     if order is not None and order.canary is not None:
         if not may_be_longer(answer):  # it would bypass a clip that the update has passed
@@ -135,6 +135,8 @@ def with_answer(
     order, found = Order.of(message.content), mods.around(canary_mod)
     if mods.itself is None:
         answer = Answer.of(reply)
+        if answer is not None:
+            answer = replace(answer, sends=None, local_noise=None, engine=None)
     elif found is None or (order is None and wire.replay_number(message.content) is None):
         answer = None
     else:
@@ -206,9 +208,17 @@ def _closed(order: Order, message: Message, answer: Answer) -> Order:
 
     All of these mods take replies for models.
     """
-    ours = any(key in message.content for key in (wire.MASK, wire.NOISE, wire.FILLED))
-    is_hidden = ours or not HIDING.isdisjoint(answer.outer)
+    is_hidden = _is_ours(message) or not HIDING.isdisjoint(answer.outer)
     return replace(order, sends=order.sends or "models") if is_hidden else order
+
+
+def _is_hidden(message: Message, answer: Answer) -> bool:
+    """Whether masks may hide what the client sends, so that the answer must not tell of it."""
+    return wire.MASK in message.content or not MASKS.isdisjoint(answer.outer)
+
+
+def _is_ours(message: Message) -> bool:
+    return any(key in message.content for key in (wire.MASK, wire.NOISE, wire.FILLED))
 
 
 def _play(order: Order, message: Message, reply: Message) -> tuple[Outcome, Sends | None]:

@@ -102,16 +102,17 @@ class _Log:
     """What is noted during one training call."""
 
     steps: Counter[tuple[float, float]] = field(default_factory=Counter)
-    inner: int = 0  # steps of the optimiser inside, with noise or without
+    inner: int = 0  # steps of all optimisers, with noise or without
     per_pass: int = 1
     is_poisson: bool = True
     has_batch_norm: bool = False
     stated: tuple[float, float] | None = None
     is_private: bool = False
+    is_unknown: bool = False  # something happened that is not understood
 
     def engine(self) -> Engine | None:
         """Return what was noted; None if no engine was made, or more kinds of steps than fit."""
-        if not self.is_private or len(self.steps) > _MAX_KINDS:
+        if not self.is_private or self.is_unknown or len(self.steps) > _MAX_KINDS:
             return None
         steps = tuple(Steps(*kind, times) for kind, times in sorted(self.steps.items()))
         unnoised = max(self.inner - sum(self.steps.values()), 0)
@@ -138,13 +139,29 @@ def watched() -> Iterator[Callable[[], Engine | None]]:
 def _install() -> None:
     """Let Opacus's classes tell, once in a process; outside a watched call they tell nobody."""
     from opacus import PrivacyEngine
-    from opacus.optimizers import DPOptimizer
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    if hasattr(DPOptimizer.add_noise, "__wrapped__"):
+    if hasattr(PrivacyEngine.make_private, "__wrapped__"):
         return
     _after(PrivacyEngine, "make_private", _made)
     _after(PrivacyEngine, "get_epsilon", _stated)
-    _after(DPOptimizer, "add_noise", _noised)
+    for kind in _understood():
+        if "add_noise" in vars(kind):
+            _after(kind, "add_noise", _noised)
+    register_optimizer_step_post_hook(_stepped)
+
+
+def _understood() -> tuple[type, ...]:
+    """Return the optimisers whose noise and clip are known to mean what `_noised` reads."""
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
+
+    return DPOptimizer, DPPerLayerOptimizer, DPOptimizerFastGradientClipping
+
+
+def _stepped(*_: Any) -> None:
+    """Count a step of any optimiser: those of DP-SGD call another one inside."""
+    if (log := _log.get()) is not None:
+        log.inner += 1
 
 
 def _after(owner: type, name: str, note: Callable[..., None]) -> None:
@@ -159,25 +176,20 @@ def _after(owner: type, name: str, note: Callable[..., None]) -> None:
             try:
                 note(log, self, result, *args, **kwargs)
             except (AttributeError, TypeError, ValueError, ArithmeticError):
-                log.is_private = False  # another release: nothing is known of what it does
+                log.is_unknown = True  # another release, or an engine of an earlier call
         return result
 
     setattr(owner, name, told)
 
 
 def _made(log: _Log, _: Any, result: tuple[Any, ...], **asked: Any) -> None:
-    """Note how batches are drawn, and follow the optimiser."""
+    """Note how batches are to be drawn."""
     optimizer = next(one for one in result if hasattr(one, "original_optimizer"))
     loader = result[-1]
     log.is_private, log.per_pass = True, max(log.per_pass, len(loader))
     log.is_poisson &= asked.get("poisson_sampling", True) is True
-    optimizer._leakmeter = (1 / len(loader), asked["module"])
-
-    def stepped(*_: Any) -> None:
-        if (now := _log.get()) is not None:
-            now.inner += 1
-
-    optimizer.original_optimizer.register_step_post_hook(stepped)
+    log.is_unknown |= type(optimizer) not in _understood()
+    optimizer._leakmeter = (1 / len(loader), asked["module"], log)
 
 
 def _stated(log: _Log, _: Any, epsilon: float, delta: float) -> None:
@@ -188,7 +200,8 @@ def _noised(log: _Log, optimizer: Any, _: None) -> None:
     """Note the noise of a step, in units of what one record can add to the sum."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    rate, module = optimizer._leakmeter
+    rate, module, made_in = optimizer._leakmeter
+    log.is_unknown |= made_in is not log  # batches of an earlier call
     layers = getattr(optimizer, "max_grad_norms", None)
     most = float(optimizer.max_grad_norm) if layers is None else math.hypot(*map(float, layers))
     noise = float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm) / most

@@ -158,7 +158,7 @@ def planted_in(record: MetricRecord) -> Planted:
     try:
         head = json.loads(data[4:end])
         records = _texts(head) if isinstance(head, dict) else _pairs(head, data[end:])
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError, MemoryError) as error:
         raise wire.WireError(f"records to plant cannot be read: {error}") from None
     return Planted(records, copies)
 
@@ -174,7 +174,7 @@ def _pairs(head: Any, data: bytes) -> list[Record]:
     """Return inputs and labels from their types, shapes and bytes."""
     stacks, start = [], 0
     for name, shape in head:
-        if name not in _DTYPES or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
+        if name not in _DTYPES or not all(type(n) is int and 1 <= n < 2**31 for n in shape):
             raise ValueError("records must be arrays of numbers")
         size = np.dtype(name).itemsize * math.prod(shape)
         if len(shape) < 1 or start + size > len(data):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal
 
 from leakmeter.auditors._types import within
@@ -26,6 +27,7 @@ Mistake = Literal["unnoised", "batch norm", "not poisson", "more rounds", "littl
 _SOURCE: Final = "PrivacyEngine"
 _LEAST_NOISE: Final = 0.01  # ε is in the thousands below, and takes long to compute
 _MAX_STEPS: Final = 200_000  # of a client that are priced, in seconds
+_MAX_KINDS: Final = 50  # of steps, over all rounds of a client
 _TOLERANCE: Final = 1.02  # accountants differ by this in ε
 _WORDS: Final[Mapping[Mistake, str]] = {
     "unnoised": "{count} steps of the optimiser had no noise, so nothing is guaranteed",
@@ -75,19 +77,27 @@ class DpSgdAccountant(Auditor):
     wants_answers = True
     _clients: Kept[dict[int, _Client]]
     _silent: Kept[set[int]]
+    _is_replayed: Kept[bool]  # whether another auditor has made clients train beside the run
 
     def __init__(self, *, delta: float = 1e-5) -> None:
         within("delta", delta, above=0.0, below=1.0)
         self.delta = delta
-        self._clients, self._silent = {}, set()
+        self._others: Sequence[Auditor] = ()
+        self._clients, self._silent, self._is_replayed = {}, set(), False
+
+    def join(self, others: Sequence[Auditor]) -> None:
+        """Know who else makes clients train."""
+        self._others = others
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget an earlier run."""
-        self._clients, self._silent = {}, set()
+        self._clients, self._silent, self._is_replayed = {}, set(), False
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Add what the clients of a round say they did."""
-        for client in view.replies:
+        self._is_replayed |= any(other.replays(view.server_round) for other in self._others)
+        # A reply that the strategy leaves out has reached the server all the same.
+        for client in {*view.replies, *view.answers}:
             answer = view.answers.get(client)
             engine = None if answer is None else answer.engine
             if engine is None:
@@ -101,7 +111,7 @@ class DpSgdAccountant(Auditor):
 
     def report(self) -> Sequence[Finding]:
         """Return the guarantee for a record of the client with the least."""
-        if not self._clients or self._silent:
+        if not self._clients or self._silent or self._is_replayed:
             return ()
         rounds = max(one.rounds for one in self._clients.values())
         found = [self._worst(adjacency) for adjacency in ("add-remove", "zero-out", "replace")]
@@ -123,13 +133,16 @@ class DpSgdAccountant(Auditor):
 
     @property
     def claimed(self) -> Sequence[Claim]:
-        """The largest ε that a client states, with what its training delivers at the same δ."""
-        stated = [one for one in self._clients.values() if one.engine.stated is not None]
-        if not stated:
+        """What all clients state together: the largest ε and δ, with what the worst delivers.
+
+        Audits of records do not tell clients apart: none is refuted by another one's records.
+        """
+        stated = [one.engine.stated for one in self._clients.values()]
+        if not stated or self._silent or self._is_replayed or None in stated:
             return ()
-        worst = max(stated, key=lambda one: (len(_said(one)), one.engine.stated or (0.0, 0.0)))
-        assert worst.engine.stated is not None
-        epsilon, delta = worst.engine.stated
+        epsilon, delta = (max(pair[i] for pair in stated if pair is not None) for i in (0, 1))
+        clients = self._clients.values()
+        worst = max(clients, key=lambda one: one.priced(delta, "add-remove").value)
         bound = worst.priced(delta, "add-remove")
         said = "; ".join(_said(worst)) or bound.rule
         return [
@@ -152,6 +165,11 @@ class DpSgdAccountant(Auditor):
         if self._clients and self._silent:
             who = counted(len(self._silent), "client")
             found.append(f"{who} said nothing of DP-SGD: no record of the run has a guarantee")
+        if self._clients and self._is_replayed:
+            found.append(
+                "another audit lets clients train again for the server, which is not accounted "
+                "for: no record of the run has a guarantee"
+            )
         return list(dict.fromkeys(found))
 
     def _worst(self, adjacency: Adjacency) -> tuple[Adjacency, Bound]:
@@ -177,9 +195,10 @@ def _together(one: Engine, two: Engine) -> Engine:
 
 def _passes(engine: Engine) -> int:
     """Return in how many batches of one training a record may be: one of each begun pass."""
-    return math.ceil(sum(kind.times for kind in engine.steps) / engine.per_pass)
+    return sum(math.ceil(kind.times * kind.rate - 1e-9) for kind in engine.steps)
 
 
+@lru_cache(maxsize=1000)
 def _priced(engine: Engine, passes: int, delta: float, adjacency: Adjacency) -> Bound:
     """Return what steps guarantee to a record; ∞ if nothing.
 
@@ -192,7 +211,7 @@ def _priced(engine: Engine, passes: int, delta: float, adjacency: Adjacency) -> 
     nothing = Bound(math.inf, "guarantee", "nothing is guaranteed", delta)
     is_noised = all(kind.noise >= _LEAST_NOISE for kind in engine.steps)
     total = sum(kind.times for kind in engine.steps)
-    is_priced = is_noised and 0 < total <= _MAX_STEPS
+    is_priced = is_noised and 0 < total <= _MAX_STEPS and len(engine.steps) <= _MAX_KINDS
     if engine.unnoised or engine.has_batch_norm or not is_priced:
         return nothing
     assumed = (Assumption.CLIENTS_SAY,)

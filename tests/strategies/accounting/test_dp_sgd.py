@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from leakmeter import Audited, DpSgdAccountant, Masked, MaskMod, canary_mod
 from leakmeter.auditors import check_auditor
-from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.hook.opacus import Engine, Steps, watched
 from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.planting.auditor import PlantedRecords
@@ -372,3 +372,101 @@ def test_more_steps_than_can_be_priced_guarantee_nothing() -> None:
     assert Engine.read(many.values) == many
     assert not answered(many).report()
     assert Engine.read(Engine((Steps(1.0, 1e-4, 1_000_001),)).values) is None
+
+
+def test_one_client_s_small_claim_is_not_made_for_the_others() -> None:
+    honest = Engine((Steps(1.0, RATE, 8),), stated=(40.0, DELTA))
+    liar = Engine((), unnoised=1, stated=(0.0, DELTA))
+    auditor = DpSgdAccountant()
+    auditor.begin(3, 1)
+    answers = {0: replace(Answer(), engine=honest), 1: replace(Answer(), engine=liar)}
+    nothing = np.zeros(3)
+    view = RoundView(1, nothing, dict.fromkeys(answers, nothing), nothing, RoundFacts())
+    auditor.observe(replace(view, answers=answers))
+    [claim] = auditor.claimed
+    assert (claim.epsilon, claim.delivered) == (40.0, None)
+    # Nobody claims anything for a client that says nothing.
+    silent = {0: answers[0], 1: Answer()}
+    auditor.observe(replace(view, answers=silent))
+    assert not auditor.claimed
+
+
+def test_a_reply_that_is_left_out_counts_and_replays_end_the_guarantee() -> None:
+    class Replaying(Auditor):
+        def replays(self, server_round: int) -> bool:
+            return server_round == 2
+
+    engine = Engine((Steps(1.0, RATE, 8),))
+    auditor, nothing = DpSgdAccountant(), np.zeros(3)
+    auditor.join([Replaying()])
+    auditor.begin(3, 2)
+    answers = {0: replace(Answer(), engine=engine)}
+    left_out = RoundView(1, nothing, {}, nothing, RoundFacts(), answers=answers)
+    auditor.observe(left_out)
+    assert {f.adjacency for f in auditor.report()} == {"add-remove", "zero-out", "replace"}
+    auditor.observe(replace(left_out, server_round=2))
+    assert not auditor.report()
+    assert any("train again" in said for said in auditor.noticed)
+
+
+def test_ghost_clipping_is_watched_and_adaptive_clipping_is_not_understood() -> None:
+    from opacus import PrivacyEngine
+
+    def played(**kind: Any) -> Engine | None:
+        network = Client().network()
+        x, y = (torch.from_numpy(part) for part in Client().records())
+        with watched() as seen:
+            made = PrivacyEngine(accountant="rdp").make_private(
+                module=network,
+                optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+                criterion=torch.nn.CrossEntropyLoss(),
+                data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH),
+                noise_multiplier=1.0,
+                max_grad_norm=1.0,
+                **kind,
+            )
+            model, optimizer, *rest, loader = made
+            criterion = rest[0] if rest else torch.nn.CrossEntropyLoss()
+            for a, b in loader:
+                optimizer.zero_grad()
+                criterion(model(a), b).backward()
+                optimizer.step()
+        return seen()
+
+    ghost = played(grad_sample_mode="ghost")
+    assert ghost is not None
+    assert (ghost.steps, ghost.unnoised) == ((Steps(1.0, RATE, RECORDS // BATCH),), 0)
+    adaptive = {
+        "target_unclipped_quantile": 0.5,
+        "clipbound_learning_rate": 0.2,
+        "max_clipbound": 10.0,
+        "min_clipbound": 0.1,
+        "unclipped_num_std": 1.0,
+    }
+    assert played(clipping="adaptive", **adaptive) is None
+
+
+def test_an_optimiser_that_is_kept_over_rounds_is_followed_once() -> None:
+    from opacus import PrivacyEngine
+
+    network = Client().network()
+    kept = torch.optim.SGD(network.parameters(), lr=0.1)
+    x, y = (torch.from_numpy(part) for part in Client().records())
+    for _ in range(3):
+        with watched() as seen:
+            model, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
+                module=network,
+                optimizer=kept,
+                data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH),
+                noise_multiplier=1.0,
+                max_grad_norm=1.0,
+            )
+            for a, b in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(a), b).backward()
+                optimizer.step()
+        engine = seen()
+        assert engine is not None
+        assert engine.unnoised == 0
+        model.remove_hooks()
+        network = model._module
