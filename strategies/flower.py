@@ -112,7 +112,8 @@ def _alike(
         if one != usual[0][0]:
             _complain(sent[place], "arrays or metrics have other names or types than most")
     good = [place for place, one in forms.items() if one == usual[0][0]]
-    if good and sum(wire.weight(sent[place].content, weight_key) for place in good) <= 0:
+    total = sum(wire.weight(sent[place].content, weight_key) for place in good)
+    if good and not 0 < total < math.inf:
         _log.warning("nobody counts: all weights %r are zero", weight_key)
         good = []
     return [reply for place, reply in enumerate(sent) if place in good or reply.has_error()]

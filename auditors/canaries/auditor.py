@@ -53,7 +53,7 @@ from leakmeter.auditors.canaries.scores import (
 )
 from leakmeter.auditors.canaries.sign_transcript import SignTranscript
 from leakmeter.auditors.canaries.transcript import Betting, Transcript
-from leakmeter.auditors.canary_draws.blocks import Kind, KindName, kind_for
+from leakmeter.auditors.canary_draws.blocks import Kind, KindName
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import stream
@@ -146,7 +146,7 @@ class OneShotCanaries(CanaryAuditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
         self._betting = None
-        self._transcript = self._new_transcript(kind_for(self._plan.kind, dim), dim)
+        self._transcript = self._new_transcript(self._plan.kind_at(dim), dim)
         self._interference = Interference()
         super().begin(dim, num_rounds)
 

@@ -184,11 +184,15 @@ class CanaryPlan(Resumable):
     def begin(self, dim: int, num_rounds: int, first_round: int = 1) -> None:
         """Plan a run; with seats="auto" the plan waits for the first cohort."""
         self._num_rounds, self._first_round = num_rounds, first_round
-        self.kind = kind_for(self._kind, dim)
+        self.kind = self.kind_at(dim)
         self._forget()
         if self.seats != "auto":
             self.repetitions = 1 if self._repetitions == "auto" else self._repetitions
             self._make(self.seats, first_round)
+
+    def kind_at(self, dim: int) -> KindName:
+        """Return the kind of canaries for a model of this size, whatever an earlier run took."""
+        return kind_for(self._kind, dim)
 
     @property
     def repeats(self) -> bool:

@@ -91,7 +91,8 @@ class SignTranscript(Resumable):
                 raise DivergedError
             square += own
             signs.add(change)
-            self._total[part] += change
+            with np.errstate(over="ignore"):  # of changes that are finite each
+                self._total[part] += change
         self.num_rounds += 1
         length = math.sqrt(square)
         self._travelled += length
@@ -112,12 +113,13 @@ class SignTranscript(Resumable):
         signs, square = _Products(self._seed, inside.tolist()), 0.0
         for start in range(0, self._total.size, BLOCK):
             block = self._total[start : start + BLOCK].astype(np.float64)
-            square += float(block @ block)
-            signs.add(block)
+            with np.errstate(over="ignore", invalid="ignore"):
+                square += float(block @ block)
+                signs.add(block)
             if self._watch is not None:
                 self._watch("canaries", min((start + BLOCK) / self._dim, 1.0))
         length = math.sqrt(square)
-        if length > _GONE * self._travelled:
+        if _GONE * self._travelled < length < math.inf:
             # Without a change there is no direction: ln p = 0 is no evidence for any canary.
             cosines[inside] = signs.sums / (math.sqrt(self._dim) * length)
             log_p[inside] = _NULL.logsf(cosines[inside], self._dim)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors._types import Indices, Vector
+from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.records.membership import Membership, Use
@@ -34,6 +35,8 @@ Arrays = Mapping[str, NDArray[Any]]
 # Maps a model, by the names of its arrays, to the losses of member and of held-back records.
 OwnLosses = Callable[[Arrays], tuple[ArrayLike, ArrayLike]]
 _NAMES = "model-*.npz"
+_RUNS = "run-*"  # folders of runs
+_ROOM = 0.5  # share of the free disk that one model may take
 _WITH_MODELS = ("train", "evaluate")  # types of messages
 
 
@@ -42,9 +45,9 @@ def keep_models(
 ) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
     """Return a mod that keeps the models which this client is sent, for `leakmeter self-audit`.
 
-    They are written to the client's own disk, one file for each model to train or to evaluate that
-    differs from the last. A model that cannot be written is left out, and training goes on. Clients
-    that share a disk need a folder each.
+    They are written to the client's own disk, in a folder for each run, one file for each model to
+    train or to evaluate that differs from the last. A model that cannot be written is left out, and
+    training goes on. Clients that share a disk need a folder each.
 
     Example:
         app = ClientApp(mods=[keep_models("models-of-mine")])
@@ -56,7 +59,7 @@ def keep_models(
     ) -> Message:
         if message.metadata.message_type.partition(".")[0] in _WITH_MODELS:
             try:
-                _write(place, message)
+                _write(place / f"run-{message.metadata.run_id}", message)
             except Exception as error:  # whatever it is, the training is not about it
                 _log.warning("keep_models: a model of this client is not kept: %s", error)
         return call_next(message, context)
@@ -67,14 +70,26 @@ def keep_models(
 def _write(folder: Path, message: Message) -> None:
     """Write the arrays of a message under the next number, unless they are the last again."""
     [record] = message.content.array_records.values()
+    arrays = {name: array.numpy() for name, array in record.items()}
+    if not _is_finite(arrays):
+        raise ValueError("it is not finite")
     packed = io.BytesIO()
-    np.savez(packed, **{name: array.numpy() for name, array in record.items()})  # type: ignore[arg-type]
+    with zipfile.ZipFile(packed, "w") as archive:  # as savez, which takes no array called "file"
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = _kept(folder)
-    if kept and kept[-1].read_bytes() == packed.getvalue():
+    content, kept = packed.getvalue(), _kept(folder)
+    if kept and kept[-1].stat().st_size == len(content) and kept[-1].read_bytes() == content:
         return
+    if len(content) > _ROOM * shutil.disk_usage(folder).free:
+        raise OSError("the disk is nearly full")
     number = _number(kept[-1]) + 1 if kept else 1
-    write_atomically(folder / f"model-{number:06d}.npz", packed.getvalue())
+    write_atomically(folder / f"model-{number:06d}.npz", content)
+
+
+def _is_finite(arrays: Arrays) -> bool:
+    return all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f")
 
 
 def _kept(folder: Path) -> list[Path]:
@@ -108,7 +123,14 @@ def self_audit(
     Raises:
         ValueError: There are fewer than two models, or a file is none.
     """
-    files = _kept(Path(folder).expanduser())
+    place = Path(folder).expanduser()
+    runs = sorted(path for path in place.glob(_RUNS) if path.is_dir())
+    if len(runs) > 1:
+        raise ValueError(
+            f"{folder} must contain the models of one run, got {len(runs)}: name one of its "
+            f"folders, such as {runs[-1]}"
+        )
+    files = [file for file in _kept(runs[0] if runs else place) if _is_finite(_read(file))]
     if len(files) < 2:
         raise ValueError(
             f"{folder} must contain at least 2 models (model-000001.npz and so on), got "
@@ -116,8 +138,12 @@ def self_audit(
         )
 
     @lru_cache(maxsize=1)
-    def of_file(number: int) -> tuple[ArrayLike, ArrayLike]:
-        return losses(_read(files[number]))
+    def of_file(number: int) -> tuple[Floats, Floats]:
+        found = losses(_read(files[number]))
+        if not isinstance(found, Sequence) or len(found) != 2:
+            raise ValueError("losses must return two lists: of members, and of held-back records")
+        members, held_back = (np.asarray(part, dtype=np.float64) for part in found)
+        return members, held_back
 
     def at(model: Vector) -> tuple[ArrayLike, ArrayLike]:
         return of_file(int(model[0]))

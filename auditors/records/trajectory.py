@@ -21,8 +21,8 @@ class Trajectory(Resumable):
     """Sums the drops of losses over rounds with, and without, the client of a record.
 
     The score of a record is the sum of its drops over the rounds that its client took part in, less
-    what as many of the other rounds brought. In each round drops are measured in standard
-    deviations of the held-out records' drops, from their mean.
+    what as many of the other rounds brought, over the spread of such a difference. In each round
+    drops are measured in standard deviations of the held-out records' drops, from their mean.
     """
 
     rounds: Kept[int]
@@ -68,6 +68,11 @@ class Trajectory(Resumable):
         return self._count > 0
 
     def scores(self) -> Floats:
-        """Return the score of each record; larger means more likely a member."""
-        others = self.rounds - self._count
-        return self._inside - self._outside * self._count / np.maximum(others, 1)
+        """Return the score of each record; larger means more likely a member.
+
+        They are in standard deviations of a record that no client has: otherwise records of busy
+        clients would have larger scores, members or not.
+        """
+        share = self._count / np.maximum(self.rounds - self._count, 1)
+        spread = np.sqrt(np.maximum(self._count * (1 + share), 1))
+        return (self._inside - self._outside * share) / spread

@@ -311,8 +311,8 @@ def _rebuilt(best: Finding, verdict: Verdict) -> str:
     if best.quantity == "tokens recovered":
         return (
             f"{subject(best.threat_model)} can read which words clients trained on: their texts "
-            f"contain {value(best)} more of the named tokens than any texts that were not used "
-            f"({_trusted(verdict)})."
+            f"contain {value(best)} more of the named tokens than each of several equal batches of "
+            f"texts that were not used ({_trusted(verdict)})."
         )
     total = best.facts.get("originals")
     of = f" of {total}" if isinstance(total, int) else ""

@@ -24,7 +24,7 @@ _AFTER_A_LEAK = (
     "Train with noise for each record (DP-SGD, such as Opacus), on more records or in fewer "
     "passes, and ask the server for noise. Then audit again."
 )
-_AFTER_NOTHING = "Hold back more records, and ask again after more rounds."
+_AFTER_NOTHING = "Hold back more records in the next run."
 _EXAMPLE = """\
 example:
   %(prog)s models --losses my_app.task:losses

@@ -147,3 +147,15 @@ def test_states_of_earlier_releases_have_canaries_on_the_sphere() -> None:
     old = {key: value for key, value in plan.state().items() if key != "kind"}
     plan.restore(old)
     assert plan.kind == "sphere"
+
+
+@pytest.mark.parametrize("dims", [(2_000, 1_000_100), (1_000_100, 2_000)])
+def test_an_auditor_that_is_used_again_looks_for_the_canaries_that_it_plays(
+    dims: tuple[int, int],
+) -> None:
+    auditor = OneShotCanaries(seats=2, seed=1)
+    for dim in dims:
+        auditor.begin(dim, 2)
+        kind = "signs" if dim > 10**6 else "sphere"
+        assert auditor._plan.kind == kind
+        assert isinstance(auditor._transcript, SignTranscript) == (kind == "signs")

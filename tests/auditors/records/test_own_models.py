@@ -68,7 +68,8 @@ def test_models_are_kept_once_in_the_order_in_which_they_came(tmp_path: Path) ->
         message(weights[2], "query"),
         message(weights[2]),
     )
-    files = sorted((tmp_path / "models").iterdir())
+    [run] = (tmp_path / "models").iterdir()
+    files = sorted(run.iterdir())
     assert [file.name for file in files] == [f"model-{i:06d}.npz" for i in (1, 2, 3)]
     for file, w in zip(files, weights, strict=True):
         assert np.array_equal(np.load(file)["w"], w)
@@ -107,7 +108,7 @@ def test_a_model_that_has_not_learnt_them_shows_nothing(tmp_path: Path) -> None:
 def test_files_that_are_no_models_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must contain at least 2 models .* got 0"):
         self_audit(tmp_path, losses)
-    play(tmp_path, message(trained(0)))
+    np.savez(tmp_path / "model-000001.npz", w=trained(0))
     for content in (b"", b"PK\x03\x04 broken"):
         (tmp_path / "model-000002.npz").write_bytes(content)
         with pytest.raises(ValueError, match=r"model-000002.npz must be a model"):
@@ -143,3 +144,30 @@ def test_a_function_that_is_none_is_named(
 ) -> None:
     assert main(["self-audit", str(tmp_path), "--losses", name]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_models_of_two_runs_are_not_mixed_and_a_diverged_one_is_left_out(tmp_path: Path) -> None:
+    play(tmp_path, *(message(trained(steps)) for steps in (0, 20)), message(np.full(DIM, np.nan)))
+    [run] = tmp_path.iterdir()
+    assert len(list(run.iterdir())) == 2
+    np.savez(run / "model-000003.npz", w=np.full(DIM, np.inf))  # of another hand
+    assert len(self_audit(tmp_path, losses)) == 3
+    (tmp_path / "run-2").mkdir()
+    with pytest.raises(ValueError, match="models of one run, got 2: name one of its folders"):
+        self_audit(tmp_path, losses)
+
+
+def test_arrays_of_any_name_are_kept_and_losses_may_be_tensors(tmp_path: Path) -> None:
+    import torch
+
+    for w in (trained(0), trained(20)):
+        content = RecordDict({"arrays": ArrayRecord({"file": Array(w)})})
+        play(tmp_path, Message(content, dst_node_id=1, message_type="train"))
+
+    def tensors(arrays: Arrays) -> tuple[torch.Tensor, torch.Tensor]:
+        ins, outs = losses({"w": arrays["file"]})
+        return torch.from_numpy(ins), torch.from_numpy(outs)
+
+    assert len(self_audit(tmp_path, tensors)) == 3
+    with pytest.raises(ValueError, match="losses must return two lists"):
+        self_audit(tmp_path, lambda _: [1.0, 2.0, 3.0])  # type: ignore[arg-type, return-value]

@@ -40,7 +40,8 @@ def test_a_score_is_the_sum_of_standardised_drops_less_what_other_rounds_brought
     z = np.array([[1.0, -1, 1, -1], [5, 1, -1, 1]])
     inside, outside = (z * asked).sum(0), (z * ~asked).sum(0)
     count = asked.sum(0)
-    expected = inside - outside * count / np.maximum(2 - count, 1)
+    share = count / np.maximum(2 - count, 1)
+    expected = (inside - outside * share) / np.sqrt(np.maximum(count * (1 + share), 1))
     np.testing.assert_allclose(found.scores(), expected)
     assert found.is_seen.tolist() == [True, True, True, False]
 
