@@ -3,7 +3,8 @@
 Twelve clients, or four, that add noise to the model they get: a run that costs as little as a run
 can, so the ratio of times is the worst there is. The peer is the same run without the audit. Each
 is a process of its own, and the peak is that of server and clients together, libraries included.
-Changes are in a file: nothing in memory grows with the rounds. CPU time of one thread.
+Canaries of large models have random signs: no change of the model is kept, in memory or in a file.
+CPU time of one thread.
 """
 
 from __future__ import annotations
