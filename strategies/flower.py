@@ -114,7 +114,7 @@ def _alike(
     good = [place for place, one in forms.items() if one == usual[0][0]]
     total = sum(wire.weight(sent[place].content, weight_key) for place in good)
     if good and not 0 < total < math.inf:
-        _log.warning("nobody counts: all weights %r are zero", weight_key)
+        _log.warning("nobody counts: the weights %r add up to %g", weight_key, total)
         good = []
     return [reply for place, reply in enumerate(sent) if place in good or reply.has_error()]
 

@@ -192,7 +192,7 @@ def _made(log: _Log, _: Any, result: tuple[Any, ...], **asked: Any) -> None:
     optimizer._leakmeter = (1 / len(loader), asked["module"], log)
 
 
-def _stated(log: _Log, _: Any, epsilon: float, delta: float) -> None:
+def _stated(log: _Log, _: Any, epsilon: float, delta: float, **__: Any) -> None:
     log.stated = (float(epsilon), float(delta))
 
 

@@ -276,6 +276,8 @@ def reach(result: ClaimResult) -> str:
             f"The audits of this attacker are at δ = {number(result.smaller_delta)}; only one at "
             f"the claim's δ = {number(result.claim.delta)} or above can refute it."
         )
+    if audit is None and result.bound is not None:
+        return "Only weaker attackers were audited; what they show bounds this one too."
     if audit is None:
         return "No audit here looks at this attacker."
     most = f"ε = {number(audit.cap or 0.0, kind='lower_bound')}"

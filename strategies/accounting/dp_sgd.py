@@ -24,7 +24,7 @@ from leakmeter.auditors.wording import counted, number
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 
 Mistake = Literal["unnoised", "batch norm", "not poisson", "more rounds", "little noise"]
-_SOURCE: Final = "PrivacyEngine"
+_SOURCE: Final = "Opacus"
 _LEAST_NOISE: Final = 0.01  # ε is in the thousands below, and takes long to compute
 _MAX_STEPS: Final = 200_000  # of a client that are priced, in seconds
 _MAX_KINDS: Final = 50  # of steps, over all rounds of a client
@@ -114,7 +114,10 @@ class DpSgdAccountant(Auditor):
         if not self._clients or self._silent or self._is_replayed:
             return ()
         rounds = max(one.rounds for one in self._clients.values())
-        found = [self._worst(adjacency) for adjacency in ("add-remove", "zero-out", "replace")]
+        # With Poisson samples an empty place is a record that was removed, at the same price.
+        is_poisson = all(one.engine.is_poisson for one in self._clients.values())
+        worlds: tuple[Adjacency, ...] = ("add-remove" if is_poisson else "zero-out", "replace")
+        found = [self._worst(adjacency) for adjacency in worlds]
         return [
             Finding.of(
                 bound,

@@ -245,7 +245,7 @@ def test_an_audit_of_a_weaker_attacker_is_no_audit_of_the_claims_own() -> None:
     open_ = finding(kind="guarantee", value=math.inf, adjacency="replace", **SEEN)
     [result] = judge([models, open_], claims=[claim]).claims
     assert not result.is_testable
-    assert "ε ≥ 0.5 is shown. No audit here looks at this attacker." in sentences.refuted(result)
+    assert "ε ≥ 0.5 is shown. Only weaker attackers were audited" in sentences.refuted(result)
 
 
 def test_an_audit_of_sums_is_one_of_the_server_behind_masks_alone() -> None:

@@ -201,7 +201,7 @@ def test_a_mistake_is_named_and_the_stated_epsilon_is_not_what_is_delivered(name
     auditor = answered(engine_of(**mistake))
     assert any(words in said for said in auditor.noticed)
     [claim] = auditor.claimed
-    assert (claim.source, claim.unit, claim.adjacency) == ("PrivacyEngine", "record", "add-remove")
+    assert (claim.source, claim.unit, claim.adjacency) == ("Opacus", "record", "add-remove")
     assert claim.delivered is None or claim.delivered > 1.3 * claim.epsilon
     assert words in claim.rule
     found = {f.adjacency: f.value for f in auditor.report()}
@@ -300,7 +300,7 @@ def test_a_project_of_flower_gets_the_guarantee_of_its_rounds(
         return
     assert rows["add-remove"].high == pytest.approx(poisson(2 * STEPS))
     [result] = audited.verdict.claims
-    assert result.claim.source == "PrivacyEngine"
+    assert result.claim.source == "Opacus"
     assert result.claim.delivered == pytest.approx(poisson(2 * STEPS))
     assert math.isfinite(rows["replace"].high)
 
@@ -403,7 +403,7 @@ def test_a_reply_that_is_left_out_counts_and_replays_end_the_guarantee() -> None
     answers = {0: replace(Answer(), engine=engine)}
     left_out = RoundView(1, nothing, {}, nothing, RoundFacts(), answers=answers)
     auditor.observe(left_out)
-    assert {f.adjacency for f in auditor.report()} == {"add-remove", "zero-out", "replace"}
+    assert {f.adjacency for f in auditor.report()} == {"add-remove", "replace"}
     auditor.observe(replace(left_out, server_round=2))
     assert not auditor.report()
     assert any("train again" in said for said in auditor.noticed)
