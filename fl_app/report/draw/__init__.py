@@ -21,6 +21,7 @@ from leakmeter.auditors.wording import (
     condition,
     is_epsilon,
     number,
+    percent,
     setting,
     share,
     slug,
@@ -33,6 +34,13 @@ from leakmeter.fl_app.report.read import Run
 _ROUND: Final = Axis("round", is_whole=True)
 _NEXT = 1.0  # a line joins a round with the next one only: what is between was not audited
 _MUCH = 30  # times as large: such a line would press all others flat
+_MODEL, _CRITICS = "Gaussian model", "critics (MINE)"
+_BITS: Final = {  # what the lines of one figure mean, by what is in their names
+    _MODEL: "The model of the sum is drawn with two standard errors; it is no bound.",
+    _CRITICS: "Critics look at draws that they were not trained on: an estimate, no bound. Their "
+    "band is what they find in shuffled pairs.",
+    "alike": "A reference is what clients of one Gaussian distribution would give.",
+}
 _FLAT = 0.9  # share of the cap from which on a line says no more than a sentence
 
 
@@ -46,7 +54,6 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         *growth(runs),
         *single_rounds(runs),
         *information(runs),
-        *critics(runs),
         *curves.spectra(runs),
         *accuracy(runs),
     ]
@@ -68,11 +75,12 @@ def accuracy(runs: Sequence[Run]) -> Iterator[Figure]:
             "Accuracy",
             f"Accuracy after each round, from {share(lines[0].y[0])} to "
             f"{share(lines[0].y[-1])} in {lines[0].label}.",
-            "Share of test records that the model gets right after each round.",
+            "Share of test records that the model gets right.",
             _ROUND,
             Axis("accuracy", limits=(0.0, 1.0)),
             tuple(lines),
             is_first=True,
+            question="How good is the model after each round?",
         )
 
 
@@ -100,6 +108,7 @@ def growth(runs: Sequence[Run]) -> Iterator[Figure]:
         _epsilon_axis(last),
         tuple(lines),
         is_first=True,
+        question="How much is proven if you stop after this round?",
     )
 
 
@@ -146,8 +155,11 @@ def _single(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run])
         every += found
         if drawn := [f for f in found if math.isfinite(f.value)]:
             lines += _of_run(drawn, i, prefix(run, runs))
-    what = "An estimate" if kind == "estimate" else "A lower bound"
-    what += " under a condition" if is_conditional else ""
+    what, does = ("An estimate", "estimate for")
+    if kind != "estimate":
+        what, does = ("A lower bound", "prove in")
+    if is_conditional:
+        what, does = f"{what} under a condition", f"{does}, under a condition,"
     beside = (
         "the band has 90 % of what the method says without a leak"
         if kind == "estimate"
@@ -162,6 +174,7 @@ def _single(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run])
         _epsilon_axis(max((v for one in lines for v in one.y), default=0.0)),
         tuple(lines),
         sentence=_at_the_cap(every),
+        question=f"How much does {short_name(auditor)} {does} one round alone?",
     )
 
 
@@ -193,51 +206,29 @@ def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]
     if if_ := condition(found[0]):
         label = f"{if_}: {label}"
     if found[0].confidence is not None:
-        label += f", {100 * found[0].confidence:g} % for each round"
+        label += f", {percent(found[0].confidence)} for each round"
     look: dict[str, Any] = {"marker": MARKERS[color % 4], "kind": found[0].kind, "gap": _NEXT}
     yield _over_rounds(name + label, found, color, **look)
 
 
 def information(runs: Sequence[Run]) -> list[Figure]:
-    """Return mutual information over rounds with its references, if it was measured."""
+    """Return what models and critics say of each round, in one figure with their references."""
     lines = [line for i, run in enumerate(runs) for line in _information(run, i, prefix(run, runs))]
-    return _bits(
-        "information",
-        "Mutual information of single rounds",
-        "Bits about one client's update in the sum of each round, with references.",
-        "What a Gaussian model of the sum says about one client's update, with two standard "
-        "errors; no bound. A reference is what clients of one Gaussian distribution would give.",
-        lines,
-    )
-
-
-def critics(runs: Sequence[Run]) -> list[Figure]:
-    """Return what held-out critics find in each round, next to shuffled pairs, if any looked."""
-    lines: list[Series] = []
-    for i, run in enumerate(runs):
-        found = [f for f in run.findings if f.quantity == NEURAL and f.kind == "estimate"]
-        found = [f for f in found if f.server_round is not None and math.isfinite(f.value)]
-        if found:
-            name = prefix(run, runs)
-            lines += [*_same_directions(found, name, 3), *_of_run(found, i, name)]
-    return _bits(
-        "critics",
-        "Mutual information of single rounds, by critics (MINE)",
-        "Bits that critics find on held-out draws of each round, and in shuffled pairs.",
-        "What critics find about one client's update in the sum, on draws that they were not "
-        "trained on; the band is what they find in shuffled pairs. An estimate, no bound. From K "
-        "pairs no method shows much more than log₂ K bits.",
-        lines,
-    )
-
-
-def _bits(name: str, title: str, text: str, caption: str, lines: Sequence[Series]) -> list[Figure]:
-    """Return one figure of bits over rounds, without lines that would flatten all others."""
+    # Without lines that would flatten all others.
     least = max((v for one in lines if one.color != REFERENCE for v in one.y), default=math.inf)
     kept = tuple(one for one in lines if max(one.y) <= _MUCH * abs(least))
     said = [f" Not drawn, {one.label}: {_span(one.y)} bits." for one in lines if one not in kept]
-    axis = Axis("bits (log₂)", has_zero=True)
-    made = Figure(name, title, text, caption + "".join(said), _ROUND, axis, kept)
+    made = Figure(
+        "information",
+        "Mutual information of single rounds",
+        "Bits about one client's update in the sum of each round, with references.",
+        " ".join(words for name, words in _BITS.items() if any(name in one.label for one in lines))
+        + "".join(said),
+        _ROUND,
+        Axis("bits (log₂)", has_zero=True),
+        kept,
+        question="How many bits does the sum of one round give away about one client's update?",
+    )
     return [made] if lines else []
 
 
@@ -249,19 +240,23 @@ def _span(values: Sequence[float]) -> str:
 def _information(run: Run, color: int, name: str) -> Iterator[Series]:
     found = [f for f in run.findings if f.server_round is not None and math.isfinite(f.value)]
     main = [f for f in found if f.quantity == "mutual information" and f.kind == "approximation"]
+    by_critics = [f for f in found if f.quantity == NEURAL and f.kind == "estimate"]
     whole = [f for f in found if f.quantity == "mutual information of all coordinates"]
     kinds = {"approximation": "all coordinates, alike", "guarantee": "upper bound by theorem"}
     for dash, (kind, words) in enumerate(kinds.items(), start=2):
         if some := [f for f in whole if f.kind == kind]:
             look: dict[str, Any] = {"dash": dash, "kind": kind, "gap": _NEXT}
             yield _over_rounds(name + words, some, REFERENCE, **look)
-    yield from _same_directions(main, name, 1)
+    yield from _same_directions(main or by_critics, name, 1)
+    if by_critics:  # the second colour of a run: it has one of its own if critics alone looked
+        for one in _of_run(by_critics, color + bool(main), ""):
+            yield replace(one, label=f"{name}{_CRITICS}, {one.label}")
     if main:
         errors = [2 * (_fact(f, "std_error_bits") or 0.0) for f in main]
         low = [f.value - e for f, e in zip(main, errors, strict=True)]
         high = [f.value + e for f, e in zip(main, errors, strict=True)]
         look = {"marker": "circle", "low": low, "high": high, "gap": _NEXT}
-        yield _over_rounds(f"{name}measured", main, color, **look)
+        yield _over_rounds(f"{name}{_MODEL}", main, color, **look)
 
 
 def _same_directions(found: Sequence[Finding], name: str, dash: int) -> Iterator[Series]:

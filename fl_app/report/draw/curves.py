@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Losses, Sees, Spectrum
+from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Kind, Losses, Sees, Spectrum
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.verdict.order import covers
@@ -27,13 +27,13 @@ from leakmeter.fl_app.report.draw.figure import (
 from leakmeter.fl_app.report.read import Run
 
 # Of each kind of number: its colour, and a marker that points to where the truth may be.
-KIND_LOOKS: Mapping[str, tuple[int, Marker]] = {
+KIND_LOOKS: Mapping[Kind, tuple[int, Marker]] = {
     "lower_bound": (1, "right"),
     "guarantee": (2, "left"),
     "estimate": (0, "diamond"),
     "approximation": (4, "diamond"),
 }
-_DOTTED = 2
+DOTTED = 2
 T = TypeVar("T")
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
@@ -46,7 +46,7 @@ def mark(finding: Finding, label: str = "") -> Series:
 
 def ray(start: float, end: float, color: int) -> Series:
     """Return the line towards where the truth may be."""
-    return Series("", (start, end), (0.5, 0.5), color, _DOTTED)
+    return Series("", (start, end), (0.5, 0.5), color, DOTTED)
 
 
 def prefix(run: Run, several: Sequence[object]) -> str:
@@ -134,6 +134,7 @@ def _tradeoff(auditor: str, games: Sequence[_Game]) -> Figure:
         Axis("false positive rate", limits=(0.0, 1.0)),
         Axis("false negative rate", limits=(0.0, 1.0)),
         tuple(lines),
+        question=f"How often is the attacker of {short_name(auditor)} wrong?",
     )
 
 
@@ -163,6 +164,7 @@ def _epsilons(auditor: str, games: Sequence[_Game]) -> Figure:
         Axis("ε", "shifted" if wide else "linear", has_zero=True),
         tuple(lines),
         sentence=_at_the_cap(auditor, games),
+        question=f"How much does {short_name(auditor)} prove at each δ?",
     )
 
 
@@ -272,6 +274,7 @@ def _losses(color: int, where: str, bins: Losses, name: str) -> Figure:
         Axis("share of records", has_zero=True),
         _groups(color, bins, ("planted", "left out"), "decoys"),
         is_first=where == _WHERE["all models"],
+        question=f"Are planted records recognised {where}{name}?",
     )
 
 
@@ -312,6 +315,7 @@ def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
         Axis("share of canaries", has_zero=True),
         _groups(color, bins, ("took part", "did not"), "without a leak"),
         is_first=where == _WHERE["all models"],
+        question=f"Are canaries (test updates) recognised {where}{name}?",
     )
 
 
@@ -353,4 +357,5 @@ def _spectrum(color: int, drawn: Spectrum, server_round: int | None, name: str) 
         Axis("direction, largest first", "log"),
         Axis("variance", "log", limits=(least, min(max(filled), HUGE) * 1.3)),
         tuple(lines),
+        question=f"How random is a client's update along each direction{name}?",
     )

@@ -216,6 +216,7 @@ class Figure:
     rows: tuple[Row, ...] = ()  # in place of the series
     is_first: bool = False  # whether it is one of the few that everybody should see
     sentence: str = ""  # what says it all where a line is flat: shown instead of the drawing
+    question: str = ""  # the one that it answers; no other figure of a page answers it
 
     @property
     def scales(self) -> tuple[Scale, Scale]:

@@ -23,7 +23,7 @@ from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.html.assets import SCRIPT, STYLE
 from leakmeter.fl_app.report.html.compare import comparison
 from leakmeter.fl_app.report.html.details import cards, forest, repeat, tables
-from leakmeter.fl_app.report.html.first_screen import EPSILON, first_screen
+from leakmeter.fl_app.report.html.first_screen import EPSILON, first_screen, stamped
 from leakmeter.fl_app.report.html.pictures import pictures
 from leakmeter.fl_app.report.html.template import figure, render
 from leakmeter.fl_app.report.read import Run, read_runs
@@ -135,11 +135,14 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None 
     if len(runs) > 1:
         more = sorted(found, key=lambda one: not one.is_first)
         folds = tuple(_folds(runs, more, galleries))
-        return document(f"{len(runs)} runs compared", "", comparison(runs), live, folds=folds)
+        title, first = f"{len(runs)} runs compared", comparison(runs)
+        newest = max(runs, key=lambda run: run.written or 0.0)
+        return document(title, "", first, live, folds=folds, stamp=stamped(newest))
     [run] = runs
     main = [one for one in found if one.is_first]
     folds = tuple(_folds(runs, [one for one in found if not one.is_first], galleries))
-    return document(f"What {run.name} leaks", run.name, first_screen(run), live, main, folds)
+    title, first = f"What {run.name} leaks", first_screen(run)
+    return document(title, run.name, first, live, main, folds, stamp=stamped(run))
 
 
 def document(
@@ -150,12 +153,13 @@ def document(
     main: Sequence[Figure] = (),
     folds: Sequence[Fold] = (),
     source: str = REPORT,
+    stamp: str = "",
 ) -> str:
     """Return a whole file: the first screen, the main figures, and what is folded below them.
 
-    `source` is the file with the exact numbers.
+    `source` is the file with the exact numbers; `stamp` is printed on each sheet of paper.
     """
-    style = STYLE + (live.style if live else "")
+    style = STYLE + (live.style if live else "") + _foot(name, stamp)
     script = SCRIPT + (live.script if live else "")
     text = render(
         _DOCUMENT,
@@ -174,6 +178,17 @@ def document(
     )
     # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.
     return f"{text}\n".encode(errors="replace").decode()
+
+
+def _foot(name: str, stamp: str) -> str:
+    """Return what is at the foot of each sheet of paper, beside its number."""
+    words = " · ".join(one for one in (f"Leakmeter {name}".strip(), stamp) if one)
+    # A run may have any name: in numbers it can end neither the text nor the style.
+    text = "".join(f"\\{ord(one):06x}" for one in words)
+    return (
+        f'@page {{ @bottom-left {{ content: "{text}"; font: 8pt system-ui, sans-serif; '
+        "color: #444; } }\n"
+    )
 
 
 def _policy(style: str, script: str, *, is_live: bool) -> str:

@@ -142,6 +142,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 figure { margin: 0; background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px;
   padding: .9rem 1.1rem; min-width: 0; }
 figure > p { font-size: .9rem; margin: .5rem 0 0; }
+.asked, figure > .asked { color: var(--soft); font-size: .86rem; margin: .1rem 0 0; }
 figcaption { font-size: .82rem; line-height: 1.45; margin-top: .5rem; }
 figure img { max-width: 100%; height: auto; image-rendering: pixelated; background: #fff; }
 svg { display: block; overflow: visible; }
@@ -165,7 +166,7 @@ svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
 .hit { fill: transparent; }
 .pt { outline: none; }
 .quiet .mark { opacity: 0; }
-.pt:hover .mark, .pt:focus .mark { opacity: 1; fill: var(--ink-of); }
+.pt.at .mark, .pt:focus .mark { opacity: 1; fill: var(--ink-of); }
 .pt:focus-visible .hit { stroke: var(--link); stroke-width: 2; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .15rem 1.1rem; padding: 0;
   margin: .5rem 0 0; font-size: .82rem; }
@@ -173,7 +174,7 @@ svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
 .legend svg { width: 30px; margin: 0; flex: none; }
 #tip { position: fixed; pointer-events: none; z-index: 2; background: var(--ink);
   color: var(--paper); font-size: .82rem; line-height: 1.4; padding: .4rem .65rem;
-  border-radius: 6px; max-width: 20rem; }
+  border-radius: 6px; max-width: 24rem; white-space: pre-line; }
 details { margin-top: .7rem; }
 summary { cursor: pointer; font-size: .86rem; color: var(--link); width: fit-content; }
 figure details { font-size: .84rem; margin-top: .6rem; }
@@ -243,36 +244,66 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .forest .wide { width: 100%; }
 }
 @media print {
-  @page { margin: 14mm; }
+  @page { size: A4; margin: 13mm 13mm 16mm;
+    @bottom-right { content: counter(page) " / " counter(pages); font: 8pt system-ui, sans-serif;
+      color: #444; } }
   :root { color-scheme: light; --paper: #fff; --sheet: #fff; --ink: #000; --soft: #444;
     --rule: #bbb; --shade: #f2f2f2; --c0: #0072b2; --c1: #c2500a; --c2: #00795a;
     --c3: #a8497f; --c4: #6a51a3; --c5: #8a6d00; --ref: #666; --alarm: #a3201a; --warn: #99400a;
     --mild: #6f5200; --calm: #35507a; --good: #00694f; --grey: #444; --alarm-wash: #fdecea;
     --warn-wash: #fdf0e4; --mild-wash: #fbf4dc; --calm-wash: #e9eff7; --good-wash: #e3f4ee; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  body { font-size: 9.5pt; } .skip, #tip, figure details, .fold > summary::before { display: none; }
+  body { font-size: 9pt; line-height: 1.4; orphans: 3; widows: 3; }
+  .skip, #tip, .drawn + figcaption + details, .fold > summary::before { display: none; }
   header, main, footer { max-width: none; padding-inline: 0; }
-  .columns { grid-template-columns: minmax(0, 1fr); }
-  .facts { grid-template-columns: repeat(7, auto); }
-  .facts div { padding: .4rem .6rem; }
-  .first { break-after: page; } .fold { border: 0; padding: 0; }
+  h1 { font-size: 13pt; } .hero > .icon { width: 1.6rem; height: 1.6rem; }
+  .facts { grid-template-columns: repeat(7, auto); } .facts div { padding: .3rem .5rem; }
+  .facts dd { font-size: 8.5pt; }
+  .columns { grid-template-columns: minmax(0, 1fr); gap: .5rem; }
+  .row { grid-template-columns: 11.5rem minmax(0, 1fr) 14rem; }
+  .attackers, .actions { padding: .5rem .9rem; }
   .actions pre { max-height: none; }
-  .term { text-decoration: none; }
-  figure, tr, .card, .row, .actions li { break-inside: avoid; }
-  h2, h3, .eyebrow, .badge, summary, .fold > .note { break-after: avoid; }
-  .note { break-inside: avoid; }
-  .card { font-size: 9pt; } th small, td small { font-size: 6.8pt; }
-  .cards { grid-template-columns: 1fr; } .figures { grid-template-columns: 1fr 1fr; }
+  .fold { border: 0; padding: 0; margin-top: 1.1rem; } .fold > :last-child { margin-bottom: 0; }
+  #figures { margin-top: 1rem; } .term { text-decoration: none; }
+  figure, tr, .row, .actions li, .keys dd, .hero { break-inside: avoid; }
+  h2, h3, .eyebrow, .badge, summary, caption, thead, .card dt { break-after: avoid; }
+  .note { break-inside: avoid; } .note:has(+ .cards) { break-after: avoid; }
+  .cards { display: block; columns: 2; column-gap: .9rem; }
+  .card { font-size: 8.2pt; padding: .5rem .7rem; margin-bottom: .7rem; box-decoration-break: clone;
+    -webkit-box-decoration-break: clone; }
+  .card .badge { display: flex; margin: 0; }
+  .card dl { font-size: 8.2pt; margin-top: .2rem; } .card dt { margin-top: .3rem; }
+  .figures { display: block; columns: 2; column-gap: .7rem; }
+  figure { padding: .5rem .7rem; margin-bottom: .7rem; } figcaption { font-size: 7.8pt; }
   .scroll { overflow: visible; } table { font-size: 7.6pt; } .findings td { font-size: 7.2pt; }
-  th, td { padding-right: .4rem; } a { color: inherit; }
+  th small, td small { font-size: 6.8pt; }
+  th, td { padding: .25rem .4rem .25rem 0; } a { color: inherit; }
   .findings .how { min-width: 0; width: 42%; } .findings :is(thead th, .tag) { font-size: 6.4pt; }
   tr:has([scope="rowgroup"]) { break-after: avoid; }
+  .legend { break-inside: avoid; break-after: avoid; }
+  .forest thead { display: table-row-group; }  /* repeated, its axis would be drawn too wide */
+  .forest td:first-child { width: 17%; } .forest .wide { width: 33%; }
+  .forest .how { font-size: 7.4pt; } .forest tbody th { padding-top: .7rem; }
+  .keys dl { font-size: 7.6pt; }
+  .pairs, .pairs :is(caption, tbody) { display: block; }
+  .pairs tbody { columns: 3; column-gap: 1.2rem; }
+  .pairs tr { display: flex; justify-content: space-between; gap: .6rem; font-size: 7pt;
+    border-bottom: 1px solid var(--rule); }
+  .pairs :is(th, td) { border: 0; padding: .08rem 0; overflow-wrap: anywhere; }
+  .pairs td { text-align: right; }
+  .compared { border: 0; padding: 0; } .pair { grid-template-columns: 1fr; gap: .6rem; }
+  .compare th, .compare td { min-width: 0; } .pair td:nth-child(n+4) { white-space: normal; }
+  footer { margin-top: 1rem; padding-block: .3rem 0; }
 }
 """
 SCRIPT = """
 (() => {
   const tip = document.getElementById("tip");
-  const words = (one) => one.dataset.tip || one.getAttribute("aria-label");
+  // Every line of a drawing at the place of a point, its own first.
+  const beside = (one) => [one, ...one.parentNode.querySelectorAll(".pt")]
+    .filter((other) => other.getAttribute("x") === one.getAttribute("x")).slice(0, 8);
+  const words = (one) => one.dataset.tip ||
+    [...new Set(beside(one).map((other) => other.getAttribute("aria-label")))].join("\\n");
   const show = (one) => {
     if (!one) return;
     tip.textContent = words(one);
@@ -284,8 +315,23 @@ SCRIPT = """
     tip.style.left = left + "px";
     tip.style.top = (above > 4 ? above : box.bottom + 6) + "px";
     if (one.dataset.tip) one.setAttribute("aria-describedby", "tip");
+    mark(one.closest(".points") ? beside(one) : []);
   };
-  const hide = () => { tip.hidden = true; };
+  const mark = (points) => {
+    for (const one of document.querySelectorAll(".pt.at")) one.classList.remove("at");
+    for (const one of points) one.classList.add("at");
+  };
+  const hide = () => { tip.hidden = true; mark([]); };
+  // Anywhere in a drawing the nearest point answers; what is above or below it counts less.
+  const nearest = (drawing, e) => {
+    const far = (one) => {
+      const box = one.querySelector(".hit").getBoundingClientRect();
+      const down = (box.top + box.bottom) / 2 - e.clientY;
+      return Math.hypot((box.left + box.right) / 2 - e.clientX, down / 4);
+    };
+    const points = [...drawing.querySelectorAll(".pt")].map((one) => [far(one), one]);
+    return points.reduce((best, one) => one[0] < best[0] ? one : best, [Infinity, null])[1];
+  };
   const move = (group, from, step) => {
     const points = [...group.querySelectorAll(".pt")];
     const next = points[Math.min(Math.max(points.indexOf(from) + step, 0), points.length - 1)];
@@ -299,8 +345,10 @@ SCRIPT = """
   // and a live page exchanges its content.
   const at = (e) => e.target instanceof Element ? e.target.closest(".pt, [data-tip]") : null;
   const told = (e) => { const one = at(e); return one && words(one) ? one : null; };
+  const drawn = (e) => e.target instanceof Element ? e.target.closest(".drawn") : null;
   document.addEventListener("pointerover", (e) => { if (told(e)) show(told(e)); });
-  document.addEventListener("pointerout", (e) => { if (told(e)) hide(); });
+  document.addEventListener("pointermove", (e) => { if (drawn(e)) show(nearest(drawn(e), e)); });
+  document.addEventListener("pointerout", (e) => { if (told(e) || drawn(e)) hide(); });
   document.addEventListener("focusin", (e) => show(told(e)));
   document.addEventListener("focusout", hide);
   document.addEventListener("keydown", (e) => {

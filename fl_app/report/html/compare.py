@@ -157,6 +157,7 @@ def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
         Axis("ε", "shifted"),
         Axis("accuracy", limits=(0.0, 1.0)),
         tuple(drawn),
+        question="What does protection cost?",
     )
 
 

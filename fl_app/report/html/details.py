@@ -17,7 +17,7 @@ from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.meaning import parts, told
 from leakmeter.auditors.verdict.verdict import Row
 from leakmeter.fl_app.report.draw import layout
-from leakmeter.fl_app.report.draw.curves import KIND_LOOKS, mark, ray
+from leakmeter.fl_app.report.draw.curves import DOTTED, KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Scale, Series
 from leakmeter.fl_app.report.html.template import render, strip
 from leakmeter.fl_app.report.judge.advice import advice
@@ -92,7 +92,8 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
 
 AXIS = "ε (log scale)"
 _FOREST = """
-<table class="forest">
+<ul class="legend">{% for one in legend %}<li>{{ one|swatch }}<span>{{ one.label }}</span></li>
+{% endfor %}</ul><table class="forest">
 <caption>ε of the run: what is guaranteed, what is shown, what is estimated</caption>
 <thead><tr><th scope="col">number</th><th scope="col" class="wide">{{ name }}{{ axis }}</th>
 <th scope="col">how</th></tr></thead>
@@ -123,7 +124,21 @@ def forest(run: Run) -> Markup | None:
         bar=bar,
         endless=_endless,
         how=_how,
+        legend=list(_legend([f for row in rows for f in told(row)])),
     )
+
+
+def _legend(findings: Sequence[Finding]) -> Iterator[Series]:
+    """Yield what is drawn, and what it means; dots lead to where the truth may be."""
+    for kind, (color, marker) in KIND_LOOKS.items():
+        if any(f.kind == kind for f in findings):
+            name, is_bound = wording.KINDS[kind][0], kind in ("lower_bound", "guarantee")
+            yield Series(name, (), (), color, DOTTED, marker, is_line=is_bound)
+    if any(f.cap is not None and math.isfinite(f.cap) for f in findings):
+        yield Series("most that could be shown", (), (), REFERENCE)
+    if any(f.null_band is not None for f in findings):
+        words, one = "without a leak, 90 % of audits", (0.0,)
+        yield Series(words, one, one, REFERENCE, low=one, high=one, is_line=False)
 
 
 def epsilons(run: Run) -> tuple[Sequence[Row], Scale]:

@@ -272,8 +272,17 @@ def _facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
         ("Rounds", str(len(run.rounds))),
         ("Protection", _protection(run)),
         ("Date (UTC)", _date(run.written)),
-        ("Made with", f"leakmeter {run.versions.get('leakmeter', '(not stated)')}"),
+        ("Made with", _made_with(run)),
     )
+
+
+def stamped(run: Run) -> str:
+    """Return when the numbers of a run were written, and by which release."""
+    return f"{_date(run.written)} UTC · {_made_with(run)}"
+
+
+def _made_with(run: Run) -> str:
+    return f"leakmeter {run.versions.get('leakmeter', '(not stated)')}"
 
 
 def _date(seconds: float | None) -> str:

@@ -68,7 +68,8 @@ _DRAWING = """
  text-anchor="{{ one.anchor }}"{% if one.look %} class="{{ one.look }}"{% endif %}>
 {{ one.words }}</text>
 {% endfor %}
-{% if f %}</g><g class="points">{% endif %}
+{% if f %}</g><g class="points" role="group"
+ aria-label="Points of: {{ f.title }}. Arrow keys go from one to the next.">{% endif %}
 {% for one in d.marks %}
 <svg x="{{ (one.x / 10)|round(2) }}%" y="{{ one.y }}" class="pt {{ one.look }}"
 {% if f %} tabindex="{{ 0 if loop.first else -1 }}" role="img"
@@ -82,6 +83,7 @@ _FRAMED = """
 """
 _FIGURE = """
 <figure><{{ heading }}>{{ f.title }}</{{ heading }}>
+{% if f.question %}<p class="asked">{{ f.question }}</p>{% endif %}
 {% if f.sentence %}<p>{{ f.sentence }}</p>{% else %}
 {% if f.series|length > 1 %}<ul class="legend">
 {% for one in f.series %}<li>{{ one|swatch }}<span>{{ one.label }}</span></li>{% endfor %}</ul>

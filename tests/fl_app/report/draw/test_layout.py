@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Losses, Spectrum
+from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series
@@ -40,7 +41,8 @@ def test_a_chart_is_well_formed_and_named_for_those_who_cannot_see_it() -> None:
     stops = [e.get("tabindex") for e in root.iter() if e.get("tabindex")]
     assert stops == ["0", "-1"]  # one stop of the tab key, arrows lead on
     labels = [e.get("aria-label") for e in root.iter() if e.get("aria-label")]
-    assert labels == ["a & b: y 3; x 1", "a & b: y 4; x 2"]
+    group = "Points of: A <title>. Arrow keys go from one to the next."
+    assert labels == [group, "a & b: y 3; x 1", "a & b: y 4; x 2"]
 
 
 def test_larger_values_stand_higher_and_further_right() -> None:
@@ -156,6 +158,30 @@ def test_every_kind_of_figure_is_looked_at() -> None:
     assert any(name.startswith("tradeoff-") for name in kinds)
     assert any(name.startswith("epsilon-") for name in kinds)
     assert any(name.endswith("estimate") for name in kinds)
+
+
+@pytest.mark.parametrize("runs", [RUNS[:1], RUNS])
+def test_each_figure_answers_a_question_of_its_own(runs: list[Run]) -> None:
+    drawn = [*figures(runs), *tradeoff(runs, aliases(runs))]
+    questions = [one.question for one in drawn]
+    assert len(questions) > 8
+    assert all(one.endswith("?") for one in questions)
+    assert len(set(questions)) == len(questions)
+    assert f'<p class="asked">{questions[0]}</p>' in figure(drawn[0])
+
+
+def test_model_and_critics_are_drawn_in_one_figure() -> None:
+    critics = [
+        finding(kind="estimate", quantity=NEURAL, value=0.4, null_band=(0.0, 0.2), server_round=i)
+        for i in (1, 2)
+    ]
+    small = RUNS[0]
+    drawn = figures([replace(small, findings=(*small.findings, *critics))])
+    [both] = [one for one in drawn if "bits" in one.y.label]
+    assert {"Gaussian model", "critics (MINE), estimate"} < {one.label for one in both.series}
+    assert len({(one.color, one.dash) for one in both.series}) == len(both.series)
+    assert "trained on" in both.caption
+    assert "trained on" not in next(f for f in figures([small]) if f.x == both.x).caption
 
 
 def test_words_on_a_line_would_be_found() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from leakmeter.fl_app.cli.main import main
+from tests.helpers import paper
 from tests.helpers.numbers import first_fast
 
 BROWSER = next(
@@ -144,6 +145,63 @@ def framed(
 
 def test_nothing_can_be_fetched(framed: Callable[[int], subprocess.CompletedProcess[str]]) -> None:
     assert any("Content Security Policy" in line for line in console(framed(360)))
+
+
+# Looks at a page within a frame: its title is what the page answers to keys and to the pointer.
+_PROBE = """
+<iframe id="f" style="width:1200px;height:900px;border:0" srcdoc="{page}"></iframe><script>
+onload = () => {{
+  const page = document.getElementById("f").contentDocument, said = [];
+  const tip = page.getElementById("tip");
+  const chart = page.querySelector(".chart"), [first, second] = chart.querySelectorAll(".pt");
+  const press = (key) => page.activeElement.dispatchEvent(
+    new KeyboardEvent("keydown", {{ key, bubbles: true, cancelable: true }}));
+  const label = (one) => one.getAttribute("aria-label");
+  first.focus();
+  said.push(tip.textContent.startsWith(label(first)));
+  press("ArrowRight");
+  said.push(page.activeElement === second && tip.textContent.startsWith(label(second)));
+  press("Escape");
+  said.push(tip.hidden);
+  const box = first.getBoundingClientRect(), lines = page.querySelectorAll(".chart .pt").length;
+  const at = {{ clientX: box.left + box.width / 2, clientY: box.top - 40, bubbles: true }};
+  chart.dispatchEvent(new PointerEvent("pointermove", at));
+  said.push(!tip.hidden && tip.textContent.includes(label(first)));
+  said.push(tip.textContent.split("\\n").length > 1);
+  chart.dispatchEvent(new PointerEvent("pointerout", at));
+  said.push(tip.hidden && lines > 1);
+  document.title = said.join(" ");
+}};</script>
+"""
+
+
+def test_values_answer_to_the_keyboard_and_to_the_pointer(run: Path, tmp_path: Path) -> None:
+    text = (run / "report.html").read_text().replace("&", "&amp;").replace('"', "&quot;")
+    (tmp_path / "probe.html").write_text(_PROBE.format(page=text))
+    size = "--window-size=1400,1000"
+    done = browse(tmp_path / "probe.html", tmp_path / "profile", "--dump-dom", size)
+    assert re.search(r"<title>([a-z ]*)</title>", done.stdout) is not None, console(done)
+    [said] = re.findall(r"<title>([a-z ]*)</title>", done.stdout)
+    assert said.split() == ["true"] * 6
+
+
+def printed(page: Path, folder: Path) -> Path:
+    """Return what the browser prints."""
+    browse(page, folder / "profile", "--no-pdf-header-footer", f"--print-to-pdf={folder}/page.pdf")
+    return folder / "page.pdf"
+
+
+@pytest.mark.skipif(shutil.which("pdftoppm") is None, reason="poppler-utils are not installed")
+def test_sheets_have_numbers_a_date_and_a_release_and_none_is_nearly_empty(
+    run: Path, tmp_path: Path
+) -> None:
+    pdf = printed(run / "report.html", tmp_path)
+    sheets = paper.texts(pdf)
+    stamp = r"Leakmeter run · \d{4}-\d\d-\d\d \d\d:\d\d UTC · leakmeter \S+"
+    for i, words in enumerate(sheets, start=1):
+        foot = words.rstrip().splitlines()[-1]
+        assert re.fullmatch(rf"\s*{stamp}\s+{i} / {len(sheets)}", foot)
+    assert min(paper.used(pdf)[:-1]) > 1 / 3
 
 
 @pytest.mark.parametrize("width", first_fast(1, [360, 1200]))

@@ -245,7 +245,6 @@ def test_every_number_of_every_finding_stands_in_a_table(
                 "rounds-one-shot-estimate",
                 "rounds-likelihood-ratio-lower_bound",
                 "information",
-                "critics",
                 "accuracy",
             ],
         ),
