@@ -21,7 +21,7 @@ from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.html.assets import SCRIPT, STYLE
-from leakmeter.fl_app.report.html.compare import comparison
+from leakmeter.fl_app.report.html.compare import aliased, comparison
 from leakmeter.fl_app.report.html.details import cards, forest, repeat, tables
 from leakmeter.fl_app.report.html.first_screen import EPSILON, first_screen, stamped
 from leakmeter.fl_app.report.html.pictures import pictures
@@ -131,6 +131,8 @@ class Page:
 
 def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None = None) -> str:
     """Return the page about one run or several, with the pictures of further folders."""
+    if len(runs) > 1:
+        runs = aliased(runs)
     found = figures(runs)
     if len(runs) > 1:
         more = sorted(found, key=lambda one: not one.is_first)

@@ -202,11 +202,9 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
 .pair { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1.15fr); gap: 1.6rem;
   align-items: start; }
 .pair figure { border: 0; padding: 0; } .pair > * { min-width: 0; }
-.alias { display: inline-block; min-width: 1.5rem; padding: 0 .35rem; border-radius: 6px;
-  background: var(--shade); text-align: center; font-weight: 650; }
 .compare th, .compare td { min-width: 7.5rem; } .compare tbody th { max-width: 20rem; }
 .compare thead th { font-size: .86rem; color: var(--ink); }
-.compare data { white-space: normal; } .pair td:nth-child(n+4) { white-space: nowrap; }
+.compare data { white-space: normal; } .pair td:nth-child(n+3) { white-space: nowrap; }
 .pair td small { white-space: normal; }
 .cards + h3 { margin-top: 1.4rem; }
 data { white-space: nowrap; }
@@ -292,7 +290,7 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .pairs :is(th, td) { border: 0; padding: .08rem 0; overflow-wrap: anywhere; }
   .pairs td { text-align: right; }
   .compared { border: 0; padding: 0; } .pair { grid-template-columns: 1fr; gap: .6rem; }
-  .compare th, .compare td { min-width: 0; } .pair td:nth-child(n+4) { white-space: normal; }
+  .compare th, .compare td { min-width: 0; } .pair td:nth-child(n+3) { white-space: normal; }
   footer { margin-top: 1rem; padding-block: .3rem 0; }
 }
 """

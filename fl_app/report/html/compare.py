@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from string import ascii_uppercase
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -22,6 +22,9 @@ from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import Run
 
 _Row = tuple[str, str, Sequence[str]]
+# Settings that say most about a run, so that its short name prefers them.
+_TELLING = ("noise", "target-epsilon", "clip-norm", "secagg", "algorithm", "model", "dataset")
+_MAX_WORDS = 24  # letters of a value in a short name
 
 # The first note is outside the box that scrolls: on a phone its end would be out of sight.
 _TEMPLATE = """
@@ -31,12 +34,12 @@ _TEMPLATE = """
 <div><p class="note">A smaller lower bound proves nothing: compare the upper bounds.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Verdicts"><table>
 <caption class="hidden">The worst attacker of each run</caption>
-<thead><tr><td></td>
+<thead><tr>
 {% for head in ("run", "worst attacker", "shown", "at most", "accuracy") %}
 <th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
-<tbody>{% for alias, name, worst, accuracy in runs %}
-<tr><td><span class="alias">{{ alias }}</span></td>
-<th scope="row"><a href="#verdicts-{{ loop.index }}">{{ name }}</a></th>
+<tbody>{% for run, folder, worst, accuracy in runs %}
+<tr><th scope="row"><a href="#verdicts-{{ loop.index }}">{{ run.name }}</a>
+{% if folder != run.name %}<small>{{ folder }}</small>{% endif %}</th>
 {% if worst %}<td>{{ worst.severity|badge }}<small>{{ labels.who(worst.attacker) }}</small></td>
 <td>{{ labels.shown(worst) }}</td><td>{{ labels.at_most(worst) }}</td>
 {% else %}<td>{{ dash }}</td><td>{{ dash }}</td><td>{{ dash }}</td>{% endif %}
@@ -45,8 +48,8 @@ _TEMPLATE = """
 <section class="compared"><h2>Settings that differ, and each attacker</h2>
 <div class="scroll" tabindex="0" role="region" aria-label="Details"><table class="compare">
 <caption class="hidden">Runs side by side: settings that differ, and each attacker</caption>
-<thead><tr><td></td>{% for alias in aliases %}
-<th scope="col"><span class="alias">{{ alias }}</span></th>{% endfor %}</tr></thead>
+<thead><tr><td></td>{% for one in runs %}<th scope="col">{{ one[0].name }}</th>{% endfor %}</tr>
+</thead>
 <tbody>{% for head, small, cells in rows %}
 <tr><th scope="row">{{ head }}{% if small %}<small>{{ small }}</small>{% endif %}</th>
 {% for cell in cells %}<td>{{ cell }}</td>{% endfor %}</tr>
@@ -62,21 +65,22 @@ _CELL = """
 
 def comparison(runs: Sequence[Run]) -> Markup:
     """Return accuracy against ε, the runs with their verdicts, and a table of what differs."""
-    names = aliases(runs)
+    places = [run.folder.name for run in runs]
+    if len(set(places)) < len(runs):
+        places = [f"{run.folder.parent.name}/{run.folder.name}" for run in runs]
     return render(
         _TEMPLATE,
-        runs=[_verdict(run, name) for run, name in zip(runs, names, strict=True)],
-        aliases=names,
-        charts=[figure(one, "h2") for one in tradeoff(runs, names)],
+        runs=[_verdict(run, place) for run, place in zip(runs, places, strict=True)],
+        charts=[figure(one, "h2") for one in tradeoff(runs)],
         rows=[*_settings(runs), *_attackers(runs)],
     )
 
 
-def _verdict(run: Run, alias: str) -> tuple[Any, ...]:
-    """Return one line about a run: its short name, its worst attacker, accuracy."""
+def _verdict(run: Run, place: str) -> tuple[Any, ...]:
+    """Return one line about a run: itself, its folder, its worst attacker, accuracy."""
     rows = verdict_of(run).rows
     accuracy = DASH if run.accuracy is None else data(run.accuracy, share(run.accuracy))
-    return alias, run.name, rows[0] if rows else None, accuracy
+    return run, place, rows[0] if rows else None, accuracy
 
 
 def _settings(runs: Sequence[Run]) -> list[_Row]:
@@ -85,11 +89,18 @@ def _settings(runs: Sequence[Run]) -> list[_Row]:
     done = [len(run.rounds) for run in runs]
     if len(set(done)) > 1 and done != [run.config.get("rounds") for run in runs]:
         rows.append(("rounds done", "", [str(n) for n in done]))
-    for name in dict.fromkeys(name for run in runs for name in run.config):
-        values = [run.config.get(name) for run in runs]
-        if any(value != values[0] for value in values):
-            rows.append((name, "", [_value(v) for v in values]))
-    return rows
+    return [*rows, *((name, "", values) for name, values in _differing(runs).items())]
+
+
+def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return the settings that differ, with the value of each run in words."""
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    values = {name: [run.config.get(name) for run in runs] for name in names}
+    return {
+        name: [_value(one) for one in of_runs]
+        for name, of_runs in values.items()
+        if any(one != of_runs[0] for one in of_runs)
+    }
 
 
 def _value(value: Any) -> str:
@@ -127,22 +138,48 @@ def _about(f: Finding) -> str:
     return f"{KINDS[f.kind][0]}{terms(f)}{sized}{', saturated' if f.saturated else ''}"
 
 
-def aliases(runs: Sequence[Run]) -> list[str]:
-    """Return a short name for each run: A to Z, then numbers."""
-    is_few = len(runs) <= len(ascii_uppercase)
-    return [ascii_uppercase[i] if is_few else str(i + 1) for i in range(len(runs))]
+def aliased(runs: Sequence[Run]) -> list[Run]:
+    """Return runs with short names: the settings that differ, as few as tell the runs apart.
+
+    Runs that somebody has named keep their names, and so do those with equal settings.
+    """
+    if any(not run.name.endswith(run.folder.name) for run in runs):
+        return list(runs)
+    differing = _differing(runs)
+    ordered = [*filter(differing.__contains__, _TELLING), *differing]
+    names = [""] * len(runs)
+    while len(set(names)) < len(runs):
+        # The setting that tells most runs apart; of several the one that says most.
+        longer = {name: _with(names, name, differing[name]) for name in ordered}
+        best = max(ordered, key=lambda name: len(set(longer[name])), default=None)
+        if best is None or len(set(longer[best])) == len(set(names)):
+            break
+        names = longer[best]
+    return [
+        replace(
+            run, name=name if names.count(name) == 1 else ", ".join(filter(None, (name, run.name)))
+        )
+        for run, name in zip(runs, names, strict=True)
+    ]
 
 
-def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Figure]:
-    """Yield accuracy against the ε of the attacker that most runs, named so, have in common.
+def _with(names: Sequence[str], setting: str, values: Sequence[str]) -> list[str]:
+    """Return names with one more setting each."""
+    word = setting.rpartition(".")[2]  # of another project: run-config.lr
+    cut = (v if len(v) <= _MAX_WORDS else f"{v[: _MAX_WORDS - 1]}…" for v in values)
+    return [", ".join(filter(None, (n, f"{word} {v}"))) for n, v in zip(names, cut, strict=True)]
+
+
+def tradeoff(runs: Sequence[Run]) -> Iterator[Figure]:
+    """Yield accuracy against the ε of the attacker that most runs have in common.
 
     Nothing if no run has an accuracy and an ε that is shown or guaranteed.
     """
     lines = [{row.asked: row for row in verdict_of(run).rows if _ends(row)} for run in runs]
     key = _common(lines)
     drawn = [
-        Series(name, ends, (run.accuracy,) * len(ends), i, i // 4, MARKERS[i % 4])
-        for i, (run, name, own) in enumerate(zip(runs, names, lines, strict=True))
+        Series(run.name, ends, (run.accuracy,) * len(ends), i, i // 4, MARKERS[i % 4])
+        for i, (run, own) in enumerate(zip(runs, lines, strict=True))
         if key in own and run.accuracy is not None and (ends := _ends(own[key]))
     ]
     if key is None or not drawn:

@@ -17,7 +17,7 @@ from leakmeter.fl_app.report.draw import figures
 from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series
 from leakmeter.fl_app.report.draw.layout import TEXT, Drawing, Text, layout
 from leakmeter.fl_app.report.html.assets import STYLE
-from leakmeter.fl_app.report.html.compare import aliases, tradeoff
+from leakmeter.fl_app.report.html.compare import tradeoff
 from leakmeter.fl_app.report.html.template import chart, figure
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import bound, conditional, finding, guarantee, run
@@ -138,7 +138,7 @@ def rich(name: str, scale: float = 1.0) -> Run:
 RUNS = [rich("small"), rich("large", 1e4), rich("tiny", 1e-4)]
 DRAWN = {
     **{f"{one.name} {f.name}": f for one in RUNS for f in figures([one])},
-    **{f"all {f.name}": f for f in (*figures(RUNS), *tradeoff(RUNS, aliases(RUNS)))},
+    **{f"all {f.name}": f for f in (*figures(RUNS), *tradeoff(RUNS))},
 }
 
 
@@ -162,7 +162,7 @@ def test_every_kind_of_figure_is_looked_at() -> None:
 
 @pytest.mark.parametrize("runs", [RUNS[:1], RUNS])
 def test_each_figure_answers_a_question_of_its_own(runs: list[Run]) -> None:
-    drawn = [*figures(runs), *tradeoff(runs, aliases(runs))]
+    drawn = [*figures(runs), *tradeoff(runs)]
     questions = [one.question for one in drawn]
     assert len(questions) > 8
     assert all(one.endswith("?") for one in questions)
@@ -215,5 +215,5 @@ def test_a_figure_of_a_run_without_a_name_has_a_legend_only_for_several_lines() 
 def test_a_condition_is_no_place_on_the_axis_of_a_comparison() -> None:
     lines = (RoundLine(1, 9, {"accuracy": 0.5}),)
     two = [replace(run(bound(2.0), conditional(9.0)), rounds=lines) for _ in range(2)]
-    [drawn] = tradeoff(two, aliases(two))
+    [drawn] = tradeoff(two)
     assert [one.x for one in drawn.series] == [(2.0,), (2.0,)]

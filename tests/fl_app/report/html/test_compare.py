@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from leakmeter.auditors import Finding, wording
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.order import attacker
-from leakmeter.fl_app.report.html.compare import aliases, comparison, tradeoff
+from leakmeter.fl_app.report.html.compare import aliased, comparison, tradeoff
+from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 
 FINAL = replace(ANYONE, sees="final model")
@@ -31,8 +33,8 @@ def test_a_guarantee_without_a_lower_bound_is_no_single_point() -> None:
         replace(run(*found), rounds=(RoundLine(1, 9, {"accuracy": 0.5}),))
         for found in ((bound(9.0),), (bound(0.0), estimate, guarantee(8.0)))
     ]
-    [figure] = tradeoff(runs, aliases(runs))
-    assert {one.label: one.x for one in figure.series} == {"A": (9.0,), "B": (0.0, 8.0)}
+    [figure] = tradeoff(runs)
+    assert [one.x for one in figure.series] == [(9.0,), (0.0, 8.0)]
 
 
 def test_each_run_has_both_ends_of_its_worst_attacker() -> None:
@@ -64,3 +66,51 @@ def test_a_guarantee_for_somebody_else_covers_nobody(changed: dict[str, str]) ->
     weaker = guarantee(1.0, threat_model=FINAL)
     said = cell(weaker, guarantee(3.0, **changed))
     assert said.startswith("–")
+
+
+def names(*runs: Run) -> list[str]:
+    return [one.name for one in aliased(runs)]
+
+
+def test_a_run_is_called_by_the_settings_that_tell_it_apart() -> None:
+    one = run(noise="none", clip_norm=0.0, rounds=3)
+    central = run(noise="central", clip_norm=1.0, rounds=3)
+    longer = run(noise="central", clip_norm=1.0, rounds=9)
+    assert names(one, central) == ["noise none", "noise central"]
+    assert names(one, central, longer) == [
+        "noise none, rounds 3",
+        "noise central, rounds 3",
+        "noise central, rounds 9",
+    ]
+
+
+def test_runs_with_equal_settings_and_named_ones_keep_their_names() -> None:
+    here, there = (replace(run(noise="none"), name=f"{i}: run") for i in (1, 2))
+    other = replace(run(noise="central"), name="3: run")
+    assert names(here, there) == ["1: run", "2: run"]
+    assert names(here, there, other) == [
+        "noise none, 1: run",
+        "noise none, 2: run",
+        "noise central",
+    ]
+    assert names(replace(here, name="mine"), other) == ["mine", "3: run"]
+
+
+def test_values_of_another_project_are_words_of_its_own() -> None:
+    slow, fast = (
+        replace(run(), config={"run-config.lr": lr, "data": "x" * 99}) for lr in (0.1, 0.5)
+    )
+    assert names(slow, fast) == ["lr 0.1", "lr 0.5"]
+    far = replace(slow, config={"data": "y" * 99})
+    assert max(map(len, names(slow, far))) < 40
+
+
+def test_the_folder_is_below_the_name_and_tells_equal_ones_apart() -> None:
+    a = replace(run(bound(9.0), noise="none"), folder=Path("/one/run"))
+    b = replace(run(bound(9.0), noise="central"), folder=Path("/two/run"))
+    page = comparison(aliased([a, b]))
+    assert '<a href="#verdicts-1">noise none</a><small>one/run</small>' in page
+    assert '<th scope="col">noise central</th>' in page
+    assert "<small>two</small>" in comparison(
+        aliased([a, replace(b, folder=Path("/two"), name="two")])
+    )

@@ -473,15 +473,16 @@ def test_several_runs_stand_side_by_side(
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(plain), str(noised)]) == 0
     page = Page((tmp_path / "report.html").read_text())
-    assert page.words.index("2 runs compared") < page.words.index("Each attacker in detail: plain")
+    in_detail = page.words.index("Each attacker in detail: noise none")
+    assert page.words.index("2 runs compared") < in_detail
     head = page.words[page.words.index("Runs side by side") :][:600]
-    for word in ("A", "B", "noise", "central", "clip-norm"):
+    for word in ("noise none", "noise central", "clip-norm"):
         assert word in head
     assert "dataset" not in head  # the same in both
     charts = " ".join(page.charts())
     assert charts.count("tradeoff-likelihood-ratio") == 1  # overlaid
     assert charts.count("cosines-in-the-final-model") == 2  # one each
-    assert "plain: upper limits" in page.words
+    assert "noise none: upper limits" in page.words
     assert len(page.ids) == len(set(page.ids))
 
 
