@@ -141,20 +141,32 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
             if adds_noise is False
             else "No upper bound: nothing is guaranteed against these attackers."
         )
-    is_said = verdict.headline[0] == "interval"
+    if verdict.headline[0] != "interval":
+        return limits(verdict)
+    rows, given, terms = _largest(verdict)  # the headline has said the numbers
+    kinds = _listed(_kind(one) for one in rows)
+    return f"Guaranteed{terms} for a {given.unit} ({kinds})."
+
+
+def limits(verdict: Verdict) -> str:
+    """Return the largest guarantee, with its numbers and whom it is against; there must be one."""
+    rows, given, terms = _largest(verdict)
+    limits = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
+    bounded = {row.high for row in verdict.rows if math.isfinite(row.high)}
+    most = "Guaranteed" if bounded <= {one.high for one in rows} else "The largest guarantee"
+    return (
+        f"{most}: {limits}{terms} for a {given.unit} against: "
+        f"{who(given.threat_model)}{given_that(given)}."
+    )
+
+
+def _largest(verdict: Verdict) -> tuple[list[Row], Finding, str]:
+    """Return the rows of the attacker with the largest guarantee, that, and its δ in words."""
+    bounded = [row for row in verdict.rows if math.isfinite(row.high)]
     worst = max(bounded, key=lambda one: (one.high, one.low, one.at_most in one.findings))
     rows, given = limited(worst, verdict), worst.at_most
     assert given is not None
-    terms = "" if given.delta is None else f" at δ = {number(given.delta)}"
-    if is_said:  # the headline has said the numbers
-        kinds = _listed(_kind(one) for one in rows)
-        return f"Guaranteed{terms} for a {given.unit} ({kinds})."
-    limits = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
-    most = "Guaranteed" if {one.high for one in bounded} <= {one.high for one in rows} else ""
-    return (
-        f"{most or 'The largest guarantee'}: {limits}{terms} for a {given.unit} against: "
-        f"{who(given.threat_model)}{given_that(given)}."
-    )
+    return rows, given, "" if given.delta is None else f" at δ = {number(given.delta)}"
 
 
 def limited(row: Row, verdict: Verdict) -> list[Row]:
@@ -354,13 +366,17 @@ def _observed(finding: Finding) -> str:
 
 
 def _leak(row: Row) -> str:
+    limit = " The audit is at its limit, and the truth may be far above." * row.is_saturated
+    return f"{proven(row)} Nothing is guaranteed against this attacker.{limit}"
+
+
+def proven(row: Row, confidence: float | None = None) -> str:
+    """Return what the attacker of a row can tell, which must be proven."""
     assert row.shown is not None
-    attacker, limit = subject(row.attacker), ""
-    if row.is_saturated:
-        limit = " The audit is at its limit, and the truth may be far above."
+    trust = "" if confidence is None else f", {percent(confidence)} confidence"
     return (
-        f"{attacker} can be {sure(row)} {question(row)} ({amount(row.shown)}"
-        f"{_share(row.shown)}). Nothing is guaranteed against this attacker.{limit}"
+        f"{subject(row.attacker)} can be {sure(row)} {question(row)} ({amount(row.shown)}"
+        f"{_share(row.shown)}{trust})."
     )
 
 

@@ -80,6 +80,12 @@ def set_up_report(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the verdict and all details here instead of writing a page",
     )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="write summary.html into the run's folder instead: one sheet of paper for "
+        "data-protection readers",
+    )
     parser.add_argument("--csv", metavar="DIR", help="write findings, rounds and curves as CSV too")
     parser.add_argument(
         "--pictures",
@@ -94,6 +100,8 @@ def _report(arguments: argparse.Namespace) -> int:
     """Write the page, and the tables if asked for; with --text print everything instead."""
     if arguments.text:
         return _print(arguments)
+    if arguments.summary:
+        return _summarize(arguments)
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report import NAME
     from leakmeter.fl_app.report.read import read_runs
@@ -129,14 +137,30 @@ def _print(arguments: argparse.Namespace) -> int:
     from leakmeter.fl_app.report.export import text
     from leakmeter.fl_app.report.read import read_runs
 
-    if unused := [name for name in ("out", "csv") if getattr(arguments, name)]:
+    if unused := [name for name in ("out", "csv", "summary") if getattr(arguments, name)]:
         raise ConfigError(f"--text writes no file; leave out --{unused[0]}")
     for run in read_runs([Path(one) for one in arguments.runs]):
         print("\n".join(text(run, is_named=len(arguments.runs) > 1)))
     return 0
 
 
-def _check_page(path: Path) -> None:
+def _summarize(arguments: argparse.Namespace) -> int:
+    """Write one sheet about each run into its folder, and say where it is."""
+    from leakmeter.fl_app.report.html.summary import NAME, write_summary
+    from leakmeter.fl_app.report.read import read_runs
+
+    if unused := [name for name in ("out", "csv", "pictures") if getattr(arguments, name)]:
+        raise ConfigError(f"--summary writes {NAME} into the run's folder; leave out --{unused[0]}")
+    for run in read_runs([Path(one) for one in arguments.runs]):
+        try:
+            _check_page(run.folder / NAME, NAME)
+            print(f"summary: {write_summary(run)}")
+        except OSError as error:
+            raise ConfigError(f"{error.filename} must be writable: {error.strerror}") from None
+    return 0
+
+
+def _check_page(path: Path, what: str = "--out") -> None:
     """Refuse to write over anything but an earlier page."""
     from leakmeter.fl_app.report.html import GENERATOR
 
@@ -144,7 +168,8 @@ def _check_page(path: Path) -> None:
         return
     if not path.is_file() or GENERATOR not in path.read_text(encoding="utf-8", errors="replace"):
         raise ConfigError(
-            f"--out must be a new file or an earlier page, got {path}. Name another file"
+            f"{what} must be a new file or an earlier page, got {path}. Name another file"
+            f"{'' if what == '--out' else ' or move that one'}"
         )
 
 

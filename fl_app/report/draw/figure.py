@@ -1,4 +1,4 @@
-"""What a figure shows, as data: axes with series of points and bands, or rows on one axis.
+"""What a figure shows, as data: axes with series of points and bands.
 
 An axis has a scale, which says where a value is and which values to name.
 """
@@ -153,7 +153,6 @@ class Series:
     high: Sequence[float] = ()  # upper end of it
     is_filled: bool = False  # whether the area below it is filled
     is_line: bool = True  # whether points are joined
-    is_thick: bool = False  # whether the line is a bar
     kind: Kind | None = None  # how strong the values are, which decides how they are rounded
     gap: float = math.inf  # longest step to the next point that a line and its band bridge
 
@@ -193,27 +192,16 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of its own on a common axis, with words above it."""
-
-    head: str  # whose numbers they are
-    number: str  # the numbers in words
-    about: str  # what they are about
-    series: tuple[Series, ...]  # what is drawn; `y` goes from 0 to 1 within the row
-
-
-@dataclass(frozen=True)
 class Figure:
-    """Series between two axes, or rows on one, and what to say about them."""
+    """Series between two axes, and what to say about them."""
 
     name: str  # unique on the page
     title: str
     text: str  # what can be seen, for those who cannot
     caption: str
     x: Axis
-    y: Axis = Axis("")  # rows have none
+    y: Axis
     series: tuple[Series, ...] = ()  # the most important last
-    rows: tuple[Row, ...] = ()  # in place of the series
     is_first: bool = False  # whether it is one of the few that everybody should see
     sentence: str = ""  # what says it all where a line is flat: shown instead of the drawing
     question: str = ""  # the one that it answers; no other figure of a page answers it
@@ -221,9 +209,8 @@ class Figure:
     @property
     def scales(self) -> tuple[Scale, Scale]:
         """The scales of both axes, around all values."""
-        lines = [*self.series, *(one for row in self.rows for one in row.series)]
-        heights = [v for one in lines for v in (*one.y, *one.low, *one.high)]
-        return self.x.scale([v for one in lines for v in one.x]), self.y.scale(heights)
+        heights = [v for one in self.series for v in (*one.y, *one.low, *one.high)]
+        return self.x.scale([v for one in self.series for v in one.x]), self.y.scale(heights)
 
     def values(self) -> Iterator[tuple[Series, float, float, float | None, float | None]]:
         """Yield every point: its line, x, y, and both ends of its band if it has one."""

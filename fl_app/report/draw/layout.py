@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from leakmeter.auditors.wording import number
-from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Marker, Row, Scale, Series
+from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Marker, Scale, Series
 
 TEXT: Final = 12.0  # pixels: the size of all text in drawings
 WIDE: Final = 1000.0  # what the width of the plot counts as
@@ -100,11 +100,6 @@ def width_of(words: str) -> float:
     return TEXT * sum(0.4 if c in _NARROW else 0.9 if c in _BROAD else 0.62 for c in words)
 
 
-def layout(figure: Figure) -> Drawing:
-    """Return the drawing of a figure."""
-    return _rows(figure) if figure.rows else _plot(figure)
-
-
 def strip(series: Sequence[Series], scale: Scale) -> Drawing:
     """Return a row of a table: a drawing without axes and words."""
     return Drawing(26.0, 12.0, 12.0, *_lane(series, scale, 4.0))
@@ -141,8 +136,8 @@ def color_of(series: Series) -> str:
     return "ref" if series.color == REFERENCE else f"c{series.color % _NUM_COLORS}"
 
 
-def _plot(figure: Figure) -> Drawing:
-    """Return lines between two axes."""
+def layout(figure: Figure) -> Drawing:
+    """Return the drawing of a figure: lines between two axes."""
     bottom, name = _TOP + _HIGH, figure.y.full_label
     frame = _Frame(*figure.scales, _TOP, bottom)
     ticks = [(Scale.label(tick), frame.at(frame.x.low, tick)[1]) for tick in frame.y.ticks(5)]
@@ -164,53 +159,6 @@ def _plot(figure: Figure) -> Drawing:
             *named,
         ),
     )
-
-
-def _rows(figure: Figure) -> Drawing:
-    """Return rows below each other, the words of each above its line."""
-    x, _ = figure.scales
-    strokes: list[Stroke] = []
-    marks: list[Mark] = []
-    texts: list[Text] = []
-    at = 0.0
-    for row in figure.rows:
-        words = list(_row_words(row, at))
-        lane = max(text.y for text in words) + 5
-        lines, points = _lane(row.series, x, lane)
-        strokes += lines
-        marks += points
-        texts += words
-        at = lane + _LANE + 8
-    frame = _Frame(x, Scale(0.0, 1.0), 0.0, at)
-    ticks = [text.x for text in _named(frame, 7, at)]
-    grid = Stroke(tuple(((tick, 0.0), (tick, at)) for tick in ticks), "grid")
-    below, named = _axis_below(figure.x, frame, at)
-    every = (grid, below, *strokes)
-    return Drawing(at + _BOTTOM, 12.0, 16.0, every, tuple(marks), (*texts, *named))
-
-
-def _row_words(row: Row, top: float) -> Iterator[Text]:
-    """Yield the words of a row, in as many lines as they need in the narrowest card."""
-    at = top + _LINE - 2
-    yield Text(row.head, 0.0, at, look="label head")
-    if width_of(row.head) + width_of(row.number) + 12 > NARROWEST:
-        at += _LINE
-    yield Text(row.number, WIDE, at, anchor="end", look="label head")
-    for words in _wrapped(row.about):
-        at += _LINE
-        yield Text(words, 0.0, at)
-
-
-def _wrapped(words: str) -> Iterator[str]:
-    """Yield lines that fit into the narrowest card."""
-    line = ""
-    for word in words.split(" "):
-        longer = f"{line} {word}".strip()
-        if line and width_of(longer) > NARROWEST:
-            yield line
-            longer = word
-        line = longer
-    yield line
 
 
 def _axis_below(axis: Axis, frame: _Frame, y: float) -> tuple[Stroke, list[Text]]:
@@ -246,7 +194,7 @@ def _strokes(every: Sequence[Series], frame: _Frame) -> Iterator[Stroke]:
     for one in every:
         pieces = tuple(_outline(one, frame))
         if one.is_line and pieces:
-            look = f"line {color_of(one)}" + " thick" * one.is_thick
+            look = f"line {color_of(one)}"
             yield Stroke(pieces, look, _DASHES[one.dash % len(_DASHES)])
 
 

@@ -30,6 +30,7 @@ from leakmeter.fl_app.report.read import Run, read_runs
 
 GENERATOR = "leakmeter report"
 _HEIGHT = 760  # pixels of the first screen
+_MAX_NAME = 60  # letters of a run's name at the foot of a sheet
 _READING = (
     f"ε {EPSILON[0].lower()}{EPSILON[1:]} Numbers of different attackers, units (client, record) "
     "or adjacencies are not comparable. A null band contains 90 % of what the method says without "
@@ -43,7 +44,7 @@ _DOCUMENT = """
 <meta name="generator" content="{{ generator }}">
 <title>{{ title }}</title><style>{{ style }}</style></head>
 <body><a href="#main" class="skip">Skip to the verdict</a>
-<header><p class="brand"><strong>Leakmeter</strong> report
+<header><p class="brand"><strong>Leakmeter</strong> {{ kind }}
 {% if name %} <span class="run">{{ name }}</span>{% endif %}</p></header>
 {{ bar }}<main id="main">{{ first }}
 {% if main %}
@@ -156,17 +157,21 @@ def document(
     folds: Sequence[Fold] = (),
     source: str = REPORT,
     stamp: str = "",
+    more_style: str = "",
+    kind: str = "report",
 ) -> str:
     """Return a whole file: the first screen, the main figures, and what is folded below them.
 
-    `source` is the file with the exact numbers; `stamp` is printed on each sheet of paper.
+    `source` is the file with the exact numbers; `stamp` is printed on each sheet of paper,
+    and `more_style` is for this content alone.
     """
-    style = STYLE + (live.style if live else "") + _foot(name, stamp)
+    style = STYLE + (live.style if live else more_style) + _foot(name, stamp)
     script = SCRIPT + (live.script if live else "")
     text = render(
         _DOCUMENT,
         policy=_policy(style, script, is_live=live is not None),
         generator=GENERATOR,
+        kind=kind,
         title=title,
         name=name,
         first=first,
@@ -184,7 +189,8 @@ def document(
 
 def _foot(name: str, stamp: str) -> str:
     """Return what is at the foot of each sheet of paper, beside its number."""
-    words = " · ".join(one for one in (f"Leakmeter {name}".strip(), stamp) if one)
+    short = name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+    words = " · ".join(one for one in (f"Leakmeter {short}".strip(), stamp) if one)
     # A run may have any name: in numbers it can end neither the text nor the style.
     text = "".join(f"\\{ord(one):06x}" for one in words)
     return (

@@ -17,7 +17,7 @@ STYLE = """
   --alarm-wash: #fdecea; --warn-wash: #fdf0e4; --mild-wash: #fbf4dc; --calm-wash: #e9eff7;
   --good-wash: #e3f4ee; --grey-wash: #eef1f5;
 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root {
     --paper: #0f1216; --sheet: #171b21; --ink: #e9ecf0; --soft: #a3adb9; --rule: #2b323b;
     --link: #7ab8f5; --shade: #1f252d;
@@ -147,7 +147,7 @@ figcaption { font-size: .82rem; line-height: 1.45; margin-top: .5rem; }
 figure img { max-width: 100%; height: auto; image-rendering: pixelated; background: #fff; }
 svg { display: block; overflow: visible; }
 svg text { font-size: 12px; fill: var(--soft); }  /* drawings are not scaled: see draw/layout.py */
-svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
+svg .label { fill: var(--ink); }
 .drawn { display: flex; margin-top: .6rem; } .drawn > svg { flex: none; }
 .drawn > .chart { flex: 1 1 0; min-width: 0; max-width: 32rem; }
 .strip { margin-left: 12px; width: calc(100% - 24px); }
@@ -159,7 +159,7 @@ svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
 .c3 { --ink-of: var(--c3); } .c4 { --ink-of: var(--c4); } .c5 { --ink-of: var(--c5); }
 .ref { --ink-of: var(--ref); }
 .line { fill: none; stroke: var(--ink-of); stroke-width: 2; stroke-linejoin: round; }
-.line.ref { stroke-width: 1.6; } .line.thick { stroke-width: 5; }
+.line.ref { stroke-width: 1.6; }
 .area { fill: var(--ink-of); fill-opacity: .16; stroke: none; }
 .area.ref { fill-opacity: .26; }
 .mark { fill: var(--sheet); stroke: var(--ink-of); stroke-width: 2; }
@@ -243,24 +243,17 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
 }
 @media print {
   @page { size: A4; margin: 13mm 13mm 16mm;
-    @bottom-right { content: counter(page) " / " counter(pages); font: 8pt system-ui, sans-serif;
-      color: #444; } }
-  :root { color-scheme: light; --paper: #fff; --sheet: #fff; --ink: #000; --soft: #444;
-    --rule: #bbb; --shade: #f2f2f2; --c0: #0072b2; --c1: #c2500a; --c2: #00795a;
-    --c3: #a8497f; --c4: #6a51a3; --c5: #8a6d00; --ref: #666; --alarm: #a3201a; --warn: #99400a;
-    --mild: #6f5200; --calm: #35507a; --good: #00694f; --grey: #444; --alarm-wash: #fdecea;
-    --warn-wash: #fdf0e4; --mild-wash: #fbf4dc; --calm-wash: #e9eff7; --good-wash: #e3f4ee; }
+    @bottom-right { content: counter(page) " / " counter(pages); font: 8pt system-ui; } }
+  :root { color-scheme: light; --paper: #fff; --ink: #000; --soft: #444; --rule: #bbb; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   body { font-size: 9pt; line-height: 1.4; orphans: 3; widows: 3; }
   .skip, #tip, .drawn + figcaption + details, .fold > summary::before { display: none; }
   header, main, footer { max-width: none; padding-inline: 0; }
   h1 { font-size: 13pt; } .hero > .icon { width: 1.6rem; height: 1.6rem; }
   .facts { grid-template-columns: repeat(7, auto); } .facts div { padding: .3rem .5rem; }
-  .facts dd { font-size: 8.5pt; }
-  .columns { grid-template-columns: minmax(0, 1fr); gap: .5rem; }
+  .facts dd { font-size: 8.5pt; } .columns { grid-template-columns: minmax(0, 1fr); gap: .5rem; }
   .row { grid-template-columns: 11.5rem minmax(0, 1fr) 14rem; }
-  .attackers, .actions { padding: .5rem .9rem; }
-  .actions pre { max-height: none; }
+  .attackers, .actions { padding: .5rem .9rem; } .actions pre { max-height: none; }
   .fold { border: 0; padding: 0; margin-top: 1.1rem; } .fold > :last-child { margin-bottom: 0; }
   #figures { margin-top: 1rem; } .term { text-decoration: none; }
   figure, tr, .row, .actions li, .keys dd, .hero { break-inside: avoid; }
@@ -274,21 +267,18 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .figures { display: block; columns: 2; column-gap: .7rem; }
   figure { padding: .5rem .7rem; margin-bottom: .7rem; } figcaption { font-size: 7.8pt; }
   .scroll { overflow: visible; } table { font-size: 7.6pt; } .findings td { font-size: 7.2pt; }
-  th small, td small { font-size: 6.8pt; }
-  th, td { padding: .25rem .4rem .25rem 0; } a { color: inherit; }
+  small { font-size: 6.8pt; } th, td { padding: .25rem .4rem .25rem 0; } a { color: inherit; }
   .findings .how { min-width: 0; width: 42%; } .findings :is(thead th, .tag) { font-size: 6.4pt; }
   tr:has([scope="rowgroup"]) { break-after: avoid; }
   .legend { break-inside: avoid; break-after: avoid; }
   .forest thead { display: table-row-group; }  /* repeated, its axis would be drawn too wide */
   .forest td:first-child { width: 17%; } .forest .wide { width: 33%; }
-  .forest .how { font-size: 7.4pt; } .forest tbody th { padding-top: .7rem; }
-  .keys dl { font-size: 7.6pt; }
+  .forest .how, .keys dl { font-size: 7.4pt; } .forest tbody th { padding-top: .7rem; }
   .pairs, .pairs :is(caption, tbody) { display: block; }
   .pairs tbody { columns: 3; column-gap: 1.2rem; }
   .pairs tr { display: flex; justify-content: space-between; gap: .6rem; font-size: 7pt;
     border-bottom: 1px solid var(--rule); }
-  .pairs :is(th, td) { border: 0; padding: .08rem 0; overflow-wrap: anywhere; }
-  .pairs td { text-align: right; }
+  .pairs :is(th, td) { border: 0; padding: .08rem 0; overflow-wrap: anywhere; text-align: right; }
   .compared { border: 0; padding: 0; } .pair { grid-template-columns: 1fr; gap: .6rem; }
   .compare th, .compare td { min-width: 0; } .pair td:nth-child(n+3) { white-space: normal; }
   footer { margin-top: 1rem; padding-block: .3rem 0; }

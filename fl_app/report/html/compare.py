@@ -145,16 +145,10 @@ def aliased(runs: Sequence[Run]) -> list[Run]:
     """
     if any(not run.name.endswith(run.folder.name) for run in runs):
         return list(runs)
-    differing = _differing(runs)
-    ordered = [*filter(differing.__contains__, _TELLING), *differing]
-    names = [""] * len(runs)
-    while len(set(names)) < len(runs):
-        # The setting that tells most runs apart; of several the one that says most.
-        longer = {name: _with(names, name, differing[name]) for name in ordered}
-        best = max(ordered, key=lambda name: len(set(longer[name])), default=None)
-        if best is None or len(set(longer[best])) == len(set(names)):
-            break
-        names = longer[best]
+    differing, names = _differing(runs), [""] * len(runs)
+    for setting in (*filter(differing.__contains__, _TELLING), *differing):
+        longer = _with(names, setting, differing[setting])
+        names = longer if len(set(longer)) > len(set(names)) else names
     return [
         replace(
             run, name=name if names.count(name) == 1 else ", ".join(filter(None, (name, run.name)))

@@ -146,7 +146,7 @@ def first_screen(run: Run) -> Markup:
         severity=verdict.severity,
         said=_unbroken(_headline(run, verdict)),
         protection=_unbroken(sentences.protection(verdict)),
-        notes=_notes(run),
+        notes=notes(run),
         facts=_facts(run, verdict),
         term=_glossary(),
         claims=[
@@ -236,7 +236,7 @@ def place(epsilon: float) -> float:
     return round(min(100 * math.log1p(max(epsilon, 0.0)) / math.log1p(CERTAIN), 100.0), 1)
 
 
-def _notes(run: Run) -> Iterator[str]:
+def notes(run: Run) -> Iterator[str]:
     """Yield reasons to read the numbers with care."""
     for warning in run.warnings:
         yield warning.text

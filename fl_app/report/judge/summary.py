@@ -1,0 +1,338 @@
+"""What a run says to data-protection readers: risks, limits, and what was not audited.
+
+The risks are the three of Opinion 05/2014 of the Article 29 Working Party (WP 216), and
+reconstruction. The questions are those of Near, Darais, Lefkovitz and Howarth, "Guidelines for
+Evaluating Differential Privacy Guarantees", NIST SP 800-226 (2025), doi 10.6028/NIST.SP.800-226:
+the levels of its pyramid, and hazards on each. Answers come from fields of the report; where no
+field has one, the answer says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from textwrap import shorten
+from typing import Final, Literal, NamedTuple
+
+from leakmeter.auditors.assumptions import Assumption, sentence_of
+from leakmeter.auditors.finding import Finding, Observer, Unit
+from leakmeter.auditors.verdict import labels, sentences
+from leakmeter.auditors.verdict.order import Question
+from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_shown
+from leakmeter.auditors.wording import (
+    capital,
+    counted,
+    is_certain,
+    is_epsilon,
+    number,
+    sentence,
+    share,
+    signed,
+)
+from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.read import DEPLOYMENT, LAUNCH, Run
+
+State = Literal["shown", "suspected", "nothing shown", "not audited"]
+NOT_SHOWN: Final = "Not shown"
+_RISKS: Final = (
+    ("Singling out", "Can somebody tell whether, or with what, a given client took part?"),
+    ("Linkability", "Can somebody link data of one person across rounds or with other sources?"),
+    ("Inference", "Can somebody deduce that a record was used, or an unknown value?"),
+    ("Reconstruction", "Can somebody rebuild records from what is sent or released?"),
+)
+_UNITS: Final[dict[Unit, str]] = {
+    "client": "a client: one participant, with all its records",
+    "record": "a record: one entry in the data of one client",
+    "group": "a group: all copies of one record at one client",
+}
+_OBSERVERS: Final[dict[Observer, str]] = {
+    "server": "the server",
+    "outsider": "outsiders who get a model",
+    "wire": "eavesdroppers on the network",
+}
+# Of attackers, and of the audit's own remarks: the report has all.
+_MAX_WHO, _MAX_NOTES, _MAX_LETTERS = 3, 3, 130
+# What a guarantee assumes about numbers in its code, and about other releases.
+_DRAWN: Final = (Assumption.REAL_GAUSSIAN, Assumption.UNIFORM_BITS, Assumption.COARSE_ROUNDING)
+_RELEASED: Final = (Assumption.MODELS_ONLY, Assumption.FRESH_RUNS, Assumption.PUBLIC_CLIP_NORM)
+
+
+class Risk(NamedTuple):
+    """One risk, and what the run says about it."""
+
+    name: str  # as WP 216 calls it
+    question: str  # what it means
+    state: State  # of the evidence
+    evidence: str  # in sentences
+    is_limited: bool  # by a guarantee, against some attacker at least
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What answers are made of."""
+
+    run: Run
+    verdict: Verdict
+
+    @property
+    def bounded(self) -> list[Row]:
+        return [row for row in self.verdict.rows if math.isfinite(row.high)]
+
+    @property
+    def open(self) -> list[Row]:
+        return [row for row in self.verdict.rows if math.isinf(row.high)]
+
+    @property
+    def promises(self) -> list[Finding]:
+        every = (f for f in self.run.findings if f.kind == "guarantee" and is_epsilon(f))
+        return [f for f in every if math.isfinite(f.value)]
+
+    def assumed(self, names: Iterable[Assumption]) -> str:
+        needed = {name for f in self.promises for name in f.assumptions}
+        return " ".join(f"Assumed: {sentence_of(one)}." for one in names if one in needed)
+
+
+def whose(run: Run) -> list[str]:
+    """Return whose data the run is about."""
+    known = {"Data set": run.config.get("dataset"), "App": run.config.get("app")}
+    named = next((f"{what} {shorten(str(one), 40)}" for what, one in known.items() if one), "")
+    clients = run.config.get("clients")
+    many = f" of {counted(clients, 'client')}" if isinstance(clients, int) else ""
+    trained = f"{counted(len(run.rounds), 'round')} of training on data{many}"
+    return [
+        f"{named or 'The data set is not stated'}: {trained}.",
+        "The run is a simulation: its clients are parts of one data set."
+        if run.settings and run.settings.get(LAUNCH) != DEPLOYMENT
+        else "A client is a device or an organisation that trains on its own records.",
+        "Which persons are behind clients and records is not in the report.",
+    ]
+
+
+def guarantee(run: Run) -> list[str]:
+    """Return what is guaranteed to whom, and what that is worth."""
+    facts = _Facts(run, verdict_of(run))
+    if not facts.bounded:
+        return [_nothing(run)]
+    units = dict.fromkeys(row.question.unit for row in facts.bounded)
+    return [
+        sentences.limits(facts.verdict),
+        f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
+        "It does not limit what follows about a person from what is true of many.",
+        *([f"Nothing is guaranteed against: {_who(facts.open)}."] if facts.open else []),
+    ]
+
+
+def risks(run: Run) -> list[Risk]:
+    """Return the four risks."""
+    verdict = verdict_of(run)
+    client = [row for row in verdict.rows if row.question.unit == "client"]
+    record = [row for row in verdict.rows if row.question.unit != "client"]
+    used, words = _evidence(verdict, record, ("membership advantage",))
+    told: tuple[tuple[State, str], ...] = (
+        _evidence(verdict, client, ("clients that stand out",)),
+        ("not audited", "No audit links data. Whether a record was used comes closest: see below."),
+        (used, f"{words} {_bits(verdict)}Nobody looked for unknown values of a person."),
+        _evidence(verdict, [], (*REBUILT, "reconstruction PSNR in dB")),
+    )
+    # A guarantee for records leaves clients open; one for clients limits what a record adds.
+    limits = (
+        any(math.isfinite(row.high) for row in rows) for rows in (client, *[verdict.rows] * 3)
+    )
+    return [
+        Risk(*asked, *found, is_limited)
+        for asked, found, is_limited in zip(_RISKS, told, limits, strict=True)
+    ]
+
+
+def _evidence(verdict: Verdict, rows: list[Row], quantities: Iterable[str]) -> tuple[State, str]:
+    """Return the state, and what was found, from rows and from what is no ε."""
+    others = [f for block in verdict.others for f in block.findings if f.quantity in quantities]
+    played = [f for f in verdict.tests if f.quantity in quantities]
+    tried, proven = [r for r in rows if r.is_tried], [r for r in rows if r.low > 0]
+    said = [sentences.proven(row, verdict.confidence) for row in proven[:1]]
+    if len(proven) > 1:
+        said.append(f"And {counted(len(proven) - 1, 'more attacker')}: see the report.")
+    said += [_tested(f) for f in played if is_shown(f)][:1]
+    seen = " ".join(f"Observed, no claim: {signed(f)}." for f in others[:1])
+    if said:
+        return "shown", " ".join([*said, seen]).strip()
+    beyond = (f.null_band is not None and f.value > f.null_band[1] for f in others)
+    if any(row.severity == "suspected" for row in rows) or any(beyond):
+        hint = "An estimate or a bound under a condition points to it; nothing is proven."
+        return "suspected", f"{hint} {seen}".strip()
+    if tried or played or others:
+        most = max((row.cap for row in tried if row.cap is not None), default=math.inf)
+        reach = f" They could have shown at most ε = {number(most, kind='lower_bound')}."
+        nothing = f"Attacks were tried and showed nothing. {sentences.NOT_EVIDENCE}."
+        return "nothing shown", f"{nothing}{reach * math.isfinite(most)} {seen}".strip()
+    return "not audited", "No attack of this kind was tried."
+
+
+def _tested(test: Finding) -> str:
+    who, about, found, _, how = labels.tested(test)
+    return f"{capital(who)} tells {about}: {found} ({how})."
+
+
+def _bits(verdict: Verdict) -> str:
+    for who, about, found, most, how in labels.in_bits(verdict):
+        limit = f"{most} guaranteed" if most.startswith("≤") else "nothing guaranteed"
+        return f"{capital(who)}: {found} bits about {about} ({how}), {limit}. "
+    return ""
+
+
+def unaudited(run: Run) -> list[str]:
+    """Return what was not audited: attackers, units, and what the auditors said themselves."""
+    verdict = verdict_of(run)
+    tried = [f for f in run.findings if f.kind in ("lower_bound", "estimate")]
+    missing = [words for one, words in _OBSERVERS.items() if all(f.observer != one for f in tried)]
+    units = {row.question.unit for row in verdict.rows if row.is_tried}
+    left = [
+        one for one in ("client", "record") if one not in units | {f.unit for f in verdict.tests}
+    ]
+    notes = [*run.failures, *(f"{one.auditor}: {one.text}" for one in run.limitations)]
+    more = len(notes) - _MAX_NOTES
+    is_curious = all(f.threat_model.conduct != "active" for f in tried)
+    return [
+        *([f"Attacks by {_or(missing)}."] if missing else []),
+        *(["Attackers that break the protocol."] if is_curious else []),
+        *([f"What can be told about {_or(f'a {unit}' for unit in left)}."] if left else []),
+        *map(_cut, notes[:_MAX_NOTES]),
+        *([f"{capital(counted(more, 'more remark'))} in the report."] if more > 0 else []),
+    ]
+
+
+def answers(run: Run) -> list[tuple[str, str, str]]:
+    """Return the questions of NIST SP 800-226: topic, question, and what the report answers."""
+    facts = _Facts(run, verdict_of(run))
+    return [(topic, question, answer(facts)) for topic, question, answer in _QUESTIONS]
+
+
+def _parameters(facts: _Facts) -> str:
+    clients, delta = facts.run.config.get("clients"), facts.verdict.delta
+    said = [sentences.limits(facts.verdict) if facts.bounded else _nothing(facts.run)]
+    if facts.bounded and isinstance(clients, int) and delta:
+        said.append(f"δ should be far below 1 / {clients} clients = {number(1 / clients)}.")
+    if any(row.at_most is not None and is_certain(row.at_most) for row in facts.bounded):
+        said.append("Above 20, ε promises practically nothing.")
+    for what, _, _, verdict, by in map(labels.claimed, facts.verdict.claims[:1]):
+        said.append(f"Claimed by {by}: {what}; {verdict.lower()} by this audit.")
+    return " ".join(said)
+
+
+def _unit(facts: _Facts) -> str:
+    if units := dict.fromkeys(_UNITS[f.unit] for f in facts.promises):
+        return f"{capital(_or(units))}. A person whose data several clients hold is protected less."
+    tried = dict.fromkeys(_UNITS[row.question.unit] for row in facts.verdict.rows if row.is_tried)
+    looked = f" Attacks were about {_or(tried)}." if tried else ""
+    return f"{NOT_SHOWN}: no guarantee protects any unit.{looked}"
+
+
+def _neighbours(facts: _Facts) -> str:
+    asked = dict.fromkeys(Question.of(f) for f in facts.promises)
+    told = [f"{labels.at_stake(one)} ({one.adjacency})" for one in asked if one is not None]
+    if not told:
+        return f"{NOT_SHOWN}: no guarantee compares two data sets."
+    return f"An attacker should not learn {_or(told)}."
+
+
+def _trust(facts: _Facts) -> str:
+    said = []
+    if facts.bounded:
+        said.append(f"Guaranteed against: {_who(facts.bounded)}.")
+        if colluders := max(f.threat_model.colluders for f in facts.promises):
+            said.append(f"Up to {counted(colluders, 'client')} may collude.")
+        if all(f.threat_model.conduct == "curious" for f in facts.promises):
+            said.append("All are trusted to follow the protocol.")
+    if facts.open:
+        said.append(f"Trusted, since nothing is guaranteed against them: {_who(facts.open)}.")
+    return " ".join(said) or f"{NOT_SHOWN}: the report names no attacker."
+
+
+def _mechanism(facts: _Facts) -> str:
+    if not facts.promises:
+        return f"{NOT_SHOWN}: no mechanism is accounted for."
+    noise = dict.fromkeys(str(f.facts["noise"]) for f in facts.promises if f.facts.get("noise"))
+    checked = "The audit does not refute it, which does not confirm the code."
+    if any(row.low > row.high for row in facts.verdict.rows):
+        checked = "The audit refutes the guarantee."
+    added = f" Noise: {_or(noise)}." if noise else ""
+    return f"{sentence(facts.promises[0].rule)}{added} {checked}"
+
+
+def _composition(facts: _Facts) -> str:
+    rounds = (f.threat_model.participations for f in facts.promises)
+    most = max((one for one in rounds if one is not None), default=None)
+    said = "" if facts.promises else f"{NOT_SHOWN}: nothing is guaranteed that could add up."
+    if most is not None:
+        said = f"Added up over at most {counted(most, 'round')} of a client."
+    other = f"{NOT_SHOWN}: other releases from the same data."
+    if facts.run.settings.get("ledger"):
+        other = "A ledger adds up runs on the same data."
+    return " ".join(filter(None, (said, facts.assumed(_RELEASED), other)))
+
+
+def _utility(facts: _Facts) -> str:
+    known = [one.without_noise for one in facts.run.rehearsals if one.without_noise is not None]
+    free = f"Without noise: {share(known[0])}, in a rehearsal." if known else ""
+    bias = f"{NOT_SHOWN}: whether the loss of accuracy falls on small groups."
+    return " ".join(filter(None, (sentences.utility(facts.verdict), free, bias)))
+
+
+def _implementation(facts: _Facts) -> str:
+    blank = f"{NOT_SHOWN}: no noise is accounted for, so its code was not judged."
+    drawn = facts.assumed(_DRAWN) if facts.promises else blank
+    return f"{drawn} {NOT_SHOWN}: timing and other side channels.".strip()
+
+
+def _collection(facts: _Facts) -> str:
+    before, found = f"{NOT_SHOWN}: how data are collected and kept before training.", facts.run
+    hidden = [f for f in found.findings if f.quantity == "honest clients in the smallest sum"]
+    if (fewest := min((f.value for f in hidden), default=0)) > 1:
+        return (
+            f"A secure sum hides single updates among at least {fewest:,.0f} honest clients. It "
+            f"does not bound what the sum itself reveals. {before}"
+        )
+    seen = (f.observer == "server" and f.threat_model.sees == "updates" for f in found.findings)
+    own = "Records stay with clients; the server sees every single update. "
+    return f"{own * any(seen)}{before}"
+
+
+_QUESTIONS: Final[tuple[tuple[str, str, Callable[[_Facts], str]], ...]] = (
+    ("Privacy parameters", "Which ε and δ are guaranteed?", _parameters),
+    ("Unit of privacy", "Whose contribution is protected?", _unit),
+    ("Neighbouring data", "Which two data sets are compared?", _neighbours),
+    ("Trust and threats", "Who is trusted, who may attack?", _trust),
+    ("Mechanism", "What protects, and is its code right?", _mechanism),
+    ("Composition", "How do several releases add up?", _composition),
+    ("Utility and bias", "What does protection cost, and whom?", _utility),
+    ("Implementation", "Do floating-point numbers or timing leak?", _implementation),
+    ("Data collection", "What is exposed before noise protects?", _collection),
+    (
+        "Access control",
+        "Who can get at the data themselves?",
+        lambda _: f"{NOT_SHOWN}: who may read the data, the models, the logs and this page.",
+    ),
+)
+
+
+def _nothing(run: Run) -> str:
+    why = " The run adds no noise." if run.settings.get("noise") == "none" else ""
+    return f"{NOT_SHOWN}: nothing is guaranteed.{why}"
+
+
+def _who(rows: Iterable[Row]) -> str:
+    named = dict.fromkeys(labels.subject(row.attacker) for row in rows)
+    told = [f"{one[:1].lower()}{one[1:]}" for one in named]
+    left = [f"{len(told) - _MAX_WHO} more"] if len(told) > _MAX_WHO else []
+    return "; ".join([*told[:_MAX_WHO], *left])
+
+
+def _or(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _cut(text: str) -> str:
+    short = shorten(text, _MAX_LETTERS, placeholder=" …")
+    return capital(short) if short.endswith(" …") else sentence(short)

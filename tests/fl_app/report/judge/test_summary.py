@@ -1,0 +1,263 @@
+"""For data-protection readers: each question has an answer, and none says more than its fields."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leakmeter.auditors import Finding
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Limitation
+from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.verdict.claim import Claim
+from leakmeter.fl_app.report.judge.summary import (
+    NOT_SHOWN,
+    answers,
+    risks,
+    unaudited,
+    whose,
+)
+from leakmeter.fl_app.report.judge.summary import (
+    guarantee as guaranteed,
+)
+from leakmeter.fl_app.report.read import Rehearsal, Run
+from tests.fl_app.report.judge.makers import (
+    ANYONE,
+    CANARY,
+    bound,
+    conditional,
+    finding,
+    guarantee,
+    run,
+)
+
+TOPICS = {
+    "Privacy parameters",
+    "Unit of privacy",
+    "Neighbouring data",
+    "Trust and threats",
+    "Mechanism",
+    "Composition",
+    "Utility and bias",
+    "Implementation",
+    "Data collection",
+    "Access control",
+}
+ASSUMED = (Assumption.REAL_GAUSSIAN, Assumption.MODELS_ONLY)
+PROMISE = guarantee(8.0, rule="Gaussian mechanism composed", assumptions=ASSUMED)
+SECURE_SUM = finding(
+    kind="guarantee",
+    quantity="honest clients in the smallest sum",
+    value=17.0,
+    adjacency=None,
+    threat_model=replace(ANYONE, observer="server", sees="round sum"),
+)
+PROTECTED = replace(
+    run(bound(0.0, cap=9.0), PROMISE, SECURE_SUM, noise="central", clients=60),
+    rounds=(RoundLine(1, 9, {"accuracy": 0.5}),),
+    rehearsals=(Rehearsal(settings={}, seed=0, accuracies=(0.5,), without_noise=0.75),),
+)
+UNPROTECTED = run(bound(9.0), noise="none", clients=60)
+FOREIGN = replace(run(bound(9.0)), config={"app": "their-app"})
+EMPTY = run()
+RUNS = {"protected": PROTECTED, "unprotected": UNPROTECTED, "foreign": FOREIGN, "empty": EMPTY}
+
+
+def answered(one: Run) -> dict[str, str]:
+    return {topic: said.replace("\N{NO-BREAK SPACE}", " ") for topic, _, said in answers(one)}
+
+
+def states(one: Run) -> dict[str, str]:
+    return {risk.name: risk.state for risk in risks(one)}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_question_of_the_checklist_has_an_answer(name: str) -> None:
+    found = answered(RUNS[name])
+    assert set(found) == TOPICS
+    for words in found.values():
+        assert words.endswith((".", "…"))
+        assert not any(word in words for word in ("None", "nan", "  ", "{", "inf"))
+
+
+def test_a_protected_run_answers_from_its_fields() -> None:
+    found = answered(PROTECTED)
+    for topic, wanted in (
+        ("Privacy parameters", "ε ≤ 8 (zero-out) at δ = 1e-05 for a client"),
+        ("Privacy parameters", "1 / 60 clients = 0.0167"),
+        ("Unit of privacy", "A client: one participant, with all its records."),
+        ("Neighbouring data", "whether a client sent a given update (zero-out)"),
+        ("Trust and threats", "Guaranteed against: anyone who sees every model; anyone"),
+        ("Mechanism", "Gaussian mechanism composed. "),
+        ("Mechanism", "does not confirm"),
+        ("Composition", "at most 10 rounds of a client"),
+        ("Composition", "Assumed: only models are released"),
+        ("Utility and bias", "0.500"),
+        ("Utility and bias", "Without noise: 0.750"),
+        ("Implementation", "lowest bits of its float64 samples"),
+        ("Data collection", "among at least 17 honest clients"),
+    ):
+        assert wanted in found[topic]
+        assert not found[topic].startswith(NOT_SHOWN)
+
+
+@pytest.mark.parametrize("one", [UNPROTECTED, FOREIGN, EMPTY])
+def test_what_no_field_says_is_not_shown(one: Run) -> None:
+    asked = TOPICS - {"Trust and threats", "Data collection", "Utility and bias"}
+    found = answered(one)
+    assert all(found[topic].startswith(NOT_SHOWN) for topic in asked)
+    assert all(NOT_SHOWN in words for topic, words in found.items() if topic != "Trust and threats")
+    assert guaranteed(one)[0].startswith(NOT_SHOWN)
+    # A project of another kind may add noise that the report does not know.
+    assert ("adds no noise" in guaranteed(one)[0]) == (one is UNPROTECTED)
+
+
+def test_what_no_report_can_say_is_never_shown() -> None:
+    assert answered(PROTECTED)["Access control"].startswith(NOT_SHOWN)
+    for topic, words in (
+        ("Utility and bias", "small groups"),
+        ("Composition", "other releases"),
+        ("Implementation", "timing"),
+        ("Data collection", "collected"),
+    ):
+        assert f"{NOT_SHOWN}: " in answered(PROTECTED)[topic]
+        assert words in answered(PROTECTED)[topic].partition(NOT_SHOWN)[2]
+
+
+def test_a_ledger_adds_up_runs() -> None:
+    kept = run(PROMISE, noise="central", ledger="data.jsonl")
+    assert "A ledger adds up runs" in answered(kept)["Composition"]
+    assert NOT_SHOWN not in answered(kept)["Composition"]
+
+
+def test_a_refuted_guarantee_is_not_called_unrefuted() -> None:
+    said = answered(run(bound(9.0, threat_model=CANARY), guarantee(1.0), noise="central"))
+    assert "The audit refutes the guarantee." in said["Mechanism"]
+
+
+def test_a_large_guarantee_is_called_worthless() -> None:
+    assert "practically nothing" in answered(run(guarantee(25.0)))["Privacy parameters"]
+    assert "practically nothing" not in answered(run(guarantee(19.0)))["Privacy parameters"]
+
+
+def test_a_claim_is_no_guarantee() -> None:
+    said = answered(replace(FOREIGN, claims=(Claim(10.0, 1e-5),)))["Privacy parameters"]
+    assert said.startswith(NOT_SHOWN)
+    assert "Claimed by user: ε ≤ 10" in said
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        ([bound(9.0)], "shown"),
+        ([conditional(9.0)], "suspected"),
+        ([finding(kind="estimate", value=9.0, null_band=(0.0, 1.0))], "suspected"),
+        ([bound(0.0)], "nothing shown"),
+        ([guarantee(8.0)], "not audited"),
+        ([], "not audited"),
+    ],
+)
+def test_the_state_of_a_risk_is_that_of_its_evidence(found: list[Finding], state: str) -> None:
+    client = risks(run(*found))
+    assert states(run(*found)) == {
+        "Singling out": state,
+        "Linkability": "not audited",
+        "Inference": "not audited",
+        "Reconstruction": "not audited",
+    }
+    of_records = [replace(f, unit="record") for f in found]
+    assert states(run(*of_records))["Inference"] == state
+    assert states(run(*of_records))["Singling out"] == "not audited"
+    said = client[0].evidence
+    assert ("not evidence of privacy" in said) == (state == "nothing shown")
+    assert ("ε" in said) == (state == "shown")
+
+
+def test_nothing_shown_says_how_far_the_attacks_could_see() -> None:
+    [said, *_] = risks(run(bound(0.0, cap=4.567)))
+    assert said.evidence.endswith("They could have shown at most ε = 4.56.")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "risk"),
+    [
+        ("originals recovered", "Reconstruction"),
+        ("tokens recovered", "Reconstruction"),
+        ("membership advantage", "Inference"),
+        ("clients that stand out", "Singling out"),
+    ],
+)
+def test_a_test_is_evidence_of_one_risk(quantity: str, risk: str) -> None:
+    test = bound(0.5, quantity=quantity, adjacency=None, delta=None, unit="record")
+    found = states(run(test))
+    assert [name for name, state in found.items() if state == "shown"] == [risk]
+    assert states(run(replace(test, value=0.0)))[risk] == "nothing shown"
+
+
+def test_bits_are_no_proof_of_inference() -> None:
+    bits = finding(
+        kind="approximation", quantity="mutual information", value=3.7, adjacency=None, delta=None
+    )
+    inference = risks(run(bits))[2]
+    assert inference.state == "not audited"
+    assert "bits about" in inference.evidence
+    assert "nothing guaranteed" in inference.evidence
+
+
+def test_a_guarantee_for_records_does_not_limit_singling_out() -> None:
+    def limited(one: Finding) -> list[bool]:
+        return [risk.is_limited for risk in risks(run(bound(0.0), one))]
+
+    assert limited(guarantee(8.0)) == [True] * 4
+    assert limited(guarantee(8.0, unit="record")) == [False, True, True, True]
+    assert limited(guarantee(float("inf"))) == [False] * 4
+
+
+def test_whom_nothing_protects_against_is_named() -> None:
+    server = replace(ANYONE, observer="server", sees="round sum")
+    one = run(guarantee(8.0), bound(0.0, threat_model=server))
+    assert (
+        "Nothing is guaranteed against: a server that sees the sums of all rounds."
+        in guaranteed(one)
+    )
+    assert "Trusted, since" in answered(one)["Trust and threats"]
+    assert not any("Nothing is" in words for words in guaranteed(run(guarantee(8.0))))
+
+
+def test_what_was_not_audited_is_listed() -> None:
+    assert "Attacks by the server or eavesdroppers on the network." in unaudited(run(bound(1.0)))
+    wire = bound(1.0, threat_model=replace(CANARY, observer="wire"))
+    server = bound(1.0, threat_model=replace(CANARY, observer="server", conduct="active"))
+    record = bound(1.0, unit="record")
+    assert unaudited(run(bound(1.0), wire, server, record)) == []
+    noted = replace(
+        run(bound(1.0)),
+        failures=("one-shot failed in round 1",),
+        limitations=tuple(Limitation("mine", f"{i} {'very ' * 40}long") for i in range(4)),
+    )
+    said = unaudited(noted)
+    assert "One-shot failed in round 1." in said
+    assert said[-1] == "2 more remarks in the report."
+    assert max(map(len, said)) < 150
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"dataset": "digits", "clients": 60},
+            "Data set digits: 0 rounds of training on data of 60",
+        ),
+        ({"app": "theirs"}, "App theirs: "),
+        ({}, "The data set is not stated: "),
+    ],
+)
+def test_whose_data_is_said_as_far_as_it_is_known(config: dict[str, Any], words: str) -> None:
+    said = whose(replace(run(), config=config))
+    assert said[0].startswith(words)
+    assert "simulation" not in said[1]  # of a project whose words may mean something else
+    assert "simulation" in whose(PROTECTED)[1]
+    deployed = replace(PROTECTED, config={**PROTECTED.config, "launch": "deployment"})
+    assert "simulation" not in whose(deployed)[1]
