@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,16 @@ def test_the_pages_show_the_examples_as_they_are() -> None:
         assert expected in shown
 
 
+def loaded(name: str) -> Any:
+    """Return a program in docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_gallery_has_a_picture_of_each_example() -> None:
     """A picture is small, has its command, and colours for light and dark pages."""
     page = ROOT / "docs" / "gallery.md"
@@ -222,13 +233,34 @@ def test_the_gallery_has_a_picture_of_each_example() -> None:
         assert "name" in kinds or "ε (log scale)" in words  # lines, or an axis, say what they are
 
 
+def test_the_pictures_of_the_page_are_those_that_the_command_makes() -> None:
+    pictures = loaded("make_pictures")
+    made = {f"report-{name}.png" for name in pictures.PICTURES}
+    assert {path.name for path in (ROOT / "docs").glob("*.png")} == made
+    shown = set(re.findall(r"\((report-\w+\.png)\)", (ROOT / "docs" / "report.md").read_text()))
+    assert shown == made - {"report-live.png"}
+    for name in made:
+        content = (ROOT / "docs" / name).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) < pictures.MOST_BYTES
+
+
+@pytest.mark.slow
+def test_a_picture_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = loaded("make_pictures")
+    if shutil.which("chromium") is None or shutil.which("pdftoppm") is None:
+        pytest.skip("no Chromium or no poppler-utils")
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    assert pictures.main(["nonsense"]) == 2
+    assert pictures.main(["light", "print", "live"]) == 0
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert set(sizes) == {"report-light.png", "report-print.png", "report-live.png"}
+    assert min(sizes.values()) > 20_000
+
+
 @pytest.mark.slow
 def test_the_gallery_can_be_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("gallery", ROOT / "docs" / "make_gallery.py")
-    assert spec is not None
-    assert spec.loader is not None
-    gallery = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gallery)
+    gallery = loaded("make_gallery")
     monkeypatch.setattr(gallery, "FOLDER", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert gallery.main(["nonsense"]) == 2

@@ -141,32 +141,25 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
             if adds_noise is False
             else "No upper bound: nothing is guaranteed against these attackers."
         )
-    if verdict.headline[0] != "interval":
-        return limits(verdict)
-    rows, given, terms = _largest(verdict)  # the headline has said the numbers
-    kinds = _listed(_kind(one) for one in rows)
-    return f"Guaranteed{terms} for a {given.unit} ({kinds})."
+    return limits(verdict, is_said=verdict.headline[0] == "interval")
 
 
-def limits(verdict: Verdict) -> str:
-    """Return the largest guarantee, with its numbers and whom it is against; there must be one."""
-    rows, given, terms = _largest(verdict)
-    limits = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
-    bounded = {row.high for row in verdict.rows if math.isfinite(row.high)}
-    most = "Guaranteed" if bounded <= {one.high for one in rows} else "The largest guarantee"
-    return (
-        f"{most}: {limits}{terms} for a {given.unit} against: "
-        f"{who(given.threat_model)}{given_that(given)}."
-    )
-
-
-def _largest(verdict: Verdict) -> tuple[list[Row], Finding, str]:
-    """Return the rows of the attacker with the largest guarantee, that, and its δ in words."""
+def limits(verdict: Verdict, *, is_said: bool = False) -> str:
+    """Return the largest guarantee, of which there must be one, with its numbers unless said."""
     bounded = [row for row in verdict.rows if math.isfinite(row.high)]
     worst = max(bounded, key=lambda one: (one.high, one.low, one.at_most in one.findings))
     rows, given = limited(worst, verdict), worst.at_most
     assert given is not None
-    return rows, given, "" if given.delta is None else f" at δ = {number(given.delta)}"
+    terms = "" if given.delta is None else f" at δ = {number(given.delta)}"
+    if is_said:
+        kinds = _listed(_kind(one) for one in rows)
+        return f"Guaranteed{terms} for a {given.unit} ({kinds})."
+    ends = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
+    most = "Guaranteed" if {one.high for one in bounded} <= {one.high for one in rows} else ""
+    return (
+        f"{most or 'The largest guarantee'}: {ends}{terms} for a {given.unit} against: "
+        f"{who(given.threat_model)}{given_that(given)}."
+    )
 
 
 def limited(row: Row, verdict: Verdict) -> list[Row]:

@@ -32,7 +32,7 @@ _BAR = Markup(  # with the stamp of the folder as the page has it
 )
 FIRST = "The numbers of the first round will appear here as soon as it has ended."
 _STYLE = """
-#live { position: sticky; top: 0; z-index: 3;
+#live { position: sticky; top: 0; z-index: 3; margin-bottom: .7rem;
   padding: .4rem max(1.5rem, (100% - 1160px) / 2 + 1.5rem); background: Canvas;
   color: CanvasText; border-bottom: 1px solid GrayText; font-size: .9rem; }
 #live progress { width: 12rem; max-width: 40%; vertical-align: middle; margin-right: .4rem; }

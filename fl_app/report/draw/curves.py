@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -35,6 +35,7 @@ KIND_LOOKS: Mapping[Kind, tuple[int, Marker]] = {
 }
 DOTTED = 2
 T = TypeVar("T")
+B = TypeVar("B", Histogram, Losses)
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
@@ -245,21 +246,24 @@ _WHERE: Final[Mapping[Sees | None, str]] = {
 
 def cosines(runs: Sequence[Run]) -> Iterator[Figure]:
     """Yield histograms of canary cosines: one for each run and model that was searched."""
-    for i, run in enumerate(runs):
-        drawn: dict[Sees | None, Histogram] = {}
-        for f, bins in _details(run.of_the_run, Histogram):
-            if bins.edges[1:]:
-                drawn.setdefault(f.threat_model.sees, bins)
-        for sees, bins in drawn.items():
-            yield _cosines(i, _WHERE.get(sees, "in the model"), bins, _suffix(run, runs))
+    return _binned(runs, Histogram, _cosines)
 
 
 def losses(runs: Sequence[Run]) -> Iterator[Figure]:
     """Yield histograms of planted records: one for each run and model that was searched."""
+    return _binned(runs, Losses, _losses)
+
+
+def _binned(
+    runs: Sequence[Run], kind: type[B], draw: Callable[[int, str, B, str], Figure]
+) -> Iterator[Figure]:
     for i, run in enumerate(runs):
-        drawn = {f.threat_model.sees: bins for f, bins in _details(run.of_the_run, Losses)}
+        drawn: dict[Sees | None, B] = {}
+        for f, bins in _details(run.of_the_run, kind):
+            if bins.edges[1:]:
+                drawn.setdefault(f.threat_model.sees, bins)
         for sees, bins in drawn.items():
-            yield _losses(i, _WHERE.get(sees, "in the model"), bins, _suffix(run, runs))
+            yield draw(i, _WHERE.get(sees, "in the model"), bins, _suffix(run, runs))
 
 
 def _losses(color: int, where: str, bins: Losses, name: str) -> Figure:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -24,8 +25,7 @@ from leakmeter.fl_app.report.html.assets import SCRIPT, STYLE
 from leakmeter.fl_app.report.html.compare import aliased, comparison
 from leakmeter.fl_app.report.html.details import cards, forest, repeat, tables
 from leakmeter.fl_app.report.html.first_screen import EPSILON, first_screen, stamped
-from leakmeter.fl_app.report.html.pictures import pictures
-from leakmeter.fl_app.report.html.template import figure, render
+from leakmeter.fl_app.report.html.template import figure, pictures, render
 from leakmeter.fl_app.report.read import Run, read_runs
 
 GENERATOR = "leakmeter report"
@@ -80,11 +80,11 @@ Fold = tuple[str, str, str, Markup]  # id, heading, what it is about, content
 
 
 class Live(NamedTuple):
-    """What a page that is served has on top: it may ask its own server."""
+    """What a page has on top of all others."""
 
     bar: Markup  # before the content
-    style: str  # of the bar
-    script: str  # keeps the page up to date
+    style: str  # of the bar, or of the content
+    script: str  # keeps a page that is served up to date: only such a page may ask its server
 
 
 def leave_page(folder: Path, say: Callable[[str], None]) -> bool:
@@ -134,18 +134,15 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None 
     """Return the page about one run or several, with the pictures of further folders."""
     if len(runs) > 1:
         runs = aliased(runs)
-    found = figures(runs)
-    if len(runs) > 1:
-        more = sorted(found, key=lambda one: not one.is_first)
-        folds = tuple(_folds(runs, more, galleries))
-        title, first = f"{len(runs)} runs compared", comparison(runs)
-        newest = max(runs, key=lambda run: run.written or 0.0)
-        return document(title, "", first, live, folds=folds, stamp=stamped(newest))
-    [run] = runs
-    main = [one for one in found if one.is_first]
-    folds = tuple(_folds(runs, [one for one in found if not one.is_first], galleries))
-    title, first = f"What {run.name} leaks", first_screen(run)
-    return document(title, run.name, first, live, main, folds, stamp=stamped(run))
+        title, name, first = f"{len(runs)} runs compared", "", comparison(runs)
+    else:
+        [run] = runs
+        title, name, first = f"What {run.name} leaks", run.name, first_screen(run)
+    found = sorted(figures(runs), key=lambda one: not one.is_first)
+    main = [one for one in found if one.is_first and len(runs) == 1]
+    folds = tuple(_folds(runs, found[len(main) :], galleries))
+    stamp = stamped(max(runs, key=lambda run: run.written or 0.0))
+    return document(title, name, first, live, main, folds, stamp=stamp)
 
 
 def document(
@@ -157,19 +154,17 @@ def document(
     folds: Sequence[Fold] = (),
     source: str = REPORT,
     stamp: str = "",
-    more_style: str = "",
     kind: str = "report",
 ) -> str:
     """Return a whole file: the first screen, the main figures, and what is folded below them.
 
-    `source` is the file with the exact numbers; `stamp` is printed on each sheet of paper,
-    and `more_style` is for this content alone.
+    `source` is the file with the exact numbers; `stamp` is printed on each sheet of paper.
     """
-    style = STYLE + (live.style if live else more_style) + _foot(name, stamp)
+    style = STYLE + (live.style if live else "") + _foot(name, stamp)
     script = SCRIPT + (live.script if live else "")
     text = render(
         _DOCUMENT,
-        policy=_policy(style, script, is_live=live is not None),
+        policy=_policy(style, script, is_live=bool(live and live.script)),
         generator=GENERATOR,
         kind=kind,
         title=title,
@@ -180,7 +175,7 @@ def document(
         style=Markup(style),
         script=Markup(script),
         bar=live.bar if live else "",
-        is_live=live is not None,
+        is_live=bool(live and live.script),
         source=source,
     )
     # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.
@@ -189,14 +184,10 @@ def document(
 
 def _foot(name: str, stamp: str) -> str:
     """Return what is at the foot of each sheet of paper, beside its number."""
-    short = name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
-    words = " · ".join(one for one in (f"Leakmeter {short}".strip(), stamp) if one)
+    words = " · ".join(filter(None, (f"Leakmeter {shorten(name, _MAX_NAME)}".strip(), stamp)))
     # A run may have any name: in numbers it can end neither the text nor the style.
     text = "".join(f"\\{ord(one):06x}" for one in words)
-    return (
-        f'@page {{ @bottom-left {{ content: "{text}"; font: 8pt system-ui, sans-serif; '
-        "color: #444; } }\n"
-    )
+    return f'@page {{ @bottom-left {{ content: "{text}"; font: 8pt system-ui; }} }}\n'
 
 
 def _policy(style: str, script: str, *, is_live: bool) -> str:

@@ -139,6 +139,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .card code { white-space: nowrap; }
 .figures { display: grid; gap: .7rem; margin-top: .6rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
+.figures:has(> :only-child) { grid-template-columns: minmax(0, 35rem); }
 figure { margin: 0; background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px;
   padding: .9rem 1.1rem; min-width: 0; }
 figure > p { font-size: .9rem; margin: .5rem 0 0; }
@@ -249,10 +250,10 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   body { font-size: 9pt; line-height: 1.4; orphans: 3; widows: 3; }
   .skip, #tip, .drawn + figcaption + details, .fold > summary::before { display: none; }
   header, main, footer { max-width: none; padding-inline: 0; }
-  h1 { font-size: 13pt; } .hero > .icon { width: 1.6rem; height: 1.6rem; }
+  h1 { font-size: 13pt; text-wrap: wrap; } .hero > .icon { width: 1.6rem; height: 1.6rem; }
   .facts { grid-template-columns: repeat(7, auto); } .facts div { padding: .3rem .5rem; }
   .facts dd { font-size: 8.5pt; } .columns { grid-template-columns: minmax(0, 1fr); gap: .5rem; }
-  .row { grid-template-columns: 11.5rem minmax(0, 1fr) 14rem; }
+  .row { grid-template-columns: 14rem minmax(0, 1fr) 13rem; }
   .attackers, .actions { padding: .5rem .9rem; } .actions pre { max-height: none; }
   .fold { border: 0; padding: 0; margin-top: 1.1rem; } .fold > :last-child { margin-bottom: 0; }
   #figures { margin-top: 1rem; } .term { text-decoration: none; }

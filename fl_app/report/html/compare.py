@@ -111,7 +111,7 @@ def _value(value: Any) -> str:
 
 def _attackers(runs: Sequence[Run]) -> list[_Row]:
     """Return both ends of each attacker and question, next to those of the other runs."""
-    asked = list(dict.fromkeys(row.asked for run in runs for row in verdict_of(run).rows))
+    asked = _asked(runs)
     made = [{row.asked: row for row in reversed(verdict_of(run, asked).rows)} for run in runs]
     rows: list[_Row] = []
     for key in asked:
@@ -119,6 +119,11 @@ def _attackers(runs: Sequence[Run]) -> list[_Row]:
         sentence = wording.attacker(key[0], is_sized=False)
         rows.append((sentence, f"{capital(labels.question(made[0][key]))}?", cells))
     return rows
+
+
+def _asked(runs: Sequence[Run]) -> list[Asked]:
+    """Return every attacker and question of the runs."""
+    return list(dict.fromkeys(row.asked for run in runs for row in verdict_of(run).rows))
 
 
 def _cell(row: Row) -> Markup:
@@ -169,7 +174,8 @@ def tradeoff(runs: Sequence[Run]) -> Iterator[Figure]:
 
     Nothing if no run has an accuracy and an ε that is shown or guaranteed.
     """
-    lines = [{row.asked: row for row in verdict_of(run).rows if _ends(row)} for run in runs]
+    asked = _asked(runs)  # what a run shows of a weaker attacker, it shows of a stronger one
+    lines = [{row.asked: row for row in verdict_of(run, asked).rows if _ends(row)} for run in runs]
     key = _common(lines)
     drawn = [
         Series(run.name, ends, (run.accuracy,) * len(ends), i, i // 4, MARKERS[i % 4])

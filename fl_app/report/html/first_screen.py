@@ -15,8 +15,7 @@ from leakmeter.auditors.reconstruction.inversion import FOLDER
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.verdict import Asked, Row, Verdict
 from leakmeter.auditors.wording import CERTAIN, counted, percent, plain_spaces, share
-from leakmeter.fl_app.report.html.pictures import pictures
-from leakmeter.fl_app.report.html.template import render
+from leakmeter.fl_app.report.html.template import pictures, render
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import this_round, verdict_of
 from leakmeter.fl_app.report.read import REPLAY_OF, Run
@@ -108,7 +107,8 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 {% for source, words, caption in pictures %}{% if source %}<figure class="picture">
 <img src="{{ source }}" alt="{{ words }}"><figcaption>{{ caption }}</figcaption></figure>
 {% endif %}{% endfor %}
-{% if bits %}<details class="bits"><summary>In bits, never compared with ε: {{ bits|length }}
+{% if bits %}<details class="bits" data-print><summary>In bits, never compared with ε:
+ {{ bits|length }}
  {{ "figure" if bits|length == 1 else "figures" }}</summary>
 <table><caption class="hidden">Figures in bits</caption><thead><tr>
 {% for head in ("Attacker", "About", "Found", "At most", "Evidence") %}
@@ -272,17 +272,18 @@ def _facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
         ("Rounds", str(len(run.rounds))),
         ("Protection", _protection(run)),
         ("Date (UTC)", _date(run.written)),
-        ("Made with", _made_with(run)),
+        *([("Made with", made)] if (made := _made_with(run)) else []),
     )
 
 
 def stamped(run: Run) -> str:
     """Return when the numbers of a run were written, and by which release."""
-    return f"{_date(run.written)} UTC · {_made_with(run)}"
+    return " · ".join(filter(None, (f"{_date(run.written)} UTC", _made_with(run))))
 
 
 def _made_with(run: Run) -> str:
-    return f"leakmeter {run.versions.get('leakmeter', '(not stated)')}"
+    """Return the release, which a run that is going on has not noted yet."""
+    return f"leakmeter {run.versions['leakmeter']}" if "leakmeter" in run.versions else ""
 
 
 def _date(seconds: float | None) -> str:

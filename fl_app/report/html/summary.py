@@ -6,9 +6,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Final
 
+from markupsafe import Markup
+
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.fl_app.report.html import document
+from leakmeter.fl_app.report.html import Live, document
 from leakmeter.fl_app.report.html.first_screen import EPSILON, notes, stamped
 from leakmeter.fl_app.report.html.template import render
 from leakmeter.fl_app.report.judge.of_run import verdict_of
@@ -58,6 +60,7 @@ _STYLE: Final = """
   .brief :is(th, td) { padding-block: .1rem; }
   footer { margin-top: .2rem; } footer p { font-size: 6.6pt; margin: 0; } }
 """
+_LOOK: Final = Live(Markup(), _STYLE, "")
 _TEMPLATE = """
 <div class="brief"><div class="hero {{ severity|tone }}">{{ severity|icon }}
 <div><p class="level">{{ labels.SEVERITIES[severity] }}</p><h1>{{ said }}</h1>
@@ -115,7 +118,7 @@ def summary(run: Run) -> str:
     )
     name = shorten(run.name, _MAX_LETTERS // 2, placeholder=" …")
     title, about = f"Privacy summary of {name}", "privacy summary"
-    return document(title, name, first, stamp=stamped(run), more_style=_STYLE, kind=about)
+    return document(title, name, first, _LOOK, stamp=stamped(run), kind=about)
 
 
 def write_summary(run: Run) -> Path:

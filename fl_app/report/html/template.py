@@ -1,4 +1,4 @@
-"""Templates of the page, and the small parts that all of them use: numbers, icons, figures.
+"""Templates of the page, and the small parts that all of them use: numbers, icons, pictures.
 
 Templates are Python strings for Jinja2, each next to what fills it in: Flower's bundle carries no
 other files. Text is escaped unless it is `Markup`.
@@ -6,8 +6,11 @@ other files. Text is escaped unless it is `Markup`.
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from jinja2 import Environment, StrictUndefined, Template
@@ -15,6 +18,8 @@ from markupsafe import Markup, escape
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Finding, Kind
+from leakmeter.auditors.reconstruction.inversion import FOLDER
+from leakmeter.auditors.reconstruction.picture import SIGNATURE, caption_of
 from leakmeter.auditors.verdict import labels, meaning
 from leakmeter.auditors.verdict.labels import SEVERITIES
 from leakmeter.auditors.verdict.verdict import Severity
@@ -45,6 +50,7 @@ _SHAPES: Final[dict[Marker, str]] = {
     "right": "M0 -6l8 6l-8 6z",
     "left": "M0 -6l-8 6l8 6z",
 }
+_MAX_BYTES, _MAX_PICTURES = 400_000, 12  # of a picture, of a folder
 DASH: Final = Markup('<span class="none">–</span>')
 
 # A chart, or a strip in a row of a table, which says the same in words. Only what is in `plot` is
@@ -208,3 +214,21 @@ def with_code(words: str) -> Markup:
     pieces = re.split(r"(--noise [a-z]+|--[a-z0-9-]+(?: \d[\d.e-]*\b)?)", words)
     code = Markup("<code>{}</code>")
     return Markup("").join(code.format(p) if p.startswith("--") else p for p in pieces)
+
+
+def pictures(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield source, name and caption of the PNG files in a folder; large ones are only named."""
+    paths = sorted(folder.glob("*.png"))
+    where = folder.parent.name if folder.name == FOLDER else folder.name
+    for path in paths[:_MAX_PICTURES]:
+        content, words = path.read_bytes(), f"{path.stem} ({where})"
+        if not content.startswith(SIGNATURE):
+            continue
+        if len(content) > _MAX_BYTES:
+            yield "", words, f"{words} is too large for this page: {path.name}"
+            continue
+        told = caption_of(content)
+        source = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+        yield source, words, f"{where}: {told}" if told else words
+    if (left := len(paths) - _MAX_PICTURES) > 0:
+        yield "", "", f"{wording.counted(left, 'further picture')} in {folder.name}/"

@@ -95,15 +95,14 @@ class _Facts:
 
 def whose(run: Run) -> list[str]:
     """Return whose data the run is about."""
-    known = {"Data set": run.config.get("dataset"), "App": run.config.get("app")}
-    named = next((f"{what} {shorten(str(one), 40)}" for what, one in known.items() if one), "")
-    clients = run.config.get("clients")
-    many = f" of {counted(clients, 'client')}" if isinstance(clients, int) else ""
-    trained = f"{counted(len(run.rounds), 'round')} of training on data{many}"
+    data = next((run.config[name] for name in ("dataset", "app") if run.config.get(name)), "")
+    facts = {"clients": run.config.get("clients", "not stated"), "rounds": len(run.rounds)}
+    is_simulated = run.settings and run.settings.get(LAUNCH) != DEPLOYMENT
     return [
-        f"{named or 'The data set is not stated'}: {trained}.",
+        f"Data: {shorten(str(data), 40) or 'not stated'}. "
+        + " ".join(f"{capital(name)}: {words}." for name, words in facts.items()),
         "The run is a simulation: its clients are parts of one data set."
-        if run.settings and run.settings.get(LAUNCH) != DEPLOYMENT
+        if is_simulated
         else "A client is a device or an organisation that trains on its own records.",
         "Which persons are behind clients and records is not in the report.",
     ]
@@ -190,7 +189,13 @@ def unaudited(run: Run) -> list[str]:
     left = [
         one for one in ("client", "record") if one not in units | {f.unit for f in verdict.tests}
     ]
-    notes = [*run.failures, *(f"{one.auditor}: {one.text}" for one in run.limitations)]
+    skips = (
+        f"{one.auditor}: {one.num_rounds - len(one.audited)} of {one.num_rounds} rounds"
+        for one in run.schedules
+        if one.skips
+    )
+    noted = (f"{one.auditor}: {one.text}" for one in run.limitations)
+    notes = [*run.failures, *skips, *noted]
     more = len(notes) - _MAX_NOTES
     is_curious = all(f.threat_model.conduct != "active" for f in tried)
     return [

@@ -37,6 +37,14 @@ def test_a_guarantee_without_a_lower_bound_is_no_single_point() -> None:
     assert [one.x for one in figure.series] == [(9.0,), (0.0, 8.0)]
 
 
+def test_a_bound_about_a_weaker_attacker_is_drawn_for_the_stronger_one() -> None:
+    lines = (RoundLine(1, 9, {"accuracy": 0.5}),)
+    weaker = bound(3.0, threat_model=replace(FINAL, holds="canary", participations=1))
+    runs = [replace(run(one), rounds=lines) for one in (bound(9.0), weaker)]
+    [figure] = tradeoff(runs)
+    assert [one.x for one in figure.series] == [(9.0,), (3.0,)]
+
+
 def test_each_run_has_both_ends_of_its_worst_attacker() -> None:
     suspected = bound(9.0, unit="record", adjacency="replace")
     page = comparison([run(bound(2.0), guarantee(8.0)), run(suspected)])

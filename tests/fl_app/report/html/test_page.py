@@ -196,7 +196,7 @@ def test_bits_are_folded_on_the_first_screen(tmp_path: Path) -> None:
     )
     folder = foreign(tmp_path / "run", bits, finding())
     assert "3.71" not in first_screen(folder)
-    [fold] = re.findall('<details class="bits">.*?</details>', page([read_run(folder)]))
+    [fold] = re.findall('<details class="bits" data-print>.*?</details>', page([read_run(folder)]))
     assert "1 figure</summary>" in fold
     assert "<td>≈ 3.71</td><td>no bound</td><td>model, sum of 19 rounds</td>" in fold
 
@@ -453,6 +453,7 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(plain: Path, tmp_path: Path)
     assert "This run is not finished: 3 whole rounds of 4." in page.words
     assert "python run_sim.py --resume cut" in page.words
     assert str(tmp_path) not in page.words
+    assert "Made with" not in page.words  # the release is noted at the end
     assert "figure-1-tradeoff-likelihood-ratio" in page.charts()
     rows = [row for row in page.findings if row]
     assert len(rows) == sum(len(json.loads(line)["findings"]) for line in lines[:3])

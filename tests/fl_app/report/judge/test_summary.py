@@ -9,6 +9,7 @@ import pytest
 
 from leakmeter.auditors import Finding
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import Claim
@@ -237,6 +238,8 @@ def test_what_was_not_audited_is_listed() -> None:
         failures=("one-shot failed in round 1",),
         limitations=tuple(Limitation("mine", f"{i} {'very ' * 40}long") for i in range(4)),
     )
+    skipping = replace(run(), schedules=(Schedule("mine", 2, 5, (1, 3, 5)),))
+    assert "Mine: 2 of 5 rounds." in unaudited(skipping)
     said = unaudited(noted)
     assert "One-shot failed in round 1." in said
     assert said[-1] == "2 more remarks in the report."
@@ -248,10 +251,10 @@ def test_what_was_not_audited_is_listed() -> None:
     [
         (
             {"dataset": "digits", "clients": 60},
-            "Data set digits: 0 rounds of training on data of 60",
+            "Data: digits. Clients: 60. Rounds: 0.",
         ),
-        ({"app": "theirs"}, "App theirs: "),
-        ({}, "The data set is not stated: "),
+        ({"app": "theirs"}, "Data: theirs. Clients: not stated."),
+        ({}, "Data: not stated."),
     ],
 )
 def test_whose_data_is_said_as_far_as_it_is_known(config: dict[str, Any], words: str) -> None:
