@@ -1,7 +1,7 @@
 """Fills the wheel with the four rooms, below the one name that an installation offers.
 
-Flower's bundles ask for `license = {file = …}`, package indexes for the SPDX name. A project file can
-have one of them only, so it has the file, and what is built gets the name.
+Flower's bundles ask for `license = {file = …}`, package indexes for the SPDX name. A project file
+can have one of them only, so it has the file, and what is built gets the name.
 """
 
 import tempfile
