@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.helpers.flower import BUNDLES
 from tests.helpers.installed import build_wheel, checkout
 from tests.helpers.processes import bare_python, run, run_python, site_packages
 from tests.helpers.project import BIN, PAPERS, PROJECT, ROOMS, ROOT, modules, sources
@@ -72,6 +73,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@BUNDLES
 def test_flowers_bundle_has_the_rooms_but_not_the_command_line(bundle: Path) -> None:
     found = contents(bundle)
     texts = {"LICENSE", "README.md", "pyproject.toml", ".info/CONTENT"}
