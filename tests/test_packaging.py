@@ -139,6 +139,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     import leakmeter
 
     assert leakmeter.__version__ == PROJECT["project"]["version"]
+    assert f"\nversion: {leakmeter.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_project_asks_for_what_it_imports_and_caps_only_flower() -> None:
