@@ -83,8 +83,7 @@ def set_up_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="write summary.html into the run's folder instead: one sheet of paper for "
-        "data-protection readers",
+        help="write summary.html into the run's folder: one sheet for data-protection readers",
     )
     parser.add_argument("--csv", metavar="DIR", help="write findings, rounds and curves as CSV too")
     parser.add_argument(

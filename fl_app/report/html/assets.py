@@ -260,15 +260,14 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   figure, tr, .row, .actions li, .keys dd, .hero { break-inside: avoid; }
   h2, h3, .eyebrow, .badge, summary, caption, thead, .card dt { break-after: avoid; }
   .note { break-inside: avoid; } .note:has(+ .cards) { break-after: avoid; }
-  .cards { display: block; columns: 2; column-gap: .9rem; }
-  .card { font-size: 8.2pt; padding: .5rem .7rem; margin-bottom: .7rem; box-decoration-break: clone;
-    -webkit-box-decoration-break: clone; }
+  .cards, .figures { display: block; columns: 2; column-gap: .8rem; }
+  .card, figure { padding: .5rem .7rem; margin-bottom: .7rem; } figcaption { font-size: 7.8pt; }
+  .card { box-decoration-break: clone; -webkit-box-decoration-break: clone; }
+  .card, .card dl { font-size: 8.2pt; } .card dt { margin-top: .3rem; }
   .card .badge { display: flex; margin: 0; }
-  .card dl { font-size: 8.2pt; margin-top: .2rem; } .card dt { margin-top: .3rem; }
-  .figures { display: block; columns: 2; column-gap: .7rem; }
-  figure { padding: .5rem .7rem; margin-bottom: .7rem; } figcaption { font-size: 7.8pt; }
   .scroll { overflow: visible; } table { font-size: 7.6pt; } .findings td { font-size: 7.2pt; }
-  small { font-size: 6.8pt; } th, td { padding: .25rem .4rem .25rem 0; } a { color: inherit; }
+  th small, td small { font-size: 6.8pt; } a { color: inherit; }
+  th, td { padding: .25rem .4rem .25rem 0; }
   .findings .how { min-width: 0; width: 42%; } .findings :is(thead th, .tag) { font-size: 6.4pt; }
   tr:has([scope="rowgroup"]) { break-after: avoid; }
   .legend { break-inside: avoid; break-after: avoid; }

@@ -24,7 +24,7 @@ from leakmeter.fl_app.report.read import Run
 _Row = tuple[str, str, Sequence[str]]
 # Settings that say most about a run, so that its short name prefers them.
 _TELLING = ("noise", "target-epsilon", "clip-norm", "secagg", "algorithm", "model", "dataset")
-_MAX_WORDS = 24  # letters of a value in a short name
+_MAX_LETTERS = 24  # of a value in a short name
 
 # The first note is outside the box that scrolls: on a phone its end would be out of sight.
 _TEMPLATE = """
@@ -152,7 +152,9 @@ def aliased(runs: Sequence[Run]) -> list[Run]:
         return list(runs)
     differing, names = _differing(runs), [""] * len(runs)
     for setting in (*filter(differing.__contains__, _TELLING), *differing):
-        longer = _with(names, setting, differing[setting])
+        word = setting.rpartition(".")[2]  # of another project: run-config.lr
+        values = (one[:_MAX_LETTERS] for one in differing[setting])
+        longer = [f"{n}, {word} {v}".lstrip(", ") for n, v in zip(names, values, strict=True)]
         names = longer if len(set(longer)) > len(set(names)) else names
     return [
         replace(
@@ -160,13 +162,6 @@ def aliased(runs: Sequence[Run]) -> list[Run]:
         )
         for run, name in zip(runs, names, strict=True)
     ]
-
-
-def _with(names: Sequence[str], setting: str, values: Sequence[str]) -> list[str]:
-    """Return names with one more setting each."""
-    word = setting.rpartition(".")[2]  # of another project: run-config.lr
-    cut = (v if len(v) <= _MAX_WORDS else f"{v[: _MAX_WORDS - 1]}…" for v in values)
-    return [", ".join(filter(None, (n, f"{word} {v}"))) for n, v in zip(names, cut, strict=True)]
 
 
 def tradeoff(runs: Sequence[Run]) -> Iterator[Figure]:

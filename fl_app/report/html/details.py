@@ -130,10 +130,9 @@ def forest(run: Run) -> Markup | None:
 
 def _legend(findings: Sequence[Finding]) -> Iterator[Series]:
     """Yield what is drawn, and what it means; dots lead to where the truth may be."""
-    for kind, (color, marker) in KIND_LOOKS.items():
-        if any(f.kind == kind for f in findings):
-            name, is_bound = wording.KINDS[kind][0], kind in ("lower_bound", "guarantee")
-            yield Series(name, (), (), color, DOTTED, marker, is_line=is_bound)
+    for kind in (one for one in KIND_LOOKS if any(f.kind == one for f in findings)):
+        (color, marker), is_bound = KIND_LOOKS[kind], kind in ("lower_bound", "guarantee")
+        yield Series(wording.KINDS[kind][0], (), (), color, DOTTED, marker, is_line=is_bound)
     if any(f.cap is not None and math.isfinite(f.cap) for f in findings):
         yield Series("most that could be shown", (), (), REFERENCE)
     if any(f.null_band is not None for f in findings):

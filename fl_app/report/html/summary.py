@@ -37,27 +37,23 @@ _WORDS: Final = {
     "bit": "The answer to one question of yes or no.",
 }
 _STYLE: Final = """
-.brief h2 { margin-top: .8rem; }
-.brief .hero { padding-block: .6rem; } .brief h1 { font-size: 1.05rem; }
+.brief h2 { margin-top: .8rem; } .brief h1 { font-size: 1.05rem; }
 .brief p, .brief ul { margin: .2rem 0 0; font-size: .86rem; } .brief ul { padding-left: 1.1rem; }
 .brief table { margin-top: .3rem; font-size: .84rem; } .brief .badge { margin: 0; }
 .brief :is(th, td) { padding-block: .3rem; } .brief tbody th { width: 16rem; }
-.brief .two { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.4rem; }
-.brief .limits { width: 7.5rem; }
-@media (max-width: 640px) { .brief .two { grid-template-columns: 1fr; }
+.two { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.4rem; } .limits { width: 7.5rem; }
+@media (max-width: 640px) { .two { grid-template-columns: 1fr; }
   .brief thead { display: none; } td.limits::before { content: "guarantee: "; }
   .brief :is(tr, th, td) { display: block; } .brief :is(tbody th, .limits) { width: auto; }
   .brief :is(th, td):not(:last-child) { border: 0; padding-bottom: 0; } }
 @media print { @page { margin: 8mm 12mm 11mm; }
   body { line-height: 1.24; } .brand { padding: 0 0 .2rem; font-size: 8pt; }
-  .brief h1 { font-size: 10pt; text-wrap: wrap; }
-  .brief h2 { font-size: 8.4pt; margin-top: .4rem; } .level { font-size: 7.4pt; }
+  .brief h1 { font-size: 10pt; } .brief h2 { font-size: 8.4pt; margin-top: .4rem; }
   .brief .hero { padding: .25rem .7rem; } .brief .hero h1 + p { font-size: 7.6pt; margin: 0; }
   .brief :is(p, ul, table, small, .badge, thead th) { font-size: 7pt; line-height: 1.24; }
   .brief p.warn { padding: .1rem .6rem; } .brief table { margin: .1rem 0 0; }
-  .brief tbody th { width: 15rem; } .brief .limits { width: 6.5rem; }
+  .brief tbody th { width: 15rem; } .brief :is(th, td) { padding-block: .1rem; }
   .brief :is(p, ul) { margin-top: .1rem; } .brief ul { padding-left: .9rem; }
-  .brief :is(th, td) { padding-block: .1rem; }
   footer { margin-top: .2rem; } footer p { font-size: 6.6pt; margin: 0; } }
 """
 _LOOK: Final = Live(Markup(), _STYLE, "")

@@ -35,6 +35,7 @@ from leakmeter.fl_app.report.read import DEPLOYMENT, LAUNCH, Run
 
 State = Literal["shown", "suspected", "nothing shown", "not audited"]
 NOT_SHOWN: Final = "Not shown"
+_REFUTED: Final = "The audit refutes the guarantee: an assumption does not hold."
 _RISKS: Final = (
     ("Singling out", "Can somebody tell whether, or with what, a given client took part?"),
     ("Linkability", "Can somebody link data of one person across rounds or with other sources?"),
@@ -61,7 +62,7 @@ _RELEASED: Final = (Assumption.MODELS_ONLY, Assumption.FRESH_RUNS, Assumption.PU
 class Risk(NamedTuple):
     """One risk, and what the run says about it."""
 
-    name: str  # as WP 216 calls it
+    name: str
     question: str  # what it means
     state: State  # of the evidence
     evidence: str  # in sentences
@@ -82,6 +83,10 @@ class _Facts:
     @property
     def open(self) -> list[Row]:
         return [row for row in self.verdict.rows if math.isinf(row.high)]
+
+    @property
+    def is_refuted(self) -> bool:
+        return any(row.low > row.high for row in self.verdict.rows)
 
     @property
     def promises(self) -> list[Finding]:
@@ -114,6 +119,8 @@ def guarantee(run: Run) -> list[str]:
     if not facts.bounded:
         return [_nothing(run)]
     units = dict.fromkeys(row.question.unit for row in facts.bounded)
+    if facts.is_refuted:
+        return [sentences.limits(facts.verdict), f"{_REFUTED} So nothing is limited for certain."]
     return [
         sentences.limits(facts.verdict),
         f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
@@ -135,9 +142,9 @@ def risks(run: Run) -> list[Risk]:
         _evidence(verdict, [], (*REBUILT, "reconstruction PSNR in dB")),
     )
     # A guarantee for records leaves clients open; one for clients limits what a record adds.
-    limits = (
-        any(math.isfinite(row.high) for row in rows) for rows in (client, *[verdict.rows] * 3)
-    )
+    is_sound = not _Facts(run, verdict).is_refuted
+    limited = [row for row in verdict.rows if is_sound and math.isfinite(row.high)]
+    limits = (any(row in client for row in limited), *[bool(limited)] * 3)
     return [
         Risk(*asked, *found, is_limited)
         for asked, found, is_limited in zip(_RISKS, told, limits, strict=True)
@@ -244,7 +251,7 @@ def _neighbours(facts: _Facts) -> str:
 def _trust(facts: _Facts) -> str:
     said = []
     if facts.bounded:
-        said.append(f"Guaranteed against: {_who(facts.bounded)}.")
+        said.append(_REFUTED * facts.is_refuted or f"Guaranteed against: {_who(facts.bounded)}.")
         if colluders := max(f.threat_model.colluders for f in facts.promises):
             said.append(f"Up to {counted(colluders, 'client')} may collude.")
         if all(f.threat_model.conduct == "curious" for f in facts.promises):
@@ -258,9 +265,8 @@ def _mechanism(facts: _Facts) -> str:
     if not facts.promises:
         return f"{NOT_SHOWN}: no mechanism is accounted for."
     noise = dict.fromkeys(str(f.facts["noise"]) for f in facts.promises if f.facts.get("noise"))
-    checked = "The audit does not refute it, which does not confirm the code."
-    if any(row.low > row.high for row in facts.verdict.rows):
-        checked = "The audit refutes the guarantee."
+    unrefuted = "The audit does not refute it, which does not confirm the code."
+    checked = _REFUTED if facts.is_refuted else unrefuted
     added = f" Noise: {_or(noise)}." if noise else ""
     return f"{sentence(facts.promises[0].rule)}{added} {checked}"
 

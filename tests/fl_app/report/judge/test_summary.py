@@ -134,8 +134,13 @@ def test_a_ledger_adds_up_runs() -> None:
 
 
 def test_a_refuted_guarantee_is_not_called_unrefuted() -> None:
-    said = answered(run(bound(9.0, threat_model=CANARY), guarantee(1.0), noise="central"))
-    assert "The audit refutes the guarantee." in said["Mechanism"]
+    refuted = run(bound(9.0, threat_model=CANARY), guarantee(1.0), noise="central")
+    said = answered(refuted)
+    assert "The audit refutes the guarantee" in said["Mechanism"]
+    assert "Guaranteed against" not in said["Trust and threats"]
+    assert not any(risk.is_limited for risk in risks(refuted))
+    assert "So nothing is limited for certain." in guaranteed(refuted)[-1]
+    assert not any("whatever the attack" in words for words in guaranteed(refuted))
 
 
 def test_a_large_guarantee_is_called_worthless() -> None:
