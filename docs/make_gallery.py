@@ -270,7 +270,7 @@ def palettes() -> Iterator[dict[str, str]]:
 
     They are written out in every rule: few programs but browsers know variables in SVG.
     """
-    light, rest = STYLE.split("@media (prefers-color-scheme: dark)")
+    light, rest = STYLE.split("@media screen and (prefers-color-scheme: dark)")
     for text in (light, rest.split("}")[0]):
         yield dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", text))
 

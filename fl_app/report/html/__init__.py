@@ -160,11 +160,13 @@ def document(
 
     `source` is the file with the exact numbers; `stamp` is printed on each sheet of paper.
     """
-    style = STYLE + (live.style if live else "") + _foot(name, stamp)
+    is_live = bool(live and live.script)
+    # A page that is served keeps its style: the browser allows no other in what it fetches.
+    style = STYLE + (live.style if live else "") + ("" if is_live else _foot(name, stamp))
     script = SCRIPT + (live.script if live else "")
     text = render(
         _DOCUMENT,
-        policy=_policy(style, script, is_live=bool(live and live.script)),
+        policy=_policy(style, script, is_live=is_live),
         generator=GENERATOR,
         kind=kind,
         title=title,
@@ -175,7 +177,7 @@ def document(
         style=Markup(style),
         script=Markup(script),
         bar=live.bar if live else "",
-        is_live=bool(live and live.script),
+        is_live=is_live,
         source=source,
     )
     # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.

@@ -63,7 +63,7 @@ h3 { font-size: .95rem; line-height: 1.35; margin: 0; font-weight: 620; }
 .icon { width: 1.05em; height: 1.05em; flex: none; fill: none; stroke: currentColor;
   stroke-width: 1.7; stroke-linecap: round; stroke-linejoin: round; }
 
-.hero { display: flex; gap: .95rem; align-items: flex-start; padding: .8rem 1.2rem .85rem;
+.hero { display: flex; gap: .95rem; align-items: flex-start; padding: .7rem 1.2rem .75rem;
   background: var(--wash); border-radius: 12px; }
 .hero > .icon { width: 2.1rem; height: 2.1rem; color: var(--tone); stroke-width: 1.3;
   margin-top: .15rem; }
@@ -72,14 +72,14 @@ h3 { font-size: .95rem; line-height: 1.35; margin: 0; font-weight: 620; }
 .level::first-letter { text-transform: uppercase; }
 p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background: var(--warn-wash);
   border-left: 3px solid var(--tone); border-radius: 4px; }
-.facts { display: grid; grid-template-columns: repeat(7, auto); gap: 0; margin: .7rem 0 0;
+.facts { display: grid; grid-template-columns: repeat(7, auto); gap: 0; margin: .55rem 0 0;
   background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px; }
 .facts div { padding: .45rem .75rem .5rem; border-left: 1px solid var(--rule); min-width: 0; }
 .facts div:first-child { border-left: 0; }
 .facts dt { font-size: .76rem; color: var(--soft); }
 .facts dd { margin: 0; font-weight: 620; font-size: .95rem; line-height: 1.35; }
 .columns { display: grid; grid-template-columns: minmax(0, 1.6fr) minmax(0, 1.1fr); gap: .7rem;
-  margin-top: .7rem; }
+  margin-top: .55rem; }
 .attackers, .actions { background: var(--sheet); border: 1px solid var(--rule);
   border-radius: 12px; padding: .8rem 1.1rem .6rem; min-width: 0; }
 .row { display: grid; grid-template-columns: 12.6rem minmax(0, 1fr) 13.6rem; gap: .8rem;

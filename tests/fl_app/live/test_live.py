@@ -398,7 +398,8 @@ def test_an_update_leaves_folds_boxes_and_focus_as_the_reader_has_them(
         assert "must be JSON" in page.run("return document.querySelector('main').textContent")
         shutil.copy(finished / "report.json", unfinished)
         wait_for(page, "document.querySelector('main h1') !== null")
-        assert all("503" in error for error in page.errors())  # which the browser itself notes
+        errors = page.errors()
+        assert all("503" in error for error in errors), errors  # which the browser itself notes
 
 
 @pytest.mark.launch

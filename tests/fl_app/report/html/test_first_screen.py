@@ -218,7 +218,9 @@ def test_a_guarantee_is_named_where_its_attacker_is(
     assert any("no guarantee" in words for words in rows)  # the server sees the sum before noise
 
 
-def test_page_one_stands_alone_on_paper(window: Browser, pages: dict[str, Path]) -> None:
+def test_nothing_that_belongs_together_is_torn_apart_on_paper(
+    window: Browser, pages: dict[str, Path]
+) -> None:
     window.open(pages["single"])
     assert window.run("return matchMedia('print').matches") is False  # only the paper is
     assert len(re.findall(rb"/Type\s*/Page\b", window.paper())) >= 3
@@ -230,8 +232,10 @@ def test_page_one_stands_alone_on_paper(window: Browser, pages: dict[str, Path])
       return found.join(" ");
     """
     words = window.run(rules)
-    assert re.search(r"\.first \{[^}]*break-after: page", words)
-    assert re.search(r"\.card[^{]*\{[^}]*break-inside: avoid", words)
+    for whole in ("figure", "tr", r"\.row", r"\.hero", r"\.actions li"):
+        assert re.search(rf"(^|[ ,]){whole}\b[^{{}}]*\{{ break-inside: avoid", words), whole
+    for head in ("h2", "h3", r"\.card dt"):
+        assert re.search(rf"(^|[ ,]){head}\b[^{{}}]*\{{ break-after: avoid", words), head
 
 
 def test_the_table_of_a_sweep_fits_on_paper(window: Browser, pages: dict[str, Path]) -> None:
