@@ -22,7 +22,6 @@ FILES = {
     "README.md",
     "SECURITY.md",
     "hatch_build.py",
-    "mkdocs.yml",
     "pyproject.toml",
     "run_sim.py",
 }
