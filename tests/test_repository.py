@@ -21,6 +21,7 @@ FILES = {
     "LICENSE",
     "README.md",
     "SECURITY.md",
+    "constraints.txt",
     "hatch_build.py",
     "pyproject.toml",
     "run_sim.py",
