@@ -48,6 +48,7 @@ _TOKEN = re.compile(
     r"\((?P<target>[^)#\s:]+)(?:#[^)]*)?\)",
     re.MULTILINE | re.DOTALL,
 )
+_LONG = 40  # shorter code in a sentence is not torn at a hyphen
 _SPECIAL = re.compile(r"[*_\\`|\[\]~]")  # means something in Markdown
 _FRAME = re.compile(r'srcdoc="([^"]*)"')
 _PICTURE = re.compile(r"<!-- the site shows the report itself .*?-->\n[^\n]+\n")
@@ -170,6 +171,8 @@ def site_text(text: str, page: str, files: set[str]) -> str:
             return mathml(token["inline"])
         if token["target"] is not None:
             return _link(token, page, files)
+        if token["ticks"] and "-" in token[0] and len(token[0]) < _LONG:
+            return f"{token[0]}{{.whole}}"
         return token[0]
 
     return _TOKEN.sub(replaced, text)

@@ -137,6 +137,11 @@ def test_links_that_leave_the_site_become_paths() -> None:
     assert changed(code) == code
 
 
+def test_short_code_is_not_torn_at_a_hyphen() -> None:
+    assert changed("`--a-b` and `ab`") == "`--a-b`{.whole} and `ab`"
+    assert changed(f"`{'a-' * 20}`") == f"`{'a-' * 20}`"
+
+
 def test_formulas_become_mathml() -> None:
     pytest.importorskip("math_core")
     assert "<msub><mi>x</mi><mi>i</mi></msub>" in changed("for $x_i$, say")
