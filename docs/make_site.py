@@ -1,9 +1,9 @@
 """Makes the documentation site: `python docs/make_site.py` writes it to `build/site`.
 
 The pages in `docs/` are plain Markdown that can be read in the repository too. For the site this
-script copies them and changes three things in the copy: formulas become MathML, links that leave
-the site become the path in the repository, and the notebooks become pages. Zensical builds the
-copy. The site needs neither a server nor a network: open `build/site/index.html`.
+script copies them and changes the copy: formulas become MathML, links that leave the site become the
+path in the repository, notebooks become pages, and a real report takes the place of its picture.
+Zensical builds the copy. The site needs neither a server nor a network: open `build/site/index.html`.
 
 The first build also does the default job and runs the notebooks, about two CPU minutes together.
 What they leave is kept in `build/examples` for later builds; `--new` makes it again.
@@ -52,6 +52,8 @@ _LONG = 40  # shorter code in a sentence is not torn at a hyphen
 _SPECIAL = re.compile(r"[*_\\`|\[\]~]")  # means something in Markdown
 _FRAME = re.compile(r'srcdoc="([^"]*)"')
 _PICTURE = re.compile(r"<!-- the site shows the report itself .*?-->\n[^\n]+\n")
+_LIGHT = re.compile(r"(!\[[^\]]*\])\(report-light\.png\)")
+_BOTH = r"\1(report-light.png#only-light)\1(report-dark.png#only-dark)"
 _FRAMED = (
     f"[Open the report on its own]({REPORT})\n\n"
     f'<iframe src="{REPORT}" title="The example report" class="report"></iframe>\n'
@@ -137,7 +139,8 @@ def stage(folder: Path, examples: Path) -> None:
     for page in docs.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         text = site_text(text, page.relative_to(docs).as_posix(), files)
-        page.write_text(_PICTURE.sub(_FRAMED, text) if has_report else text, encoding="utf-8")
+        text = _PICTURE.sub(_FRAMED, text) if has_report else text
+        page.write_text(_LIGHT.sub(_BOTH, text), encoding="utf-8")
     for name in NOTEBOOKS:
         done = examples / f"{name}.ipynb"
         source = done if done.exists() else DOCS / f"{name}.ipynb"

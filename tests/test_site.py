@@ -242,7 +242,9 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 
 @pytest.mark.slow
 def test_the_front_page_leads_to_a_real_report(site: Path) -> None:
-    assert "example-report.html" in parsed(site / "index.html").links
+    index = parsed(site / "index.html")
+    assert {"report-light.png#only-light", "report-dark.png#only-dark"} <= set(index.loads)
+    assert "example-report.html" in index.links
     example = parsed(site / "example-report.html")
     assert maker().REPORT in example.links
     assert maker().REPORT in example.loads
