@@ -1,9 +1,10 @@
 """Makes the documentation site: `python docs/make_site.py` writes it to `build/site`.
 
 The pages in `docs/` are plain Markdown that can be read in the repository too. For the site this
-script copies them and changes the copy: formulas become MathML, links that leave the site become the
-path in the repository, notebooks become pages, and a real report takes the place of its picture.
-Zensical builds the copy. The site needs neither a server nor a network: open `build/site/index.html`.
+script copies them and changes the copy: formulas become MathML, links that leave the site become
+the path in the repository, notebooks become pages, and a real report takes the place of its
+picture. Zensical builds the copy. The site needs neither a server nor a network: open
+`build/site/index.html`.
 
 The first build also does the default job and runs the notebooks, about two CPU minutes together.
 What they leave is kept in `build/examples` for later builds; `--new` makes it again.
