@@ -74,7 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.out.exists() and not (asked.out / "sitemap.xml").exists():
         parser.error(f"--out must be new or a site, got {asked.out}; name another folder")
     if asked.new:
-        shutil.rmtree(asked.examples, ignore_errors=True)
+        shutil.rmtree(asked.examples / "default", ignore_errors=True)
+        for name in NOTEBOOKS:
+            (asked.examples / f"{name}.ipynb").unlink(missing_ok=True)
     if not asked.no_runs:
         make_report(asked.examples)
         make_outputs(asked.examples)
@@ -139,7 +141,12 @@ def stage(folder: Path, examples: Path) -> None:
     files = {path.relative_to(docs).as_posix() for path in docs.rglob("*") if path.is_file()}
     for page in docs.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
-        text = site_text(text, page.relative_to(docs).as_posix(), files)
+        name = page.relative_to(docs).as_posix()
+        try:
+            text = site_text(text, name, files)
+        except Exception as error:  # such as a formula that cannot be converted
+            error.add_note(f"in docs/{name}")
+            raise
         text = _PICTURE.sub(_FRAMED, text) if has_report else text
         page.write_text(_LIGHT.sub(_BOTH, text), encoding="utf-8")
     for name in NOTEBOOKS:

@@ -156,6 +156,18 @@ def test_formulas_become_mathml() -> None:
         maker().mathml(r"\nonsense", is_block=False)
 
 
+def test_a_wrong_formula_is_said_with_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("math_core")
+    shutil.copytree(ROOT / "docs" / "site", tmp_path / "docs" / "site")
+    (tmp_path / "docs" / "page.md").write_text(r"$\nonsense$")
+    monkeypatch.setattr(maker(), "DOCS", tmp_path / "docs")
+    with pytest.raises(Exception, match="nonsense") as raised:
+        maker().stage(tmp_path / "staged", tmp_path / "none")
+    assert raised.value.__notes__ == ["in docs/page.md"]
+
+
 def test_formulas_in_a_line_are_the_same_on_plain_pages() -> None:
     """Where Markdown reads backslashes and stars first, a formula must not contain them."""
     found = {}
