@@ -99,7 +99,7 @@ class PlantedRecords(Auditor):
     _first: Kept[Floats]  # losses at the initial model: canaries, decoys, pilot; empty before
     _last: Kept[Floats]  # losses at the model that was looked at last
     _largest: Kept[Floats]  # the largest fall in standard deviations; empty before the first
-    _holders: Kept[set[int]]  # clients that were asked to plant
+    _times: Kept[dict[int, int]]  # client to the rounds that it trained in with records to plant
     _took: Kept[set[int]]  # those that say they did, at least once
 
     def __init__(
@@ -135,7 +135,7 @@ class PlantedRecords(Auditor):
     def _forget(self) -> None:
         self._model, self._rounds, self._looked = None, 0, 0
         self._first, self._last, self._largest = np.empty(0), np.empty(0), np.empty(0)
-        self._holders, self._took = set(), set()
+        self._times, self._took = {}, set()
 
     @property
     def due(self) -> Due | None:
@@ -183,12 +183,15 @@ class PlantedRecords(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Look at the models that are due."""
-        self._holders |= set(view.took)
+        asked = view.took if self._orders else view.replies
+        for client in asked:  # whether it took them or not: it alone knows
+            if self.plan.planted(client, view.server_round):
+                self._times[client] = self._times.get(client, 0) + 1
         self._took |= {client for client, has_taken in view.took.items() if has_taken}
-        if not np.isfinite(view.released).all():
-            raise DivergedError
         if not self._first.size:
             self._first = self._last = self._losses(view.sent)
+        if not np.isfinite(view.released).all():
+            raise DivergedError
         self._model, self._rounds = view.released.copy(), view.server_round
         if self.every and view.server_round in self._due:
             self._look()
@@ -226,8 +229,8 @@ class PlantedRecords(Auditor):
         found = []
         if planted and (self._took if self._orders else self._rounds):
             found.append(RunWarning.of("trained-on-canaries", planted, self.plan.canaries))
-        if left := len(self._holders - self._took):
-            found.append(RunWarning.of("untaken-canaries", left, len(self._holders)))
+        if self._orders and (left := len(self._times.keys() - self._took)):
+            found.append(RunWarning.of("untaken-canaries", left, len(self._times)))
         return found
 
     def report(self) -> Sequence[Finding]:
@@ -328,7 +331,7 @@ class PlantedRecords(Auditor):
             sees=sees,
             holds="record",
             knows_cohort=True,
-            participations=min(self._rounds, self.plan.rounds or self._rounds),
+            participations=max(self._times.values(), default=self._rounds),
         )
         return Claims(
             self.name,

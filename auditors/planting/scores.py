@@ -168,8 +168,13 @@ class TorchScores:
     def _completed(self, logits: Any, following: Any) -> Any:
         # If every token is the likeliest one after those before it, greedy decoding gives them all.
         assert self._encode is not None
-        start = max(len(self._encode(self._prefix)) - 1, 0) if self._prefix else 0
-        return (logits.argmax(dim=-1) == following)[:, start:].all(dim=1)
+        given = [int(token) for token in self._encode(self._prefix)][1:] if self._prefix else []
+        # A tokeniser may join the end of the prefix with what follows: then this is not given.
+        known = following.new_tensor(given[: following.shape[1]]) == following[:, : len(given)]
+        is_given = known.cumprod(dim=1).bool()
+        right = logits.argmax(dim=-1) == following
+        right[:, : is_given.shape[1]] |= is_given
+        return right.all(dim=1)
 
     def _loaded(self, model: Vector) -> torch.nn.Module:
         """Return the module with the weights of a flat model, in the mode of evaluation."""

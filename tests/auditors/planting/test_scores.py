@@ -163,6 +163,18 @@ def test_a_text_is_extracted_where_every_next_token_is_the_likeliest() -> None:
     assert found.tolist() == [True, False, True, False, True]  # the prefix itself is given
 
 
+@pytest.mark.parametrize(("prefix", "end"), [("ab", []), ("aa", []), ("a", [3])])
+def test_tokens_that_join_prefix_and_secret_must_be_completed(prefix: str, end: list[int]) -> None:
+    def joined(text: str) -> list[int]:
+        """Return "ab" as two tokens, but "abd" as three others; some tokenisers add an end."""
+        return encode(text.replace("abd", "acd")) + (end if text == prefix else [])
+
+    model = np.zeros((4, 4))
+    model[0, 1] = model[2, 3] = 5.0  # a → b, c → d
+    found = TorchScores(Bigram(), joined, prefix=prefix).extract(model.ravel(), ["abd", "acd"])
+    assert found.tolist() == [False, False]  # of "acd" nobody has got c, which a does not give
+
+
 def test_losses_of_a_classifier_are_cross_entropies() -> None:
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     rng = stream(2, "classifier")
