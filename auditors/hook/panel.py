@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors._types import Record
+from flwr.app import MetricRecord
+
 from leakmeter.auditors.auditor import (
     Auditor,
     Canary,
@@ -24,6 +25,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.hook.planting import order_of
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
@@ -226,18 +228,16 @@ class Panel(Resumable):
                 self._drop(auditor, f"round {server_round}", error)
         return orders
 
-    def plant(
-        self, server_round: int, chosen: Sequence[int]
-    ) -> dict[int, tuple[Sequence[Record], int]]:
-        """Ask for records to plant; the first auditor that asks is the only one of the run."""
-        asked: dict[int, tuple[Sequence[Record], int]] = {}
+    def plant(self, server_round: int, chosen: Sequence[int]) -> dict[int, MetricRecord]:
+        """Return orders to plant; the first auditor that asks is the only one of the run."""
+        asked: dict[int, MetricRecord] = {}
         for auditor in list(self.auditors):
             try:
                 wanted = auditor.plant(server_round, chosen)
                 if wanted and (self._planter or auditor.name) != auditor.name:
                     raise UnableError(_PLANTED.format(self._planter))
                 self._planter = auditor.name if wanted else self._planter
-                asked |= {c: wanted[c] for c in wanted if c in chosen}
+                asked |= {c: order_of(*wanted[c]) for c in wanted if c in chosen}
             except Exception as error:
                 self._drop(auditor, f"round {server_round}", error)
         return asked

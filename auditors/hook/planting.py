@@ -36,7 +36,11 @@ _FIELDS: Final = frozenset({"bytes", "words", "copies"})
 
 
 def order_of(records: Sequence[Record], copies: int) -> MetricRecord:
-    """Return the order to train on records, each so many times, as it travels."""
+    """Return the order to train on records, each so many times, as it travels.
+
+    Raises:
+        ValueError: Clients would refuse it.
+    """
     texts = [one for one in records if isinstance(one, str)]
     pairs = [one for one in records if not isinstance(one, str)]
     head: Any = {"texts": texts}
@@ -53,7 +57,9 @@ def order_of(records: Sequence[Record], copies: int) -> MetricRecord:
             "fewer canaries, or more clients that hold them"
         )
     words = np.frombuffer(data + bytes(-len(data) % 8), "<i8").tolist()
-    return MetricRecord({"bytes": len(data), "words": words, "copies": copies})
+    order = MetricRecord({"bytes": len(data), "words": words, "copies": copies})
+    planted_in(order)  # what clients would refuse is not sent: they would fail instead of train
+    return order
 
 
 class Planted(Sequence[Any]):
@@ -265,14 +271,6 @@ def planted(
         return
     yield held.records
     held.is_taken = True
-
-
-def give_records(
-    messages: Mapping[int, Message], asked: Mapping[int, tuple[Sequence[Record], int]]
-) -> None:
-    """Ask clients to train on records as well: client to the records, and to how often each."""
-    for client, (records, copies) in asked.items():
-        wire.add_record(messages[client], wire.PLANTED, order_of(records, copies))
 
 
 def take_answer(reply: Message) -> bool | None:

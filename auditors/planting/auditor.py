@@ -30,6 +30,7 @@ from leakmeter.auditors.auditor import (
     DivergedError,
     Due,
     Project,
+    RoundMessages,
     RoundView,
     UnableError,
     check_every,
@@ -44,6 +45,7 @@ from leakmeter.auditors.planting.scores import (
     Extract,
     Score,
     checked,
+    completed,
     exposure,
     histogram,
     largest_score,
@@ -167,6 +169,14 @@ class PlantedRecords(Auditor):
     def _canaries(self) -> list[Record]:
         """All canaries, those that are left out as well."""
         return self.generator.draw(self.plan.seed, range(self.plan.canaries))
+
+    def bind(self, messages: RoundMessages) -> None:
+        """Look at the first model: if a score is wrong, nothing has been planted yet."""
+        if not self._first.size:
+            first = self._losses(messages.sent)
+            if self.plan.is_in.any():
+                self._extracted(messages.sent)  # which the end of the run needs
+            self._first = self._last = first
 
     def plant(
         self, server_round: int, chosen: Sequence[int]
@@ -312,7 +322,7 @@ class PlantedRecords(Auditor):
         outside = [text for text, one in zip(texts, is_in, strict=True) if not one]
         assert isinstance(others, list)
         done, by_chance = (
-            int(np.asarray(extract(model.copy(), some), dtype=bool).sum())
+            int(completed(extract(model.copy(), some), len(some)).sum())
             for some in (inside, [*outside, *others])
         )
         control = len(outside) + len(others)

@@ -93,12 +93,23 @@ def checked(losses: ArrayLike, count: int) -> Floats:
     return np.clip(found, -_LARGEST, _LARGEST)
 
 
+def completed(found: ArrayLike, count: int) -> NDArray[np.bool_]:
+    """Return whether texts were completed, or raise if that is not said of each."""
+    said = np.asarray(found)
+    if said.shape != (count,) or said.dtype.kind not in "biu":
+        raise ValueError(
+            f"extract must return {count} values True or False, one for each text, got "
+            f"{said.dtype} of shape {said.shape}"
+        )
+    return said.astype(bool)
+
+
 class TorchScores:
     """Losses of records under a torch model, and whether it completes texts: `score`, `extract`.
 
     Args:
-        module: A model, with any weights. It maps a batch of inputs to logits, or token numbers
-            (batch, tokens) to logits (batch, tokens, vocabulary); models of Hugging Face do.
+        module: A model on the CPU, with any weights. It maps a batch of inputs to logits, or token
+            numbers (batch, tokens) to logits (batch, tokens, vocabulary), as Hugging Face's do.
         encode: For texts: returns the token numbers of a text. None for inputs and labels.
         prefix: For `extract`: how each text begins, which the attacker knows.
 

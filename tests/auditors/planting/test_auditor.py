@@ -31,6 +31,7 @@ from leakmeter.auditors import (
 from leakmeter.auditors.auditor import DivergedError, Project, RoundFacts, RoundView, UnableError
 from leakmeter.auditors.finding import Finding, Losses
 from leakmeter.auditors.planting.generators import Batch
+from leakmeter.auditors.planting.scores import completed
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.engines.inline import run_inline
@@ -88,8 +89,8 @@ def audit(
     **options: Any,
 ) -> Audited:
     """Return a run with planted records after its end."""
-    options = {"decoys": 2000, "score": losses, **options}
-    auditor = PlantedRecords(PATTERNS, plan=plan, **options)
+    options = {"generator": PATTERNS, "decoys": 2000, "score": losses, **options}
+    auditor = PlantedRecords(plan=plan, **options)
     strategy = Audited(FedAvg(fraction_evaluate=0.0), [auditor], out=out, claims=claims)
     return played(strategy, mods, takes=takes)
 
@@ -252,12 +253,41 @@ def test_an_auditor_that_fails_after_planting_leaves_its_warning_behind() -> Non
 
     def fails_later(model: np.ndarray, records: Batch) -> np.ndarray:
         calls.append(1)
-        return losses(model, records) if len(calls) < 5 else np.full(2, 0.0)
+        return losses(model, records) if len(calls) < 6 else np.full(2, 0.0)
 
     run = audit([plant_mod], score=fails_later, every=1)
     assert not bounds(run)
     assert any("score must return" in said for said in run.audit.failures)
     assert [warned.kind for warned in run.warnings] == ["trained-on-canaries"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"score": lambda *_: np.zeros(3)}, "score must return 64 losses"),
+        ({"extract": lambda *_: [True]}, "extract must be None for records that are no texts"),
+        ({"generator": FromFile}, "records must be finite"),
+    ],
+)
+def test_what_would_fail_after_planting_fails_before(
+    wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    if "generator" in wrong:
+        x = np.full((1000, DIM), np.nan, np.float32)
+        np.savez(tmp_path / "records.npz", x=x, y=np.zeros(1000, np.int64))
+        wrong = {"generator": FromFile(tmp_path / "records.npz"), "score": lambda _, r: r[1] * 1.0}
+    run = audit([plant_mod], **wrong)
+    [failed] = run.audit.failures
+    assert failed.startswith("planted-records, round 1: ")
+    assert said in failed
+    assert not run.warnings  # no client has failed, and no model has seen a canary
+
+
+@pytest.mark.parametrize("found", [[True], [math.nan] * 12, "yes", None])
+def test_extraction_says_of_each_text_whether_it_was_completed(found: Any) -> None:
+    with pytest.raises(ValueError, match="extract must return 12 values True or False"):
+        completed(found, 12)
+    assert completed([1, 0], 2).tolist() == [True, False]
 
 
 def test_a_run_has_one_audit_that_plants() -> None:

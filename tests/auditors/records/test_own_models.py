@@ -150,6 +150,7 @@ PLAIN = b"\x14\x00\x00\x00\x08\x00"  # of each entry: no password, packed as usu
         npy("(150,)", bytes(1200)),  # one array without an archive
         b"PK\x05\x06" + bytes(18),  # an empty archive
     ],
+    ids=["huge", "words", "text", "letters", "locked", "unknown", "broken", "bare", "empty"],
 )
 def test_files_that_lie_are_named(content: bytes, tmp_path: Path) -> None:
     for number, kept in enumerate((WHOLE, WHOLE, content), start=1):
