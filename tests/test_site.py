@@ -310,14 +310,16 @@ def served(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
+# Waits until every result is one of the whole word, not of the letters that were typed first.
 SEARCH = """
-const [done, started] = [arguments[arguments.length - 1], Date.now()];
+const [word, done, started] = [...arguments, Date.now()];
 const look = () => {
   const inside = [...document.querySelectorAll("*")].find((e) => e.shadowRoot)?.shadowRoot;
-  const links = [...(inside?.querySelectorAll("[role=listbox] a") ?? [])].map((a) => a.href);
+  const links = [...(inside?.querySelectorAll("[role=listbox] a") ?? [])];
   const typed = inside?.querySelector("input")?.value;
-  if ((typed === arguments[0] && links.length) || Date.now() - started > 60000)
-    done([typed, links, inside?.querySelector("[role=status]")?.textContent]);
+  const marked = (a) => [...a.querySelectorAll("mark u")].some((u) => u.textContent === word);
+  if ((typed === word && links.length && links.every(marked)) || Date.now() - started > 60000)
+    done([typed, links.map((a) => a.href)]);
   else setTimeout(look, 50);
 };
 look();
@@ -343,7 +345,7 @@ def test_the_search_works_in_a_folder_as_on_a_server(site: Path, window: Browser
             window.open(f"{base}index.html")
             assert window.wait_for(OPENED)
             window.press(*word)
-            typed, links, _ = window.wait_for(SEARCH, word)
+            typed, links = window.wait_for(SEARCH, word)
             assert typed == word
             assert window.errors() == []
             found.append([link.removeprefix(base) for link in links])
