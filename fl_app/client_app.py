@@ -149,8 +149,7 @@ def _task_here(config: Config) -> Task:
     try:
         device_of(config.device)
         lacks = "data-dir"
-        task = config.task
-        return load_task(task if task.download == may_fetch else replace(task, download=may_fetch))
+        return load_task(replace(config.task, download=may_fetch))
     except ConfigError as error:
         why = f"{error} {_HIDDEN}" if lacks == "device" else error
         raise ConfigError(f"{UNUSABLE}: node {platform.node()}, {lacks}: {why}") from None

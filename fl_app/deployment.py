@@ -53,8 +53,7 @@ def is_deployed() -> bool:
     In doubt the answer is yes: a simulation only loses its seed and its tap by that, while a
     deployment that is taken for a simulation loses its privacy.
     """
-    # A path would take long: every message asks several times.
-    if is_supernode() or os.path.basename(sys.argv[0]).partition(".")[0] in _PROGRAMS:
+    if is_supernode() or Path(sys.argv[0]).stem in _PROGRAMS:
         return True
     return not any(name in sys.modules for name in _SIMULATORS)
 

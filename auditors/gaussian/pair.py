@@ -256,11 +256,7 @@ def bracketed_root(
 
 
 def brent_root(
-    function: Callable[[float], float],
-    low: float,
-    high: float,
-    xtol: float = 2e-12,
-    rtol: float = 4 * _ULP,
+    function: Callable[[float], float], low: float, high: float, xtol: float, rtol: float = 4 * _ULP
 ) -> float:
     """Return where a function is zero between two points at which it has different signs.
 

@@ -334,9 +334,7 @@ def packed(numbers: NDArray[Any]) -> Array:
     """Return what `Array(numbers)` is, after one copy."""
     flat = np.ascontiguousarray(numbers)
     data = b"".join([npy_header(flat.dtype.str, numbers.shape), flat.data])
-    made = object.__new__(Array)  # the constructor looks at each argument several times
-    made.__dict__.update(dtype=str(numbers.dtype), shape=numbers.shape, stype=NPY, data=data)
-    return made
+    return Array(str(numbers.dtype), numbers.shape, NPY, data)
 
 
 @lru_cache(maxsize=2**10)  # the arrays of a model come again in every update
@@ -456,13 +454,8 @@ def all_finite(numbers: NDArray[Any]) -> bool:
 
 def is_float(array: Array) -> bool:
     """Whether an array has a numpy float type; bfloat16 and complex numbers do not count."""
-    return _is_float(array.dtype)
-
-
-@lru_cache(maxsize=2**6)  # every look at an update asks for each of its arrays
-def _is_float(dtype: str) -> bool:
     try:
-        return bool(np.issubdtype(np.dtype(dtype), np.floating))
+        return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
     except TypeError:  # a name that numpy does not know
         return False
 

@@ -158,7 +158,7 @@ def noise_ratio(sensitivity: float, delta: float, *, clients: int, parameters: i
         clients: In a round.
         parameters: Of the model.
     """
-    separation = brent_root(lambda mu: epsilon_gaussian(delta, mu) - TARGET, 1e-6, 1e3)
+    separation = brent_root(lambda mu: epsilon_gaussian(delta, mu) - TARGET, 1e-6, 1e3, 2e-12)
     return sensitivity / separation * math.sqrt(parameters) / clients
 
 
