@@ -11,8 +11,9 @@ installed: `pip install -e ".[bench]"`. Bare products are those of our steps alo
 after the other, with nothing read, rectified, sent or averaged: less is impossible.
 
 Of our linear run, imports take a fifth, and reading batches out of 188 MB of images takes as long
-as the products. What did not help: scaling MNIST block by block, since the first touch of its memory takes longer;
-faster copies and checks of messages, which save 1 % at most. Collections of garbage take 0.2 s.
+as the products. What did not help: scaling MNIST block by block, since the first touch of its
+memory takes longer, and faster copies and checks of messages, which save 1 % at most. Collections
+of garbage take 0.2 s.
 """
 
 from __future__ import annotations
