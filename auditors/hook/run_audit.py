@@ -28,7 +28,7 @@ from leakmeter.auditors.hook import planting, remarks, wire
 from leakmeter.auditors.hook.chain import client_of, survey, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.flower_noise import claims_of_strategy
 from leakmeter.auditors.hook.health import Early, Health
-from leakmeter.auditors.hook.layout import Layout, LayoutError, SentModel
+from leakmeter.auditors.hook.layout import Layout, LayoutError, LazyModel
 from leakmeter.auditors.hook.limit import Limit
 from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
@@ -343,7 +343,7 @@ class RunAudit(Resumable):
         layout = self._layout
         assert layout is not None
         try:
-            model = SentModel(layout, common_base(messages, arrays))
+            model = LazyModel(layout, common_base(messages, arrays))
         except UnableError as error:
             self._stop(f"round {server_round}", str(error))
             return None
@@ -361,8 +361,8 @@ class RunAudit(Resumable):
         everybody = population(self._strategy, grid)
         orders = self._panel.instruct(server_round, chosen, everybody) if clients else {}
         self._consider_round(messages, len(orders))
-        records = self._panel.plant(server_round, chosen)
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, model, key))
+        records = self._panel.plant(server_round, chosen)
         # The first round shows which clients list canary_mod; replays need to know it every time.
         asks_all = not self._aggregated or sends is None or self._panel.replays(server_round)
         asks_all |= self._panel.wants_answers
@@ -375,7 +375,8 @@ class RunAudit(Resumable):
         # Under our masks an answer must not depend on a reply, and replies are models.
         sends = sends or ("models" if hidden else None)
         give_orders(by_client, orders, greeted, layout, sends, self._size)
-        planting.give_records(by_client, records)
+        for client, order in records.items():
+            wire.add_record(by_client[client], wire.PLANTED, order)
         return OpenRound(
             server_round=server_round,
             arrays=arrays,
@@ -632,7 +633,7 @@ def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord
     """
     base, seen = arrays, set[int]()
     for message in messages:
-        records = list(message.content.array_records.values())
+        records = [r for r in message.content.values() if isinstance(r, ArrayRecord)]
         if len(records) != 1:
             raise UnableError(remarks.SEVERAL_RECORDS)
         if not seen:
