@@ -23,7 +23,7 @@ _TEMPLATE = """
 {% for note in notes[1:] %}<p class="note">{{ note|with_code }}</p>{% endfor %}
 <p class="note">ε {{ epsilon }}</p></div></div></section>
 <section class="compared" aria-labelledby="points"><h2 id="points">All points</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="All points"><table>
+<div class="scroll" tabindex="0" role="region" aria-label="Table of points"><table>
 <caption>{{ "* on the frontier" if results.frontier else "No point is on a frontier." }}</caption>
 <thead><tr><td></td>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
 <tbody>{% for one in results.points %}{% set first = one.rehearsals[0] %}<tr>

@@ -203,6 +203,7 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
 .pair { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1.15fr); gap: 1.6rem;
   align-items: start; }
 .pair figure { border: 0; padding: 0; } .pair > * { min-width: 0; }
+.alias { padding: 0 .35rem; border-radius: 6px; background: var(--shade); font-weight: 650; }
 .compare th, .compare td { min-width: 7.5rem; } .compare tbody th { max-width: 20rem; }
 .compare thead th { font-size: .86rem; color: var(--ink); }
 .compare data { white-space: normal; } .pair td:nth-child(n+3) { white-space: nowrap; }

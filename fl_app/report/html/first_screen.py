@@ -96,7 +96,7 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 {% if row.is_saturated %} · at its limit{% endif %}</small>
 <small>{{ row.at_most }}</small></span></li>
 {% endfor %}</ul>
-<p class="note legend-line">Filled: shown. Hatched: may be, up to what is guaranteed.
+<p class="note">Filled: shown. Hatched: may be, up to what is guaranteed.
 {% if together %} {{ together }}{% endif %}{% if left %} And {{ left }} below.{% endif %}</p>
 {% endif %}
 {% if tests %}<table class="tests"><caption>Attacks, each tried against a control</caption>

@@ -79,7 +79,7 @@ _TEMPLATE = """
 <section><h2>Not audited</h2><ul>{% for one in unaudited %}<li>{{ one }}</li>{% endfor %}</ul>
 </section></div>
 <h2>Questions of NIST SP 800-226 about a differential privacy guarantee</h2>
-<table class="asked-of"><caption class="hidden">Questions with answers of this report</caption>
+<table><caption class="hidden">Questions with answers of this report</caption>
 <tbody>{% for topic, question, words in answers %}<tr>
 <th scope="row">{{ topic }}<small>{{ question }}</small></th><td>{{ words }}</td></tr>
 {% endfor %}</tbody></table>

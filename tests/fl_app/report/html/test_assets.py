@@ -9,6 +9,7 @@ import pytest
 from leakmeter.fl_app.report.html import document
 from leakmeter.fl_app.report.html.assets import STYLE
 from leakmeter.fl_app.report.html.template import Markup
+from tests.helpers.project import ROOT
 
 TONES = ("alarm", "warn", "mild", "calm", "good", "grey")
 
@@ -49,6 +50,20 @@ def test_words_and_lines_have_contrast_with_what_is_behind_them(scheme: str) -> 
     assert [p for p in pairs if contrast(known[p[0]], known[p[1]]) < 4.5] == []
     lines = ("c0", "c1", "c2", "c3", "c4", "c5", "ref")
     assert [one for one in lines if contrast(known[one], known["sheet"]) < 3] == []
+
+
+def test_classes_of_templates_have_a_look() -> None:
+    folders = (ROOT / "fl_app/report/html", ROOT / "fl_app/sweep")
+    texts = [path.read_text(encoding="utf-8") for one in folders for path in one.glob("*.py")]
+    used = {
+        name
+        for text in texts
+        for names in re.findall(r'class="([a-z -]+)"', text)
+        for name in names.split()
+    }
+    assert "alias" in used
+    known = "".join(texts)  # the sheet for data protection has some of its own
+    assert [n for n in sorted(used) if not re.search(rf"\.{n}\b", STYLE + known)] == []
 
 
 def test_the_name_of_a_run_ends_neither_the_foot_of_a_sheet_nor_the_style() -> None:
