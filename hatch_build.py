@@ -1,10 +1,15 @@
-"""Fills the wheel with the four rooms, below the one name that an installation offers."""
+"""Fills the wheel with the four rooms, below the one name that an installation offers.
+
+Flower's bundles ask for `license = {file = …}`, package indexes for the SPDX name. A project file
+can have one of them only, so it has the file, and what is built gets the name.
+"""
 
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 ROOMS = ("auditors", "clients", "strategies", "fl_app")
 # An editable installation is this one file. A package with a file wins over a folder without one,
@@ -33,3 +38,12 @@ class Rooms(BuildHookInterface):  # type: ignore[type-arg]
         text = _STUB.format(file=str(package / "__init__.py"), folder=str(package))
         stub.write_text(text, encoding="utf-8")
         build_data["force_include_editable"] = {str(stub): "leakmeter/__init__.py"}
+
+
+class Licence(MetadataHookInterface):
+    """Names the licence by its SPDX expression."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Write the expression in place of the file, which is shipped as before."""
+        metadata["license"] = "Apache-2.0"
+        metadata["license-files"] = ["LICENSE"]

@@ -31,7 +31,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian  # noqa: E402
 from leakmeter.auditors.verdict.meaning import told  # noqa: E402
 from leakmeter.auditors.verdict.verdict import Row  # noqa: E402
 from leakmeter.auditors.wording import remarked  # noqa: E402
-from leakmeter.fl_app.report.draw.curves import cosines, tradeoffs  # noqa: E402
+from leakmeter.fl_app.report.draw.curves import cosines, losses, tradeoffs  # noqa: E402
 from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Scale, Series  # noqa: E402
 from leakmeter.fl_app.report.draw.layout import axis_strip, layout  # noqa: E402
 from leakmeter.fl_app.report.html.assets import STYLE  # noqa: E402
@@ -95,16 +95,16 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def audited(name: str) -> Run:
-    """Run the `after` of an example in this process and return what its audit found."""
+def audited(name: str, folder: str = "after", **changes: Any) -> Run:
+    """Run an example in this process, with other settings, and return what its audit found."""
     from leakmeter.fl_app.engines.inline import run_inline
     from tests.foreign_app import configured, settings
 
-    app = EXAMPLES / name / "after"
-    with tempfile.TemporaryDirectory() as folder, configured(app) as (server, client):
-        with patch.dict(os.environ, HOME=folder):  # the examples write to ~/audits
+    app = EXAMPLES / name / folder
+    with tempfile.TemporaryDirectory() as home, configured(app, **changes) as (server, client):
+        with patch.dict(os.environ, HOME=home):  # the examples write to ~/audits
             run_inline(server, client, settings(app)["config"]["min-nodes"])
-        [report] = Path(folder).glob("audits/*/report.json")
+        [report] = Path(home).glob("audits/*/report.json")
         return read_run(report)
 
 
@@ -116,6 +116,13 @@ def canaries(name: str, where: str, words: str) -> Callable[[], str]:
         return chart_file(replace(figure, title=words))
 
     return draw
+
+
+def secrets() -> str:
+    """Draw how far the losses of planted secrets fell, with 16 copies of each."""
+    run = audited("lora_transformer", "planted", copies=16)
+    [figure] = [f for f in losses([run]) if f.title.endswith("in the models of all rounds")]
+    return chart_file(replace(figure, title="lora_transformer: secrets, 16 times each"))
 
 
 def tradeoff(name: str, words: str) -> Callable[[], str]:
@@ -198,6 +205,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "lora_transformer": canaries(
         "lora_transformer", "in the final model", "lora_transformer: canaries in the final adapters"
     ),
+    "lora_transformer_planted": secrets,
     "own_loop": tradeoff("own_loop", "own_loop: which of two updates was sent?"),
     "local_dp_is_not_local_enough": local_dp,
     "sum_of_few_directions": few_directions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from leakmeter._rooms import ROOMS, find_rooms, homes
+from leakmeter._rooms import ROOMS, find_rooms, homes, version
 
 if TYPE_CHECKING:
     from leakmeter.auditors import *  # noqa: F403
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.job import run as run
     from leakmeter.strategies import *  # noqa: F403
 
-__version__ = "0.2.0"
+__version__: str  # what the project file says
 
 find_rooms(__file__)
 
@@ -32,6 +32,8 @@ _SINGLE = {name: home for name, home in homes(__spec__).items() if name != "*"}
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # which a star asks for
         return _public()
+    if name == "__version__":
+        return version()
     if name in _MODULES:
         return import_module(f"leakmeter.{name}")
     if name in _SINGLE:

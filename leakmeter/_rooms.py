@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -74,6 +75,22 @@ def find_rooms(front_page: str) -> None:
     if inside.is_symlink() or not inside.is_dir():
         _install(_Beside(package))
         _install(_Alias())
+
+
+@cache
+def version() -> str:
+    """Return the release, which only `pyproject.toml` states.
+
+    A checkout and Flower's bundle have that file; an installation has what was made of it.
+    """
+    import tomllib  # both are for those who ask, and Python 3.10 gets a sentence elsewhere
+    from importlib import metadata
+
+    file = Path(__file__).parents[1] / "pyproject.toml"
+    project = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if (said := project.get("project", {})).get("name") == "leakmeter":
+        return str(said["version"])
+    return metadata.version("leakmeter")
 
 
 def alias(room: str) -> None:

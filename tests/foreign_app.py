@@ -52,15 +52,19 @@ def run_here(folder: Path, run_id: int = 1, **changes: Any) -> Any:
 
 
 @contextmanager
-def configured(folder: Path) -> Iterator[tuple[Any, Any]]:
+def configured(folder: Path, **changes: Any) -> Iterator[tuple[Any, Any]]:
     """Import both apps and give them the folder's configuration, where an engine leaves it empty.
+
+    Args:
+        folder: With pyproject.toml.
+        changes: Settings that are changed.
 
     Yields:
         The server app and the client app.
     """
     from flwr.serverapp import ServerApp
 
-    config = settings(folder)["config"]
+    config = settings(folder)["config"] | changes
     with loaded(folder) as apps:
         server, client, outer = apps["serverapp"], apps["clientapp"], ServerApp()
 

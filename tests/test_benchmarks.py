@@ -22,6 +22,7 @@ from benchmarks.measure import OURS, Row, Scale, compare, interleave, timer
 from benchmarks.page import Entry, amount, line, target
 from benchmarks.secure_sum import until_one_ends
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError
+from tests.helpers.flower import flower_from
 from tests.helpers.processes import run_python
 from tests.helpers.project import ROOT
 
@@ -204,7 +205,17 @@ LONG = (
 ELSEWHERE = {*PROCESSES, *LONG, "round_of_a_hundred_clients", "user_round"}
 
 
-@pytest.mark.parametrize("name", [name for name in QUESTIONS if name not in ELSEWHERE])
+PEERS = flower_from("1.33", "the peer of the benchmark is elsewhere")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=PEERS if name == "secure_sum_traffic" else ())
+        for name in QUESTIONS
+        if name not in ELSEWHERE
+    ],
+)
 def test_every_question_can_be_asked_quickly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if hasattr(module := import_module(f"benchmarks.{name}"), "grown"):
         monkeypatch.setattr(module, "grown", grown_here)

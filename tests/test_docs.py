@@ -201,6 +201,7 @@ def test_the_gallery_has_a_picture_of_each_example() -> None:
     page = ROOT / "docs" / "gallery.md"
     folders = {path.parent.name for path in ROOT.glob("examples/*/before")}
     names = folders | {path.stem for path in ROOT.glob("examples/*.py")}
+    names |= {f"{path.parent.name}_planted" for path in ROOT.glob("examples/*/planted")}
     shown = re.findall(r"!\[[^\]]+\]\(gallery/(\w+)\.svg\)", page.read_text(encoding="utf-8"))
     assert sorted(shown) == sorted(names)
     assert {path.stem for path in (page.parent / "gallery").iterdir()} == names

@@ -9,18 +9,23 @@ import re
 import shutil
 import sys
 import tarfile
+import warnings
 import zipfile
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from tests.helpers.flower import BUNDLES
 from tests.helpers.installed import build_wheel, checkout
 from tests.helpers.processes import bare_python, run, run_python, site_packages
 from tests.helpers.project import BIN, PAPERS, PROJECT, ROOMS, ROOT, modules, sources
 
 OWN = {f"leakmeter/{name}.py" for name in ("__init__", "_rooms", "loggers")}
 SHIPPED = {f"leakmeter/{name}" for name in sources()} | OWN | {"leakmeter/py.typed"}
+
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
 def contents(archive: Path) -> set[str]:
@@ -36,6 +41,8 @@ def test_the_wheel_offers_one_name_and_contains_exactly_the_four_rooms(wheel: Pa
     with zipfile.ZipFile(wheel) as opened:
         [entry_points] = [name for name in about if name.endswith("entry_points.txt")]
         assert "leakmeter = leakmeter.fl_app.cli.main:main" in opened.read(entry_points).decode()
+        [metadata] = [name for name in about if name.endswith("METADATA")]
+        assert "License-Expression: Apache-2.0\n" in opened.read(metadata).decode()
 
 
 @pytest.mark.slow
@@ -43,6 +50,7 @@ def test_a_wheel_made_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) ->
     build = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
     run_python("-c", build)
     [sdist] = tmp_path.glob("leakmeter-*.tar.gz")
+    assert sdist.stat().st_size < 3_000_000
     with tarfile.open(sdist) as opened:
         opened.extractall(tmp_path, filter="data")
     again = build_wheel(tmp_path / "wheel", tmp_path / sdist.name.removesuffix(".tar.gz"))
@@ -52,25 +60,62 @@ def test_a_wheel_made_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) ->
 LEFT_OUT = sources("fl_app/cli")
 
 
-def bundled(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the bundle that Flower makes of this checkout."""
     from flwr.cli.build import build  # behind `flwr build`
 
-    with chdir(folder):
+    folder = tmp_path_factory.mktemp("bundle")
+    with chdir(folder), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "GitWildMatchPattern", DeprecationWarning)  # Flower's own
         build(ROOT)
-    [bundle] = folder.glob("*.fab")
-    return bundle
+    [made] = folder.glob("*.fab")
+    return made
+
+
+@BUNDLES
+def test_flowers_bundle_has_the_rooms_but_not_the_command_line(bundle: Path) -> None:
+    found = contents(bundle)
+    texts = {"LICENSE", "README.md", "pyproject.toml", ".info/CONTENT"}
+    assert found == (sources() - LEFT_OUT) | OWN | texts
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
-def test_flowers_bundle_has_the_rooms_but_not_the_command_line(tmp_path: Path) -> None:
-    found = contents(bundled(tmp_path))
-    assert found == (sources() - LEFT_OUT) | OWN | {"pyproject.toml", ".info/CONTENT"}
+def test_the_bundle_could_be_published_on_flower_hub_as_it_is(bundle: Path, tmp_path: Path) -> None:
+    formats = pytest.importorskip("flwr.supercore.fab_format_version", reason="an older Flower")
+    from flwr.cli.utils import collect_files, filter_paths_for_publish
+    from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
+
+    metadata = formats.normalize_and_validate_fab_format(PROJECT)
+    assert metadata.fab_format_version == 1
+    assert metadata.flwr_version_target == PROJECT["tool"]["flwr"]["app"]["flwr-version-target"]
+    with zipfile.ZipFile(bundle) as opened:
+        opened.extractall(tmp_path / "app")
+    sizes = [
+        Path(file).stat().st_size  # type: ignore[arg-type]
+        for file in filter_paths_for_publish(collect_files(tmp_path / "app")).values()
+    ]
+    assert len(sources() - LEFT_OUT) < len(sizes) < MAX_FILE_COUNT // 2
+    assert max(sizes) < MAX_FILE_BYTES // 2
+    assert sum(sizes) < MAX_TOTAL_BYTES // 2
+
+
+def test_the_pinned_packages_are_those_that_the_project_asks_for() -> None:
+    pinned = dict(re.findall(r"^([a-z0-9-]+)(?:\[.*\])?==(\S+)", CONSTRAINTS, re.MULTILINE))
+    asked = [
+        Requirement(entry)
+        for entry in PROJECT["project"]["dependencies"]
+        + PROJECT["project"]["optional-dependencies"]["dev"]
+    ]
+    for entry in asked:
+        assert pinned[entry.name] in entry.specifier
+    entries = re.split(r"^(?=[a-z0-9-]+(?:\[.*\])?==)", CONSTRAINTS, flags=re.MULTILINE)
+    assert all("--hash=sha256:" in entry for entry in entries if entry)
+    assert "://" not in CONSTRAINTS
 
 
 @pytest.mark.slow
-def test_every_module_of_flowers_bundle_imports(tmp_path: Path) -> None:
-    bundle = bundled(tmp_path)
+def test_every_module_of_flowers_bundle_imports(bundle: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(bundle) as archive:
         archive.extractall(tmp_path / "app")
     shipped = sorted(
@@ -94,6 +139,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     import leakmeter
 
     assert leakmeter.__version__ == PROJECT["project"]["version"]
+    assert f"\nversion: {leakmeter.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_project_asks_for_what_it_imports_and_caps_only_flower() -> None:

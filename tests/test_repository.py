@@ -21,6 +21,7 @@ FILES = {
     "LICENSE",
     "README.md",
     "SECURITY.md",
+    "constraints.txt",
     "hatch_build.py",
     "mkdocs.yml",
     "pyproject.toml",

@@ -105,6 +105,7 @@ class _Log:
     inner: int = 0  # steps of all optimisers, with noise or without
     per_pass: int = 1
     is_poisson: bool = True
+    has_drawn: bool = False  # whether batches came from the engine's own loader
     has_batch_norm: bool = False
     stated: tuple[float, float] | None = None
     is_private: bool = False
@@ -116,7 +117,7 @@ class _Log:
             return None
         steps = tuple(Steps(*kind, times) for kind, times in sorted(self.steps.items()))
         unnoised = max(self.inner - sum(self.steps.values()), 0)
-        flags = self.is_poisson, self.has_batch_norm
+        flags = self.is_poisson and (self.has_drawn or not steps), self.has_batch_norm
         return Engine(steps, unnoised, self.per_pass, *flags, self.stated)
 
 
@@ -139,6 +140,7 @@ def watched() -> Iterator[Callable[[], Engine | None]]:
 def _install() -> None:
     """Let Opacus's classes tell, once in a process; outside a watched call they tell nobody."""
     from opacus import PrivacyEngine
+    from opacus.utils import uniform_sampler
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     if hasattr(PrivacyEngine.make_private, "__wrapped__"):
@@ -148,6 +150,8 @@ def _install() -> None:
     for kind in _understood():
         if "add_noise" in vars(kind):
             _after(kind, "add_noise", _noised)
+    for sampler in ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler"):
+        _after(getattr(uniform_sampler, sampler), "__iter__", _drew)
     register_optimizer_step_post_hook(_stepped)
 
 
@@ -190,6 +194,11 @@ def _made(log: _Log, _: Any, result: tuple[Any, ...], **asked: Any) -> None:
     log.is_poisson &= asked.get("poisson_sampling", True) is True
     log.is_unknown |= type(optimizer) not in _understood()
     optimizer._leakmeter = (1 / len(loader), asked["module"], log)
+
+
+def _drew(log: _Log, *_: Any) -> None:
+    """Note that Poisson samples are drawn: some apps iterate over their first loader instead."""
+    log.has_drawn = True
 
 
 def _stated(log: _Log, _: Any, epsilon: float, delta: float, **__: Any) -> None:

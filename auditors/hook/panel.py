@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors._types import Record
+from flwr.app import MetricRecord
+
 from leakmeter.auditors.auditor import (
     Auditor,
     Canary,
@@ -24,6 +25,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.hook.planting import order_of
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
@@ -33,6 +35,7 @@ _MOST_LIMITATIONS = 60  # far more than a project has; one client must not fill 
 _LONG = 60.0  # seconds of an audit that are worth a line beforehand
 _UNPLAYED = "no canary was played"
 _SILENT = "produced no findings; this is not evidence of privacy"
+_PLANTED = "{} plants records already, and a run has one such audit: use one generator for each run"
 
 
 def _restore(auditor: Auditor, state: Any) -> None:
@@ -66,6 +69,8 @@ class Panel(Resumable):
     failures: Kept[list[str]]
     _limitations: Kept[list[Limitation]]
     _spoke: Kept[set[str]]
+    _planter: Kept[str]  # the auditor that plants records; empty before
+    _warned: Kept[list[RunWarning]]  # by auditors that were left out
 
     def __init__(self, auditors: Sequence[Auditor]) -> None:
         names = [a.name for a in auditors]
@@ -76,6 +81,7 @@ class Panel(Resumable):
         self._limitations = []
         self._estimated: set[str] = set()
         self._spoke = set()  # auditors that have found anything
+        self._planter, self._warned = "", []
         self._restored: Mapping[str, Any] = {}
         self._has_observed = False
         self.keeps_files = False
@@ -222,23 +228,25 @@ class Panel(Resumable):
                 self._drop(auditor, f"round {server_round}", error)
         return orders
 
-    def plant(
-        self, server_round: int, chosen: Sequence[int]
-    ) -> dict[int, tuple[Sequence[Record], int]]:
-        """Ask each auditor for records to plant; a client gets those of one auditor at most."""
-        asked: dict[int, tuple[Sequence[Record], int]] = {}
+    def plant(self, server_round: int, chosen: Sequence[int]) -> dict[int, MetricRecord]:
+        """Return orders to plant; the first auditor that asks is the only one of the run."""
+        asked: dict[int, MetricRecord] = {}
         for auditor in list(self.auditors):
             try:
-                wanted = auditor.plant(server_round, [c for c in chosen if c not in asked])
-                asked |= {c: wanted[c] for c in wanted if c in chosen}
+                wanted = auditor.plant(server_round, chosen)
+                if wanted and (self._planter or auditor.name) != auditor.name:
+                    raise UnableError(_PLANTED.format(self._planter))
+                self._planter = auditor.name if wanted else self._planter
+                asked |= {c: order_of(*wanted[c]) for c in wanted if c in chosen}
             except Exception as error:
                 self._drop(auditor, f"round {server_round}", error)
         return asked
 
     @property
     def warnings(self) -> list[RunWarning]:
-        """What the audits themselves have done to the run."""
-        return [one for auditor in self.auditors for one in auditor.warnings]
+        """What the audits themselves have done to the run, those that were left out as well."""
+        found = [one for auditor in self.auditors for one in auditor.warnings]
+        return [*self._warned, *found]
 
     def bind(self, server_round: int, messages: RoundMessages) -> None:
         """Show each auditor the messages of a round before they are sent."""
@@ -379,6 +387,8 @@ class Panel(Resumable):
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
+        with self.guarded(f"warnings of {auditor.name} are not known"):
+            self._warned += auditor.warnings  # what it has planted stays in the model
         self._left_out.append(auditor)
         if not self.keeps_files:
             self.tidy()

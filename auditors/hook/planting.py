@@ -36,7 +36,11 @@ _FIELDS: Final = frozenset({"bytes", "words", "copies"})
 
 
 def order_of(records: Sequence[Record], copies: int) -> MetricRecord:
-    """Return the order to train on records, each so many times, as it travels."""
+    """Return the order to train on records, each so many times, as it travels.
+
+    Raises:
+        ValueError: Clients would refuse it.
+    """
     texts = [one for one in records if isinstance(one, str)]
     pairs = [one for one in records if not isinstance(one, str)]
     head: Any = {"texts": texts}
@@ -53,7 +57,9 @@ def order_of(records: Sequence[Record], copies: int) -> MetricRecord:
             "fewer canaries, or more clients that hold them"
         )
     words = np.frombuffer(data + bytes(-len(data) % 8), "<i8").tolist()
-    return MetricRecord({"bytes": len(data), "words": words, "copies": copies})
+    order = MetricRecord({"bytes": len(data), "words": words, "copies": copies})
+    planted_in(order)  # what clients would refuse is not sent: they would fail instead of train
+    return order
 
 
 class Planted(Sequence[Any]):
@@ -107,7 +113,7 @@ class Planted(Sequence[Any]):
             )
         more = [np.stack([pair[part] for pair in pairs] * self._copies) for part in (0, 1)]
         both = zip((x, y), more, strict=True)
-        first, second = (np.concatenate([own, new.astype(own.dtype)]) for own, new in both)
+        first, second = (np.concatenate([own, _cast(new, own.dtype)]) for own, new in both)
         return first, second
 
     def _as_item(self, x: NDArray[Any], y: NDArray[Any]) -> Any:
@@ -120,6 +126,20 @@ class Planted(Sequence[Any]):
         return tuple(_in_form(value, own) for value, own in zip(example, (x, y), strict=False))
 
 
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array in the type of the app's own, unless its numbers become others."""
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(dtype)
+    # Pixels from 0 to 1 are all 0 as whole numbers: decoys would have other inputs than canaries.
+    if dtype.kind in "iub" and not np.array_equal(cast, array):
+        raise ValueError(
+            f"planted records must fit into {dtype}, the type of the client's own, got numbers "
+            f"from {array.min()} to {array.max()}: draw them in that type and range, or convert "
+            "the client's own first"
+        )
+    return cast
+
+
 def _tensor(array: NDArray[Any]) -> Any:
     torch = sys.modules.get("torch")
     return array.copy() if torch is None else torch.tensor(array)
@@ -128,10 +148,12 @@ def _tensor(array: NDArray[Any]) -> Any:
 def _in_form(example: Any, array: NDArray[Any]) -> Any:
     """Return an array as what the example is: a tensor or an array of its type, or a number."""
     if isinstance(example, np.ndarray | np.generic):
-        return array.astype(example.dtype)
+        return _cast(array, example.dtype)
     if isinstance(example, bool | int | float):
-        return type(example)(array.item())
-    return _tensor(array).to(example.dtype)
+        return _cast(array, np.dtype(type(example))).item()
+    if example.dtype.is_floating_point:
+        return _tensor(array).to(example.dtype)
+    return _tensor(_cast(array, np.dtype(str(example.dtype).removeprefix("torch."))))
 
 
 def planted_in(record: MetricRecord) -> Planted:
@@ -249,14 +271,6 @@ def planted(
         return
     yield held.records
     held.is_taken = True
-
-
-def give_records(
-    messages: Mapping[int, Message], asked: Mapping[int, tuple[Sequence[Record], int]]
-) -> None:
-    """Ask clients to train on records as well: client to the records, and to how often each."""
-    for client, (records, copies) in asked.items():
-        wire.add_record(messages[client], wire.PLANTED, order_of(records, copies))
 
 
 def take_answer(reply: Message) -> bool | None:

@@ -361,8 +361,8 @@ class RunAudit(Resumable):
         everybody = population(self._strategy, grid)
         orders = self._panel.instruct(server_round, chosen, everybody) if clients else {}
         self._consider_round(messages, len(orders))
-        records = self._panel.plant(server_round, chosen)
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, model, key))
+        records = self._panel.plant(server_round, chosen)
         # The first round shows which clients list canary_mod; replays need to know it every time.
         asks_all = not self._aggregated or sends is None or self._panel.replays(server_round)
         asks_all |= self._panel.wants_answers
@@ -375,7 +375,8 @@ class RunAudit(Resumable):
         # Under our masks an answer must not depend on a reply, and replies are models.
         sends = sends or ("models" if hidden else None)
         give_orders(by_client, orders, greeted, layout, sends, self._size)
-        planting.give_records(by_client, records)
+        for client, order in records.items():
+            wire.add_record(by_client[client], wire.PLANTED, order)
         return OpenRound(
             server_round=server_round,
             arrays=arrays,

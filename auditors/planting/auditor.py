@@ -30,6 +30,7 @@ from leakmeter.auditors.auditor import (
     DivergedError,
     Due,
     Project,
+    RoundMessages,
     RoundView,
     UnableError,
     check_every,
@@ -44,6 +45,7 @@ from leakmeter.auditors.planting.scores import (
     Extract,
     Score,
     checked,
+    completed,
     exposure,
     histogram,
     largest_score,
@@ -99,7 +101,7 @@ class PlantedRecords(Auditor):
     _first: Kept[Floats]  # losses at the initial model: canaries, decoys, pilot; empty before
     _last: Kept[Floats]  # losses at the model that was looked at last
     _largest: Kept[Floats]  # the largest fall in standard deviations; empty before the first
-    _holders: Kept[set[int]]  # clients that were asked to plant
+    _times: Kept[dict[int, int]]  # client to the rounds that it trained in with records to plant
     _took: Kept[set[int]]  # those that say they did, at least once
 
     def __init__(
@@ -135,7 +137,7 @@ class PlantedRecords(Auditor):
     def _forget(self) -> None:
         self._model, self._rounds, self._looked = None, 0, 0
         self._first, self._last, self._largest = np.empty(0), np.empty(0), np.empty(0)
-        self._holders, self._took = set(), set()
+        self._times, self._took = {}, set()
 
     @property
     def due(self) -> Due | None:
@@ -168,6 +170,14 @@ class PlantedRecords(Auditor):
         """All canaries, those that are left out as well."""
         return self.generator.draw(self.plan.seed, range(self.plan.canaries))
 
+    def bind(self, messages: RoundMessages) -> None:
+        """Look at the first model: if a score is wrong, nothing has been planted yet."""
+        if not self._first.size:
+            first = self._losses(messages.sent)
+            if self.plan.is_in.any():
+                self._extracted(messages.sent)  # which the end of the run needs
+            self._first = self._last = first
+
     def plant(
         self, server_round: int, chosen: Sequence[int]
     ) -> Mapping[int, tuple[Sequence[Record], int]]:
@@ -183,12 +193,15 @@ class PlantedRecords(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Look at the models that are due."""
-        self._holders |= set(view.took)
+        asked = view.took if self._orders else view.replies
+        for client in asked:  # whether it took them or not: it alone knows
+            if self.plan.planted(client, view.server_round):
+                self._times[client] = self._times.get(client, 0) + 1
         self._took |= {client for client, has_taken in view.took.items() if has_taken}
-        if not np.isfinite(view.released).all():
-            raise DivergedError
         if not self._first.size:
             self._first = self._last = self._losses(view.sent)
+        if not np.isfinite(view.released).all():
+            raise DivergedError
         self._model, self._rounds = view.released.copy(), view.server_round
         if self.every and view.server_round in self._due:
             self._look()
@@ -226,8 +239,8 @@ class PlantedRecords(Auditor):
         found = []
         if planted and (self._took if self._orders else self._rounds):
             found.append(RunWarning.of("trained-on-canaries", planted, self.plan.canaries))
-        if left := len(self._holders - self._took):
-            found.append(RunWarning.of("untaken-canaries", left, len(self._holders)))
+        if self._orders and (left := len(self._times.keys() - self._took)):
+            found.append(RunWarning.of("untaken-canaries", left, len(self._times)))
         return found
 
     def report(self) -> Sequence[Finding]:
@@ -309,7 +322,7 @@ class PlantedRecords(Auditor):
         outside = [text for text, one in zip(texts, is_in, strict=True) if not one]
         assert isinstance(others, list)
         done, by_chance = (
-            int(np.asarray(extract(model.copy(), some), dtype=bool).sum())
+            int(completed(extract(model.copy(), some), len(some)).sum())
             for some in (inside, [*outside, *others])
         )
         control = len(outside) + len(others)
@@ -328,7 +341,7 @@ class PlantedRecords(Auditor):
             sees=sees,
             holds="record",
             knows_cohort=True,
-            participations=min(self._rounds, self.plan.rounds or self._rounds),
+            participations=max(self._times.values(), default=self._rounds),
         )
         return Claims(
             self.name,

@@ -66,8 +66,8 @@ class Secrets(Generator):
 
     def __init__(self, template: str) -> None:
         found = _PLACE.findall(template)
-        unknown = [name for name, _ in found if name not in _ALPHABETS]
-        if not found or unknown:
+        wrong = [name for name, size in found if name not in _ALPHABETS or not int(size)]
+        if not found or wrong:
             raise ValueError(
                 "template must have random parts such as {digits:9} or {letters:6}, got "
                 f"{template!r}"
@@ -121,6 +121,7 @@ class RandomPattern(Generator):
         self, shape: Sequence[int], classes: int, *, low: float = 0.0, high: float = 1.0
     ) -> None:
         require("at least 2", classes=classes)
+        require("[-1e+30, 1e+30]", low=low, high=high)
         self.shape, self.classes, self.low, self.high = tuple(shape), classes, low, high
 
     def record(self, rng: np.random.Generator) -> Record:
@@ -149,7 +150,14 @@ class FromFile(Generator):
                 raise ValueError(f"x and y in {file} must be equally long, got {len(x)}, {len(y)}")
             self._records: list[Record] = [(a, np.asarray(b)) for a, b in zip(x, y, strict=True)]
         else:
-            self._records = [*dict.fromkeys(file.read_text(encoding="utf-8").splitlines())]
+            try:
+                lines = file.read_text(encoding="utf-8").splitlines()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"path must be an .npz file or lines of text in UTF-8, got {file}: {error}. "
+                    "Save it as UTF-8"
+                ) from None
+            self._records = [*dict.fromkeys(lines)]
         self.size = len(self._records)
 
     def draw(self, seed: int, numbers: Sequence[int]) -> list[Record]:

@@ -60,7 +60,7 @@ class PlantPlan:
     def __post_init__(self) -> None:
         require("at least 2", canaries=self.canaries)
         require(f"[1, {self.canaries}]", clients=self.clients)
-        require("at least 1", copies=self.copies)
+        require("[1, 10000]", copies=self.copies)  # clients refuse more
         require("at least 1", is_optional=True, rounds=self.rounds)
         if self.out not in _WORLDS:
             raise ValueError(f"out must be 'stand-in' or 'nothing', got {self.out!r}")

@@ -93,12 +93,23 @@ def checked(losses: ArrayLike, count: int) -> Floats:
     return np.clip(found, -_LARGEST, _LARGEST)
 
 
+def completed(found: ArrayLike, count: int) -> NDArray[np.bool_]:
+    """Return whether texts were completed, or raise if that is not said of each."""
+    said = np.asarray(found)
+    if said.shape != (count,) or said.dtype.kind not in "biu":
+        raise ValueError(
+            f"extract must return {count} values True or False, one for each text, got "
+            f"{said.dtype} of shape {said.shape}"
+        )
+    return said.astype(bool)
+
+
 class TorchScores:
     """Losses of records under a torch model, and whether it completes texts: `score`, `extract`.
 
     Args:
-        module: A model, with any weights. It maps a batch of inputs to logits, or token numbers
-            (batch, tokens) to logits (batch, tokens, vocabulary); models of Hugging Face do.
+        module: A model on the CPU, with any weights. It maps a batch of inputs to logits, or token
+            numbers (batch, tokens) to logits (batch, tokens, vocabulary), as Hugging Face's do.
         encode: For texts: returns the token numbers of a text. None for inputs and labels.
         prefix: For `extract`: how each text begins, which the attacker knows.
 
@@ -168,8 +179,13 @@ class TorchScores:
     def _completed(self, logits: Any, following: Any) -> Any:
         # If every token is the likeliest one after those before it, greedy decoding gives them all.
         assert self._encode is not None
-        start = max(len(self._encode(self._prefix)) - 1, 0) if self._prefix else 0
-        return (logits.argmax(dim=-1) == following)[:, start:].all(dim=1)
+        given = [int(token) for token in self._encode(self._prefix)][1:] if self._prefix else []
+        # A tokeniser may join the end of the prefix with what follows: then this is not given.
+        known = following.new_tensor(given[: following.shape[1]]) == following[:, : len(given)]
+        is_given = known.cumprod(dim=1).bool()
+        right = logits.argmax(dim=-1) == following
+        right[:, : is_given.shape[1]] |= is_given
+        return right.all(dim=1)
 
     def _loaded(self, model: Vector) -> torch.nn.Module:
         """Return the module with the weights of a flat model, in the mode of evaluation."""

@@ -130,12 +130,14 @@ def self_audit(
             f"{folder} must contain the models of one run, got {len(runs)}: name one of its "
             f"folders, such as {runs[-1]}"
         )
-    files = [file for file in _kept(runs[0] if runs else place) if _is_finite(_read(file))]
+    files = _finite(_kept(runs[0] if runs else place))
     if len(files) < 2:
         raise ValueError(
             f"{folder} must contain at least 2 models (model-000001.npz and so on), got "
             f"{len(files)}: the first is what the client began with, and shows nothing of it"
         )
+
+    counts: set[tuple[int, int]] = set()
 
     @lru_cache(maxsize=1)
     def of_file(number: int) -> tuple[Floats, Floats]:
@@ -143,6 +145,12 @@ def self_audit(
         if not isinstance(found, Sequence) or len(found) != 2:
             raise ValueError("losses must return two lists: of members, and of held-back records")
         members, held_back = (np.asarray(part, dtype=np.float64) for part in found)
+        counts.add((members.size, held_back.size))
+        if len(counts) > 1:
+            raise ValueError(
+                "losses must return losses of the same records at every model, got other numbers "
+                f"of them at {files[number]}: {', '.join(map(str, sorted(counts)))}"
+            )
         return members, held_back
 
     def at(model: Vector) -> tuple[ArrayLike, ArrayLike]:
@@ -163,12 +171,33 @@ def self_audit(
     return auditor.report()
 
 
+def _finite(files: Sequence[Path]) -> list[Path]:
+    """Return the files whose models are finite; all must have the same arrays."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    found = []
+    for file in files:
+        arrays = _read(file)
+        own = {name: array.shape for name, array in arrays.items()}
+        shapes = shapes or own
+        if own != shapes:
+            raise ValueError(
+                f"{file} must have the same arrays as {files[0]}, got other names or shapes: leave "
+                "out the models of other runs"
+            )
+        found += [file] if _is_finite(arrays) else []
+    return found
+
+
 def _read(file: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of one file."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+            found = {name: np.asarray(arrays[name]) for name in arrays.files}
+        if not found or any(array.dtype.kind not in "biufc" for array in found.values()):
+            raise ValueError("it must have arrays of numbers")
+    except Exception as error:  # a broken file can fail in many ways
         raise ValueError(
-            f"{file} must be a model, arrays by name as numpy.savez writes them: {error}"
+            f"{file} must be a model, arrays by name as numpy.savez writes them, got "
+            f"{type(error).__name__}: {error}. Leave it out, or copy it again"
         ) from None
+    return found

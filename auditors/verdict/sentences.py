@@ -279,7 +279,7 @@ def reach(result: ClaimResult) -> str:
     if audit is None and result.bound is not None:
         return "Only weaker attackers were audited; what they show bounds this one too."
     if audit is None:
-        return "No audit here looks at this attacker."
+        return "No audit here asks this question about this attacker."
     most = f"ε = {number(audit.cap or 0.0, kind='lower_bound')}"
     if not result.is_testable:
         return f"The audit could not have refuted it: it can show at most {most}."

@@ -286,7 +286,7 @@ def function_times(
     if not np.isfinite(matrix).all():  # LAPACK may loop forever on a NaN
         raise ValueError("matrix must be finite, got NaN or infinity")
     size = len(vector)
-    if size < 3:
+    if size < 3 or not hasattr(lapack, "dstevd"):  # scipy has it since 1.16
         return _by_eigenvectors(matrix, function, vector)
     lwork, _ = lapack.dsytrd_lwork(size, lower=1)
     # Transposed, because LAPACK stores columns contiguously; A is symmetric, so it is the same.

@@ -119,12 +119,16 @@ class SimulatedRecords:
 
     @cached_property
     def _members(self) -> Indices:
-        """Training records that the planned rounds use if all answer, in random order."""
-        count = self.task.dataset.num_train
+        """Training records that the planned rounds use if all answer, in random order.
+
+        Not planted ones: nothing like them is held out.
+        """
+        count = self.task.dataset.num_train - self.task.dataset.num_planted
         is_used = np.zeros(count, dtype=bool)
         for server_round in range(1, self.config.rounds + 1):
             for client in self.cohort_of(server_round):
-                is_used[self._of_client(server_round, client)] = True
+                used = self._of_client(server_round, client)
+                is_used[used[used < count]] = True
         order = stream(self.config.seed, "membership", "members").permutation(count)
         return np.asarray(order[is_used[order]][:_MAX_RECORDS])
 
@@ -163,7 +167,8 @@ class SimulatedRecords:
     def images(self, view: RoundView) -> RoundImages:
         """Return the images that a round trained on, and all others, of the test part as well."""
         data, trained = self.task.dataset, self.trained(view)
-        others = np.setdiff1d(np.arange(data.num_train), trained)
+        own = data.num_train - data.num_planted  # planted records are like no stranger
+        others, trained = np.setdiff1d(np.arange(own), trained), trained[trained < own]
         is_dealt = self.config.partition != "natural"  # a user's records are no random choice
         return RoundImages(
             data.train_x[trained],

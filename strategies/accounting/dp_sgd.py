@@ -36,8 +36,9 @@ _WORDS: Final[Mapping[Mistake, str]] = {
         "nothing is guaranteed: replace it (opacus.validators.ModuleValidator.fix)"
     ),
     "not poisson": (
-        "batches are no Poisson samples, which the stated ε supposes: use poisson_sampling=True. "
-        "Without them, a record is protected by the noise of its own batches alone"
+        "batches are no Poisson samples, which the stated ε supposes: use poisson_sampling=True, "
+        "and the loader that make_private returns. Without them, a record is protected by the "
+        "noise of its own batches alone"
     ),
     "more rounds": (
         "the client states the ε of its last training alone, and took part in {count} rounds: keep "

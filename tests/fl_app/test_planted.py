@@ -11,12 +11,16 @@ import pytest
 import torch
 
 from leakmeter.auditors import PlantPlan
+from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.clients.source import Dealt, Fresh
 from leakmeter.fl_app.build.audit import AuditRun, _source
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.data.planted import generator_of
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import load_task
 
 SMALL: dict[str, Any] = {
@@ -105,9 +109,45 @@ def test_under_noise_bounds_stay_below_the_guarantee(tmp_path: Path, multiplier:
         assert row["severity"] != "refuted"
 
 
+def test_planted_records_are_no_members_and_no_images_that_are_searched_for() -> None:
+    own = {"dataset": "digits", "model": "linear", "planted_generator": "random-pattern"}
+    config = Config(**{**SMALL, **own, "auditors": "membership,inversion,planted-records"})
+    known = AuditRun(config).records
+    data = known.task.dataset
+    own_records = data.num_train - data.num_planted
+    assert known._members.max() < own_records
+    nothing = np.zeros(3)
+    replies = dict.fromkeys(range(6), nothing)
+    images = known.images(RoundView(1, nothing, replies, nothing, RoundFacts()))
+    assert len(images.originals) == own_records  # all clients take part, with all they have
+    assert len(images.strangers) == len(data.test_y)
+
+
+def test_a_resumed_run_has_the_same_report(tmp_path: Path) -> None:
+    config = Config(**{**SMALL, "sample": 3}, planted_every=1)
+    launch(RunFolder.create(tmp_path / "whole", config), Progress())
+    with pytest.raises(KeyboardInterrupt):
+        launch(RunFolder.create(tmp_path / "cut", config), Dying())
+    assert main(["--resume", str(tmp_path / "cut")]) == 0
+    whole, resumed = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
+    assert whole == resumed
+
+
+class Dying(Progress):
+    """Ends the run after its first round."""
+
+    def round(self, line: Any) -> None:
+        super().round(line)
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        (
+            {"auditors": "membership,planted-records"},
+            "--planted-generator must be random-pattern beside membership",
+        ),
         ({"planted_clients": 7}, r"--planted-clients must be at most --clients 6 .*, got 7"),
         ({"planted_decoys": 10}, "--planted-decoys must be at least 100, got 10"),
         ({"planted_generator": "texts"}, "--planted-generator"),

@@ -24,6 +24,7 @@ from tests.guest.harness import (
 from tests.guest.model import MODELS
 from tests.guest.mods import local_dp
 from tests.guest.strategies import CLIENT_SIDE, PLAIN, Make, own
+from tests.helpers.flower import NO_DIMENSIONS
 
 READABLE = ("batchnorm", "integers", "0-d", "empty", "float16", "big-endian")
 MIXED = {"bool": "mask", "complex": "phase", "integers": "steps", "batchnorm": "num_batches"}
@@ -47,6 +48,7 @@ def test_canaries_leave_arrays_in_their_types_and_shapes(kind: str) -> None:
     assert was_seen(run, audited)
 
 
+@NO_DIMENSIONS
 @pytest.mark.parametrize("kind", ["batchnorm", "0-d"])
 def test_clipping_mods_get_no_second_record_of_settings(kind: str) -> None:
     cell = project(kind, CLIPPED, fixedclipping_mod)
@@ -57,6 +59,7 @@ def test_clipping_mods_get_no_second_record_of_settings(kind: str) -> None:
     assert was_seen(run, audited)
 
 
+@NO_DIMENSIONS
 @pytest.mark.parametrize("kind", cells(["batchnorm", "float16"], fast=["batchnorm"]))
 def test_canaries_behind_local_noise_leave_arrays_in_their_types(kind: str) -> None:
     cell = project(kind, FEDAVG, local_dp())

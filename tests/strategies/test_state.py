@@ -27,6 +27,7 @@ from leakmeter.strategies import Central, Chosen, Noised
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
 from leakmeter.strategies.protection.mechanism import AdaptiveClip
+from tests.helpers.flower import NO_DIMENSIONS
 
 NODES = {"fraction_evaluate": 0.0}
 MAKERS: dict[str, Callable[[], FedAvg]] = {
@@ -50,6 +51,7 @@ def run(fed: Any, strategy: Strategy, arrays: ArrayRecord, rounds: int, done: in
     return Audited(strategy, [], rounds_done=done).start(fed.grid, arrays, rounds).arrays
 
 
+@NO_DIMENSIONS
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_restored_strategy_goes_on_to_the_same_bits(federation: Any, name: str) -> None:
     fed = federation(mods=[NoiseMod(seed=2)])
@@ -66,6 +68,7 @@ def test_a_restored_strategy_goes_on_to_the_same_bits(federation: Any, name: str
         assert np.array_equal(result[key].numpy(), expected[key].numpy())
 
 
+@NO_DIMENSIONS
 @pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedadagrad"])
 def test_without_its_state_the_same_strategy_ends_elsewhere(federation: Any, name: str) -> None:
     fed = federation(mods=[NoiseMod(seed=2)])

@@ -346,6 +346,10 @@ class PlantedRecordsSettings(AuditorSettings):
         if config.generates_clients:
             allowed = "0 for the auditor planted-records, which adds to the list of all records"
             raise config.refused("synthetic_per_client", allowed, "Try fewer --clients")
+        if config.planted_generator == "random-label" and "membership" in config.auditor_names:
+            # Its held-out records are the inputs of random-label, with other labels.
+            allowed = "random-pattern beside membership, which holds out the test records"
+            raise config.refused("planted_generator", allowed, "Try random-pattern")
         most = min(config.clients, config.planted_canaries)
         if config.planted_clients > most:
             allowed = f"at most --clients {config.clients} and --planted-canaries"

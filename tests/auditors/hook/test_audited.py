@@ -42,6 +42,7 @@ from leakmeter.strategies import Central, Chosen, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.grid import GridWrapper
 from leakmeter.strategies.protection.mechanism import FixedClip
+from tests.helpers.flower import NO_DIMENSIONS
 from tests.helpers.strategies import OwnLoop, Through
 
 NO_EVALUATION = {"fraction_evaluate": 0.0}
@@ -128,6 +129,7 @@ def test_the_whole_chain_trains_like_plain_fedavg(federation: Any) -> None:
     )
 
 
+@NO_DIMENSIONS
 @pytest.mark.parametrize(
     "make",
     [

@@ -28,8 +28,6 @@ from flwr.serverapp.strategy import (
     FedProx,
     Strategy,
 )
-from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
-from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +50,7 @@ from leakmeter.auditors.hook.flower_noise import LocalNoise, claims_of_mods, cla
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.verdict import sentences
+from tests.helpers.flower import NO_DIMENSIONS
 
 SHIPPED = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10.0, delta=1e-5)
 DELTA = 1e-5
@@ -84,6 +83,7 @@ def test_the_classical_formula_delivers_what_the_exact_one_says() -> None:
         assert claim.delivered == pytest.approx(given_, abs=0.05)
 
 
+@NO_DIMENSIONS
 def test_the_noise_that_is_priced_is_the_noise_that_the_mod_adds(federation: Any) -> None:
     """Over 132 parameters of 6 clients the std is known to 2.5 %; 5 of these are allowed."""
     mod = LocalDpMod(clipping_norm=1e-9, sensitivity=3.0, epsilon=7.0, delta=1e-4)
@@ -162,8 +162,12 @@ def test_the_weights_that_clients_state_undo_the_clip_as_priced(
 
 
 def test_an_accountant_of_flowers_checks_weights_and_states_a_budget() -> None:
-    known = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)
-    accountant = RdpAccountant(PrivacyConfig(1e-6, 100, *known, max_epsilon=8.0))
+    flower = pytest.importorskip("flwr.supercore.privacy_accounting", reason="an older Flower")
+    from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
+
+    no_sampling = flower.SamplingMethod.NO_AMPLIFICATION
+    known = (flower.NeighboringRelation.ADD_OR_REMOVE_ONE, no_sampling)
+    accountant = RdpAccountant(flower.PrivacyConfig(1e-6, 100, *known, max_epsilon=8.0))
     of = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 2.0, 10, accountant=accountant)
     each, budget = claims_of_strategy(of, DELTA)
     assert each.delivered == each.epsilon == pytest.approx(4.377178, abs=1e-6)
@@ -318,6 +322,7 @@ def test_what_is_known_beforehand_reaches_auditors_and_log_before_round_1(
     assert max(said) < begin
 
 
+@NO_DIMENSIONS
 def test_local_noise_of_a_client_app_is_heard_from_the_clients_and_refuted(federation: Any) -> None:
     made = audited(federation(mods=[SHIPPED, canary_mod]))
     [result] = made.verdict.claims
@@ -327,6 +332,7 @@ def test_local_noise_of_a_client_app_is_heard_from_the_clients_and_refuted(feder
     assert sentences.headline(made.verdict).startswith("A claim of LocalDpMod is refuted: ε ≤ 10")
 
 
+@NO_DIMENSIONS
 def test_local_noise_that_canaries_bypass_is_no_claim_and_its_bounds_have_a_condition(
     federation: Any,
 ) -> None:
@@ -374,6 +380,7 @@ def test_a_claim_of_flowers_own_noise_is_about_that_noise_alone() -> None:
     assert not Claim(10, per="round").is_tested_by(bound)
 
 
+@NO_DIMENSIONS
 def test_a_canary_is_no_longer_than_an_update_that_a_mod_behind_it_has_clipped(
     federation: Any,
 ) -> None:
@@ -402,6 +409,7 @@ def test_a_canary_is_no_longer_than_an_update_that_a_mod_behind_it_has_clipped(
     assert max(lengths([canary_mod])) > 0.05
 
 
+@NO_DIMENSIONS
 def test_what_clients_said_before_an_interruption_does_not_change_what_auditors_plan(
     federation: Any,
 ) -> None:
@@ -419,6 +427,7 @@ def test_what_clients_said_before_an_interruption_does_not_change_what_auditors_
     assert again.num_bounds == first.audit.auditors[0].num_bounds == 1
 
 
+@NO_DIMENSIONS
 def test_claims_survive_a_resume(federation: Any) -> None:
     first = audited(federation(mods=[SHIPPED, canary_mod]), claims=["7 wire"])
     again = RunAudit(None, [], claims=["7 wire"])

@@ -160,6 +160,22 @@ def test_records_are_appended_to_arrays_in_their_types() -> None:
         Planted(TEXTS).append(*same)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
+def test_numbers_that_another_type_would_change_are_refused(dtype: str) -> None:
+    thirds: list[Record] = [(np.full((2,), 1 / 3, np.float32), np.asarray(1))]
+    own = np.zeros((4, 2), dtype)
+    with pytest.raises(ValueError, match=f"must fit into {dtype}.*from 0.33.* to 0.33"):
+        Planted(thirds).append(own, np.zeros(4, np.int64))
+    for item in (own[0], torch.from_numpy(own[0])):
+        with pytest.raises(ValueError, match=f"must fit into {dtype}"):
+            Planted(thirds).like((item, 1))[0]
+    labels: list[Record] = [(np.zeros(2, np.float32), np.asarray(300))]
+    with pytest.raises(ValueError, match="must fit into uint8"):
+        Planted(labels).append(np.zeros((4, 2)), np.zeros(4, np.uint8))
+    half = Planted(thirds).like((torch.zeros(2, dtype=torch.bfloat16), np.int32(0)))[0][0]
+    assert half.dtype == torch.bfloat16  # a rounding is no other number
+
+
 GOOD = order_of(PAIRS, 2)
 WORDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40)
 

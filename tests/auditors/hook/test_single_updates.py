@@ -30,6 +30,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.chosen import FixedSize
+from tests.helpers.flower import NO_DIMENSIONS
 
 pytestmark = pytest.mark.usefixtures("flower_task", "flower_draws")
 
@@ -88,6 +89,7 @@ def clipping() -> DifferentialPrivacyClientSideFixedClipping:
     return DifferentialPrivacyClientSideFixedClipping(fedavg(), 1e-9, 1.0, CLIENTS)
 
 
+@NO_DIMENSIONS
 @pytest.mark.parametrize(
     ("mods", "strategy", "least"),
     [
@@ -110,6 +112,7 @@ def test_canaries_are_seen_through_the_clients_own_mods(
     assert bound.adjacency == "zero-out"
 
 
+@NO_DIMENSIONS
 def test_enough_local_noise_shows_nothing(federation: Any) -> None:
     of = federation(CLIENTS, mods=[LocalDpMod(1.0, 1.0, 0.5, 1e-5), canary_mod], identity=False)
     [bound] = found(run(of, [SingleUpdates(seats=4)], rounds=8))

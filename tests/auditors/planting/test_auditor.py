@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,10 @@ from leakmeter.auditors import (
     plant_mod,
     planted,
 )
-from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.auditor import DivergedError, Project, RoundFacts, RoundView, UnableError
 from leakmeter.auditors.finding import Finding, Losses
 from leakmeter.auditors.planting.generators import Batch
+from leakmeter.auditors.planting.scores import completed
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.engines.inline import run_inline
@@ -86,15 +89,21 @@ def audit(
     **options: Any,
 ) -> Audited:
     """Return a run with planted records after its end."""
-    auditor = PlantedRecords(PATTERNS, losses, plan, **{"decoys": 2000, **options})
+    options = {"generator": PATTERNS, "decoys": 2000, "score": losses, **options}
+    auditor = PlantedRecords(plan=plan, **options)
     strategy = Audited(FedAvg(fraction_evaluate=0.0), [auditor], out=out, claims=claims)
+    return played(strategy, mods, takes=takes)
+
+
+def played(strategy: Audited, mods: Sequence[Any] = (plant_mod,), *, takes: bool = True) -> Audited:
+    """Return a strategy after its run."""
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, _: Context) -> None:
         strategy.start(grid, ArrayRecord([np.zeros(DIM)]), num_rounds=ROUNDS)
 
-    run_inline(server, client_app(mods, takes=takes), CLIENTS)
+    run_inline(server, client_app(list(mods), takes=takes), CLIENTS)
     return strategy
 
 
@@ -237,6 +246,88 @@ def test_a_score_of_the_wrong_shape_leaves_the_auditor_out(
     auditor = PlantedRecords(PATTERNS, score, PLAN)
     with pytest.raises(ValueError, match=said):
         auditor._losses(np.zeros(DIM))
+
+
+def test_an_auditor_that_fails_after_planting_leaves_its_warning_behind() -> None:
+    calls: list[int] = []
+
+    def fails_later(model: np.ndarray, records: Batch) -> np.ndarray:
+        calls.append(1)
+        return losses(model, records) if len(calls) < 6 else np.full(2, 0.0)
+
+    run = audit([plant_mod], score=fails_later, every=1)
+    assert not bounds(run)
+    assert any("score must return" in said for said in run.audit.failures)
+    assert [warned.kind for warned in run.warnings] == ["trained-on-canaries"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"score": lambda *_: np.zeros(3)}, "score must return 64 losses"),
+        ({"extract": lambda *_: [True]}, "extract must be None for records that are no texts"),
+        ({"generator": FromFile}, "records must be finite"),
+    ],
+)
+def test_what_would_fail_after_planting_fails_before(
+    wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    if "generator" in wrong:
+        x = np.full((1000, DIM), np.nan, np.float32)
+        np.savez(tmp_path / "records.npz", x=x, y=np.zeros(1000, np.int64))
+        wrong = {"generator": FromFile(tmp_path / "records.npz"), "score": lambda _, r: r[1] * 1.0}
+    run = audit([plant_mod], **wrong)
+    [failed] = run.audit.failures
+    assert failed.startswith("planted-records, round 1: ")
+    assert said in failed
+    assert not run.warnings  # no client has failed, and no model has seen a canary
+
+
+@pytest.mark.parametrize("found", [[True], [math.nan] * 12, "yes", None])
+def test_extraction_says_of_each_text_whether_it_was_completed(found: Any) -> None:
+    with pytest.raises(ValueError, match="extract must return 12 values True or False"):
+        completed(found, 12)
+    assert completed([1, 0], 2).tolist() == [True, False]
+
+
+def test_a_run_has_one_audit_that_plants() -> None:
+    class Other(PlantedRecords):
+        name = "other-records"
+
+    auditors = [kind(PATTERNS, losses, PLAN, decoys=100) for kind in (PlantedRecords, Other)]
+    run = played(Audited(FedAvg(fraction_evaluate=0.0), auditors))
+    assert [f.auditor for f in bounds(run)] == ["planted-records"]
+    [failed] = run.audit.failures
+    assert failed.startswith("other-records, round 1: ")
+    assert "planted-records plants records already" in failed
+
+
+def test_a_first_model_that_diverged_leaves_the_losses_before_it() -> None:
+    auditor = PlantedRecords(PATTERNS, losses, PLAN, decoys=100)
+    auditor.begin(DIM, 2)
+    start, facts = np.zeros(DIM), RoundFacts()
+    with pytest.raises(DivergedError):
+        auditor.observe(RoundView(1, start, {}, np.full(DIM, np.nan), facts))
+    auditor.observe(RoundView(2, np.full(DIM, 9.0), {}, np.ones(DIM), facts))
+    assert np.allclose(auditor._first, math.log(2))  # of the model that round 1 has sent
+
+
+@pytest.mark.parametrize("every_second", [False, True])
+def test_rounds_are_those_in_which_a_holder_took_part(every_second: bool) -> None:
+    auditor = PlantedRecords(PATTERNS, losses, PLAN, decoys=100)
+    auditor.begin(DIM, 4)
+    for number in range(1, 5):
+        view = RoundView(number, np.zeros(DIM), {}, np.ones(DIM), RoundFacts())
+        is_in = number % 2 == 0 or not every_second
+        # Nobody counts as absent by saying that it has not taken its records.
+        auditor.observe(replace(view, took={0: False, 1: True} if is_in else {}))
+    assert auditor.report()[0].threat_model.participations == (2 if every_second else 4)
+    told = PlantedRecords(PATTERNS, losses, PlantPlan(64, 4, rounds=1), decoys=100, orders=False)
+    told.begin(DIM, 4)
+    for number in range(1, 5):
+        replies = {3: np.zeros(DIM), 7: np.zeros(DIM)}
+        told.observe(RoundView(number, np.zeros(DIM), replies, np.ones(DIM), RoundFacts()))
+    assert told.report()[0].threat_model.participations == 1
 
 
 def test_all_of_one_client_is_a_client() -> None:

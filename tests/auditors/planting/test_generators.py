@@ -45,7 +45,7 @@ def test_secrets_fill_all_places_and_keep_the_rest(digits: int, letters: int) ->
     assert secrets.prefix == "x "
 
 
-@pytest.mark.parametrize("template", ["no secret", "{words:3}", "{digits}"])
+@pytest.mark.parametrize("template", ["no secret", "{words:3}", "{digits}", "a {digits:0}"])
 def test_a_template_without_a_known_place_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match=r"random parts such as \{digits:9\}"):
         Secrets(template)
@@ -83,3 +83,8 @@ def test_a_file_gives_each_record_once_in_an_order_of_the_seed(tmp_path: Path) -
     np.savez(tmp_path / "c.npz", x=POOL)
     with pytest.raises(ValueError, match="must have arrays x and y"):
         FromFile(tmp_path / "c.npz")
+    (tmp_path / "d.txt").write_bytes(b"\xff\xfe a line")
+    with pytest.raises(ValueError, match=r"lines of text in UTF-8, got .*d.txt"):
+        FromFile(tmp_path / "d.txt")
+    with pytest.raises(ValueError, match=r"low must be in .*, got nan"):
+        RandomPattern((3,), 2, low=float("nan"))

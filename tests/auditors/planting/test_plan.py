@@ -58,7 +58,8 @@ def test_the_unit_follows_from_the_copies() -> None:
     [
         ({"canaries": 1}, "canaries must be at least 2, got 1"),
         ({"clients": 300}, r"clients must be in \[1, 200\], got 300"),
-        ({"copies": 0}, "copies must be at least 1"),
+        ({"copies": 0}, r"copies must be in \[1, 10000\], got 0"),
+        ({"copies": 10_001}, r"copies must be in \[1, 10000\]"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"out": "zero"}, "out must be 'stand-in' or 'nothing', got 'zero'"),
         ({"whole": True}, "whole must be False unless clients equals canaries"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 from leakmeter.auditors.bounds.headline import headline
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.planting.scores import (
     TorchScores,
     exposure,
@@ -23,9 +26,11 @@ from tests.helpers.numbers import few_or_many, most_allowed
 K, SPENT = 200, 0.0125
 
 
-def proven(scores: np.ndarray, is_in: np.ndarray, log_p: np.ndarray, spent: float) -> float:
+def proven(
+    scores: np.ndarray, is_in: np.ndarray, log_p: np.ndarray, spent: float, delta: float = 1e-6
+) -> float:
     """Return the ε that p-values prove at 95 %."""
-    options = {"delta": 1e-6, "confidence": 0.95, "guesses": 1, "spent": spent}
+    options = {"delta": delta, "confidence": 0.95, "guesses": 1, "spent": spent}
     return headline(scores, is_in, log_p, **options)[0].value  # type: ignore[arg-type]
 
 
@@ -78,6 +83,49 @@ def test_bounds_exceed_the_truth_at_most_as_often_as_promised(
         above += proven(scores, is_in, log_p_values(scores, null, SPENT), SPENT) > epsilon
     # Nominal 5 %, and three standard errors: exceeded by a valid bound in 1 of 1,000 tests.
     assert above <= most_allowed(runs)
+
+
+def under_noise(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return scores of Gaussian noise on what a record adds, of standard deviation 1."""
+    is_in = rng.random(K) < 0.5
+    return is_in + rng.standard_normal(K), is_in, rng.standard_normal(2000)
+
+
+def all_or_none(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return scores of a mechanism that leaks of all records together, or of none, by a coin."""
+    return leak(rng, K, 2000, 3.0 if rng.random() < 0.5 else 0.0)
+
+
+def revealed(delta: float, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return scores that show each record with this chance, and nothing else."""
+    is_in = rng.random(K) < 0.5
+    return rng.random(K) + 5 * is_in * (rng.random(K) < delta), is_in, rng.random(2000)
+
+
+@pytest.mark.parametrize(
+    ("draw", "delta", "truth"),
+    [
+        (under_noise, 1e-5, epsilon_gaussian(1e-5, 1.0)),
+        (all_or_none, 1e-6, 3.0),
+        (partial(revealed, 1e-4), 1e-4, 0.0),
+        (partial(revealed, 1e-3), 1e-3, 0.0),  # k·δ is above the level: another bound
+        (partial(leak, canaries=K, decoys=5000, epsilon=6.0), 5e-4, 6.0),
+    ],
+    ids=["noise", "all or none", "revealed", "revealed often", "large k·δ"],
+)
+@pytest.mark.parametrize("runs", few_or_many(40, 1000))
+def test_bounds_stay_below_what_a_mechanism_delivers(
+    draw: Callable[[np.random.Generator], tuple[np.ndarray, ...]],
+    delta: float,
+    truth: float,
+    runs: int,
+) -> None:
+    found = []
+    for run in range(runs):
+        scores, is_in, null = draw(stream(run, "mechanism"))
+        log_p = log_p_values(scores, null, SPENT)
+        found.append(proven(scores, is_in, log_p, SPENT, delta))
+    assert sum(bound > truth for bound in found) <= most_allowed(runs)
 
 
 def test_plain_ranks_among_shared_decoys_break_the_promise() -> None:
@@ -161,6 +209,18 @@ def test_a_text_is_extracted_where_every_next_token_is_the_likeliest() -> None:
     scores = TorchScores(Bigram(), encode, prefix="ab")
     found = scores.extract(model.ravel(), ["abcd", "abcc", "cbcd", "abddd", "abcddd"])
     assert found.tolist() == [True, False, True, False, True]  # the prefix itself is given
+
+
+@pytest.mark.parametrize(("prefix", "end"), [("ab", []), ("aa", []), ("a", [3])])
+def test_tokens_that_join_prefix_and_secret_must_be_completed(prefix: str, end: list[int]) -> None:
+    def joined(text: str) -> list[int]:
+        """Return "ab" as two tokens, but "abd" as three others; some tokenisers add an end."""
+        return encode(text.replace("abd", "acd")) + (end if text == prefix else [])
+
+    model = np.zeros((4, 4))
+    model[0, 1] = model[2, 3] = 5.0  # a → b, c → d
+    found = TorchScores(Bigram(), joined, prefix=prefix).extract(model.ravel(), ["abd", "acd"])
+    assert found.tolist() == [False, False]  # of "acd" nobody has got c, which a does not give
 
 
 def test_losses_of_a_classifier_are_cross_entropies() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +118,59 @@ def test_files_that_are_no_models_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "model-000002.npz", w=np.array([{}], dtype=object))  # would run code
     with pytest.raises(ValueError, match="must be a model"):
         self_audit(tmp_path, losses)
+
+
+def npy(shape: str, body: bytes = b"", kind: str = "<f8") -> bytes:
+    """Return a file of one array that says this shape of itself."""
+    said = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(said).to_bytes(2, "little") + said.encode() + body
+
+
+def npz(name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+WHOLE = npz("w.npy", npy("(150,)", bytes(1200)))
+PLAIN = b"\x14\x00\x00\x00\x08\x00"  # of each entry: no password, packed as usual
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npz("w.npy", npy("(1000000, 1000000, 100)")),  # more than any memory
+        npz("w.npy", b"no array"),
+        npz("w.txt", b"no array"),
+        npz("w.npy", npy("(150,)", bytes(150), "|S1")),
+        WHOLE.replace(PLAIN, b"\x14\x00\x01\x00\x08\x00"),  # with a password
+        WHOLE.replace(PLAIN, b"\x14\x00\x00\x00\x63\x00"),  # packed in no known way
+        WHOLE[:40] + b"\xff" * 20 + WHOLE[60:],
+        npy("(150,)", bytes(1200)),  # one array without an archive
+        b"PK\x05\x06" + bytes(18),  # an empty archive
+    ],
+    ids=["huge", "words", "text", "letters", "locked", "unknown", "broken", "bare", "empty"],
+)
+def test_files_that_lie_are_named(content: bytes, tmp_path: Path) -> None:
+    for number, kept in enumerate((WHOLE, WHOLE, content), start=1):
+        (tmp_path / f"model-{number:06d}.npz").write_bytes(kept)
+    with pytest.raises(ValueError, match=r"model-000003.npz must be a model.*Leave it out"):
+        self_audit(tmp_path, losses)
+
+
+def test_models_of_other_shapes_and_changing_records_are_named(tmp_path: Path) -> None:
+    for number, size in enumerate((DIM, DIM, 7), start=1):
+        np.savez(tmp_path / f"model-{number:06d}.npz", w=np.zeros(size))
+    with pytest.raises(ValueError, match=r"model-000003.npz must have the same arrays as .*1.npz"):
+        self_audit(tmp_path, losses)
+    np.savez(tmp_path / "model-000003.npz", w=np.ones(DIM))
+
+    def changing(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones(50 + int(arrays["w"][0])), np.ones(50)
+
+    with pytest.raises(ValueError, match=r"losses of the same records at every model"):
+        self_audit(tmp_path, changing)
 
 
 def test_the_command_prints_the_verdict_and_the_details(

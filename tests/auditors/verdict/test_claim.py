@@ -347,7 +347,7 @@ def test_claims_come_before_attackers_in_the_terminal_and_on_a_card() -> None:
     assert len(heads) == 2
     assert all(len(line) <= 80 for line in said)
     assert any(line.split()[-2:] == ["REFUTED", "LocalDpMod"] for line in said)
-    assert "ε ≤ 8 per run, wiretap: No audit here looks at this attacker." in said
+    assert "ε ≤ 8 per run, wiretap: No audit here asks this question about this attacker." in said
     assert any("exact formula its parameters deliver" in line for line in lines.details(verdict))
     result = AuditResult(verdict)
     assert len(repr(result).splitlines()) <= 5

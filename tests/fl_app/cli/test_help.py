@@ -14,6 +14,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.sweep.plan import REFUSED
+from tests.helpers.project import ROOT, sources
 
 SETTINGS = {kebab(spec.name) for spec in fields(Config)}
 OPTION = re.compile(r"^  (?:-h[^,]*, )?--([\w-]+)", re.MULTILINE)
@@ -94,8 +95,8 @@ def test_help_names_the_presets_and_what_they_are_for(capsys: pytest.CaptureFixt
         assert f"{name} = {preset.about}" in text
 
 
-@pytest.mark.parametrize("command", list(command_line._COMMANDS))
-def test_no_help_has_a_flag_that_nobody_can_type(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert not re.findall(r"--[\w-]*…[\w-]*", helped(capsys, command, "--help", "all"))
+def test_no_text_names_a_flag_that_nobody_can_type() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    for path in (*pages, *(ROOT / name for name in sources())):
+        found = re.findall(r"--[a-z-]*(?:…|\.\.\.)-?[a-z]+", path.read_text(encoding="utf-8"))
+        assert found == [], path

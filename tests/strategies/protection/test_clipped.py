@@ -17,6 +17,7 @@ from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies import Central, Clipped, Masked, Noised
 from leakmeter.strategies.flower import restore_strategy, strategy_state
 from leakmeter.strategies.protection.mechanism import FixedClip
+from tests.helpers.flower import NO_DIMENSIONS
 
 NODES = {"fraction_evaluate": 0.0}
 
@@ -44,6 +45,7 @@ def test_a_short_mean_passes_as_it_is(federation: Any) -> None:
     np.testing.assert_allclose(free, wide, atol=1e-6)  # Flower's order of replies is random
 
 
+@NO_DIMENSIONS
 def test_the_optimiser_comes_after_the_clipping(federation: Any) -> None:
     fed = federation()
     one = moved(fed, Clipped(FedAvgM(server_learning_rate=3.0, **NODES), 0.5))
