@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,10 +213,8 @@ def _report(arguments: argparse.Namespace) -> int:
     if empty := [folder for folder in galleries if not any(folder.glob("*.png"))]:
         raise ConfigError(f"--pictures must be a folder with PNG files, got {empty[0]}")
     _write_page(runs, out, galleries)
-    try:
+    with _writing(runs):
         tables = write_csv(runs, Path(arguments.csv).expanduser()) if arguments.csv else []
-    except OSError as error:
-        raise ConfigError(f"{error.filename} must be writable: {error.strerror}") from None
     about = "" if len(runs) == 1 else f" comparing {len(runs)} runs"
     print(f"page{about}: {out.absolute()}")
     for path in tables:
@@ -228,7 +227,7 @@ def _write_page(runs: Sequence[Run], out: Path, galleries: Sequence[Path] = ()) 
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report.html import GENERATOR, page
 
-    try:
+    with _writing(runs):
         is_ours = not out.exists() or (
             out.is_file() and GENERATOR in out.read_text(encoding="utf-8", errors="replace")
         )
@@ -238,6 +237,13 @@ def _write_page(runs: Sequence[Run], out: Path, galleries: Sequence[Path] = ()) 
             )
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page(runs, galleries))
+
+
+@contextmanager
+def _writing(runs: Sequence[Run]) -> Iterator[None]:
+    """Say in words why a file about these runs cannot be written."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"{error.filename} must be writable: {error.strerror}") from None
     except UnicodeEncodeError:  # what a run wrote has been checked, the names of its files have not
