@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -297,7 +298,7 @@ def test_a_process_that_is_terminated_exits_with_143(tiny: list[str], tmp_path: 
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("round 3/"):
+            if re.match(r"round +3/", line):
                 break
         process.send_signal(signal.SIGTERM)
         said = process.stdout.read().splitlines()[-1]
