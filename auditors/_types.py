@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,15 @@ Floats = NDArray[np.float64]
 AnyFloats = NDArray[np.floating[Any]]  # in the precision that its maker chose
 Indices = NDArray[np.int64]
 Vector = NDArray[np.float64]  # one update or model, flat
+
+
+class Sliceable(Protocol):
+    """A vector, or a model that makes its coordinates when they are asked for."""
+
+    @property
+    def size(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> Vector: ...
+
 
 # What a client trains on: a text, or an input and its label.
 Record = str | tuple[NDArray[Any], NDArray[Any]]

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from leakmeter.auditors._types import Record, Vector, Watch, require
+import numpy as np
+
+from leakmeter.auditors._types import Record, Sliceable, Vector, Watch, require
 from leakmeter.auditors.canary_draws.blocks import KINDS, KindName
 from leakmeter.auditors.canary_draws.kind import SEED_BITS
 from leakmeter.auditors.codec import Resumable
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.serverapp import Grid
 
-    from leakmeter.auditors.hook.layout import Layout, SentModel
+    from leakmeter.auditors.hook.layout import Layout, LazyModel
     from leakmeter.auditors.hook.seat import Answer, Sends
 from leakmeter.auditors._types import within
 
@@ -219,9 +221,25 @@ class RoundView:
     took: Mapping[int, bool] = field(default_factory=dict)
 
     @property
-    def step(self) -> tuple[Vector, Vector]:
+    def step(self) -> tuple[Sliceable, Sliceable]:
         """The models before and after the round; swapped if the server subtracts updates."""
-        return (self.sent, self.released) if self.sign > 0 else (self.released, self.sent)
+        sent, released = (vars(self)[name] for name in _MODELS)  # not made into vectors
+        return (sent, released) if self.sign > 0 else (released, sent)
+
+
+def _model(name: str) -> property:
+    """Return a field of a view that is made into a vector when an auditor reads it."""
+
+    def read(view: RoundView) -> Vector:
+        held: LazyModel | Vector = vars(view)[name]
+        return held if isinstance(held, np.ndarray) else held.vector
+
+    return property(read, lambda view, held: vars(view).update({name: held}))
+
+
+_MODELS: Final = ("sent", "released")
+for _name in _MODELS:  # behind `dataclass`, which would take them for default values
+    setattr(RoundView, _name, _model(_name))
 
 
 @dataclass(frozen=True)
@@ -239,7 +257,7 @@ class RoundMessages:
     grid: Grid
     by_client: Mapping[int, Message]
     layout: Layout
-    model: SentModel
+    model: LazyModel
     weight_key: str
 
     @property

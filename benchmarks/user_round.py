@@ -9,6 +9,11 @@ with the convolutional model. CPU seconds of all processes that a run starts, Ra
 included. Ours also tests the model after each round and writes its report. pfl is measured if it is
 installed: `pip install -e ".[bench]"`. Bare products are those of our steps alone, of one client
 after the other, with nothing read, rectified, sent or averaged: less is impossible.
+
+Of our linear run, imports take a fifth, and reading batches out of 188 MB of images takes as long
+as the products. What did not help: scaling MNIST block by block, since the first touch of its
+memory takes longer, and faster copies and checks of messages, which save 1 % at most. Collections
+of garbage take 0.2 s.
 """
 
 from __future__ import annotations

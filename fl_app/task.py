@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any
 
 import numpy as np
@@ -206,6 +206,7 @@ def _drawn(make: Callable[[], nn.Module], fan_in: int, generator: torch.Generato
     return layer
 
 
+@lru_cache(maxsize=4)  # every message asks
 def update_rule(config: Config) -> LocalSteps | GaussianSampling:
     """Return what a client does with its data."""
     if config.hides_records:
@@ -337,8 +338,7 @@ def trained(
 
 def _group(delivery: Delivery, own: str, job: _Job, task: Task, most: int) -> dict[str, int]:
     """Return clients that can train together by message: this one, and some that come after it."""
-    ids = [message.metadata.message_id for _, message in delivery.messages]
-    left = delivery.messages[ids.index(own) :] if own in ids else []
+    left = list(dropwhile(lambda sent: sent[1].metadata.message_id != own, delivery.messages))
     group: dict[str, int] = {}
     for client, message in left:
         has_same_size = len(task.parts[client]) == len(task.parts[left[0][0]])

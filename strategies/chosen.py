@@ -265,9 +265,9 @@ class Chosen(Wrapper):
         usable = trained(come, key, lambda record: shapes(record) == self._shapes)
         self.unused = left_out(come, usable)
         for message in (one for one in usable if one.has_content()):
-            for record in message.content.array_records.values():
-                for name, array in list(record.items()):
-                    record[name] = _Read.of(array)
+            record = wire.arrays(message.content)
+            for name, array in list(record.items()):
+                record[name] = _Read.of(array)
         return self._inner_aggregate_train(server_round, usable)
 
     def aggregate_evaluate(

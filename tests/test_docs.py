@@ -35,7 +35,6 @@ PAGES = sorted(
 OTHERS = {"pip", "pytest", "flwr", "flower-simulation", "flower-superlink", "flower-supernode"}
 OTHERS |= {
     "docker",
-    "mkdocs",
     "tensorboard",
     "ray",
     "cd",

@@ -23,7 +23,6 @@ FILES = {
     "SECURITY.md",
     "constraints.txt",
     "hatch_build.py",
-    "mkdocs.yml",
     "pyproject.toml",
     "run_sim.py",
 }

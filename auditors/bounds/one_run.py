@@ -29,7 +29,7 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.combined import combination
 from leakmeter.auditors.bounds.rules import checked_row
 from leakmeter.auditors.finding import Bound
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.gaussian.pair import brent_root, epsilon_gaussian
 
 
 def one_run_epsilon(
@@ -125,14 +125,12 @@ def _excess_mass(mu: float, canaries: int, guesses: int, correct: int, level: fl
 
 def _last_positive(gap: Callable[[float], float]) -> float:
     """Return the largest x >= 0 at which a decreasing function is still positive, 0 if nowhere."""
-    from scipy.optimize import brentq  # a fifth of a second, and few ask
-
     if gap(0.0) <= 0:
         return 0.0
     low, high = 0.0, 1.0  # doubled until the sign changes, then solved by Brent's method
     while gap(high) > 0:
         low, high = high, 2 * high
-    return float(brentq(gap, low, high, xtol=1e-14, rtol=1e-14))
+    return brent_root(gap, low, high, xtol=1e-14, rtol=1e-14)
 
 
 def guess_by_rank(scores_in: ArrayLike, scores_out: ArrayLike, num_guesses: int) -> int:

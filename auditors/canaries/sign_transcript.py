@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors._types import Sliceable, Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.canaries.scores import Largest, Scores
 from leakmeter.auditors.canary_draws.blocks import KINDS, DrawnCanaries
@@ -61,8 +61,8 @@ class SignTranscript(Resumable):
 
     def add(
         self,
-        before: Vector,
-        after: Vector,
+        before: Sliceable,
+        after: Sliceable,
         canaries: Sequence[int] = (),
         remembered: DrawnCanaries | None = None,
         planned: Sequence[int] = (),

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors._types import Sliceable, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.headline import paid, surprise
@@ -95,8 +95,8 @@ class Transcript(Resumable):
 
     def add(
         self,
-        before: Vector,
-        after: Vector,
+        before: Sliceable,
+        after: Sliceable,
         canaries: Sequence[int] = (),
         remembered: DrawnCanaries | None = None,
         planned: Sequence[int] = (),

@@ -6,6 +6,7 @@ import io
 import itertools
 import logging
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -113,11 +114,7 @@ class Layout:
 
     def flatten(self, record: Mapping[str, Array]) -> Vector:
         """Return the float arrays of `record` as one float64 vector."""
-        self.check(record)
-        vector = np.empty(self.dim)
-        for part, array in zip(self._parts(vector), self.arrays_in(record), strict=True):
-            part[:] = values(array)
-        return vector
+        return LazyModel(self, record)[:]
 
     def add(self, record: Mapping[str, Array], weight: float, to: Vector) -> None:
         """Add `weight` times the float arrays of `record` to a vector."""
@@ -183,7 +180,7 @@ class Layout:
             self._names_in(template),
             self.shapes,
             self.dtypes if dtypes is None else dtypes,
-            self._parts(vector),
+            np.split(vector, np.cumsum(self.sizes)[:-1]),
             strict=True,
         )
         restored = {
@@ -297,27 +294,37 @@ class Layout:
                 yield slice(start, start + part.size), part
                 start += part.size
 
-    def _parts(self, vector: NDArray[np.floating]) -> list[NDArray[np.floating]]:
-        """Return views of the vector, one for each array."""
-        return np.split(vector, np.cumsum(self.sizes)[:-1])
 
+class LazyModel:
+    """A model that is a vector only when somebody asks for it: at 10⁸ parameters it takes 800 MB.
 
-class SentModel:
-    """A model that clients were sent, which is a vector only when somebody asks for it.
-
-    While clients train and the server adds up, nobody does: at 10⁸ parameters it takes 800 MB.
+    Attributes:
+        size: Number of parameters.
     """
 
     def __init__(self, layout: Layout, record: Mapping[str, Array]) -> None:
         layout.check(record)
-        for array in layout.arrays_in(record):
-            values(array)  # what cannot be read is refused before anybody trains
-        self._layout, self._record = layout, dict(record)
+        self.size = layout.dim
+        # What cannot be read is refused before anybody trains.
+        self._arrays = list(map(values, layout.arrays_in(record)))
+        self._ends = list(itertools.accumulate(numbers.size for numbers in self._arrays))
+        if self._ends[-1] != self.size:
+            raise LayoutError(f"the bytes must have {self.size} numbers, got {self._ends[-1]}")
+
+    def __getitem__(self, part: slice) -> Vector:
+        """Return consecutive coordinates, without a vector of all."""
+        start, stop, _ = part.indices(self.size)
+        some = slice(bisect_right(self._ends, start), bisect_left(self._ends, stop) + 1)
+        pieces = [np.empty(0)]  # without coordinates they are empty
+        for numbers, end in zip(self._arrays[some], self._ends[some], strict=True):
+            before = end - numbers.size
+            pieces.append(numbers[max(start - before, 0) : max(stop - before, 0)])
+        return np.concatenate(pieces, dtype=np.float64)
 
     @cached_property
     def vector(self) -> Vector:
         """The float arrays of the model."""
-        return self._layout.flatten(self._record)
+        return self[:]
 
 
 # Arrays made fast. `Array(numbers)` copies them three times, and takes longer than most updates.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from typing import cast
 
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
@@ -15,6 +15,7 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import remarks
 from leakmeter.auditors.hook.chain import known_facts, unused
 from leakmeter.auditors.hook.health import Health
+from leakmeter.auditors.hook.layout import LazyModel
 from leakmeter.auditors.hook.open_round import OpenRound, Updates, collect_truth, round_facts
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.seat import Answer
@@ -61,10 +62,7 @@ class RoundObserver(Resumable):
         """
         left_out = unused(self._strategy)
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
-        view = self._view(opened, updates, opened.by_client(answers), arrays)
-        nodes = {client: node for node, client in opened.clients.items()}
-        asked = {c: took.get(nodes[c], False) for c in sorted(opened.planted) if c in updates}
-        view = replace(view, took=asked)
+        view = self._view(opened, updates, opened.by_client(answers), arrays, took)
         # First, and guarded separately: a failing auditor must not suppress the warnings.
         with self._panel.guarded(f"warnings may lack round {opened.server_round}"):
             self.health.note(
@@ -83,9 +81,10 @@ class RoundObserver(Resumable):
         updates: Updates,
         answers: Mapping[int, Answer],
         arrays: ArrayRecord | None,
+        took: Mapping[int, bool],
     ) -> RoundView:
         """Return the view of the round, and note instruments that did not answer."""
-        released = opened.sent if arrays is None else opened.layout.flatten(arrays)
+        released = opened.model if arrays is None else LazyModel(opened.layout, arrays)
         facts = self._facts(opened, updates, answers, released, has_model=arrays is not None)
         # One client that answers shows that the app lists the mod; another may keep silent.
         self._has_answer |= bool(answers)
@@ -101,11 +100,12 @@ class RoundObserver(Resumable):
         played = {c for c, answer in answers.items() if answer.outcome == "played"}
         obeyed = {c: order for c, order in opened.orders.items() if c in updates and c in played}
         truth, weights = self._truth(opened, updates, obeyed)
+        nodes = {client: node for node, client in opened.clients.items()}
         return RoundView(
             server_round=opened.server_round,
-            sent=opened.sent,
+            sent=cast(Vector, opened.model),  # vectors when somebody reads them
             replies=updates,
-            released=released,
+            released=cast(Vector, released),
             facts=facts,
             truth=truth,
             truth_weights=weights,
@@ -113,6 +113,7 @@ class RoundObserver(Resumable):
             sends=updates.sends,
             sign=self._sending.sign,
             answers=answers,
+            took={c: took.get(nodes[c], False) for c in sorted(opened.planted) if c in updates},
         )
 
     def _facts(
@@ -120,7 +121,7 @@ class RoundObserver(Resumable):
         opened: OpenRound,
         updates: Updates,
         answers: Mapping[int, Answer],
-        released: Vector,
+        released: LazyModel,
         *,
         has_model: bool,
     ) -> RoundFacts:
@@ -135,7 +136,7 @@ class RoundObserver(Resumable):
                 hidden = [change + opened.sent]
                 mean = in_blocks(hidden[0])
             replies = updates.replies(seats) if updates.are_plain else hidden
-            sending.note(opened.sent, replies, mean, released)
+            sending.note(opened.model, replies, mean, released)
         for words in sending.hear([a.sends for a in answers.values() if a.sends is not None]):
             self._panel.note_canaries(words)
         updates.sends = sending.sends or "models"
@@ -146,7 +147,7 @@ class RoundObserver(Resumable):
         if sending.needs_sign:
             # Canaries' coins must not influence it. A secure sum cannot leave their seats out.
             honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
-            sending.note_step(opened.sent, released, honest)
+            sending.note_step(opened.sent, released.vector, honest)
             if sending.needs_sign and opened.orders and not updates.are_plain:
                 self._panel.note_canaries(remarks.NO_SIGN)
         return facts

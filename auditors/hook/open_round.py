@@ -16,7 +16,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
-from leakmeter.auditors.hook.layout import Blocks, Layout, SentModel, is_finite, is_float, values
+from leakmeter.auditors.hook.layout import Blocks, Layout, LazyModel, is_finite, is_float, values
 from leakmeter.auditors.hook.seat import Answer, Order, Sends, Size, keyed
 
 _log = logging.getLogger("flwr")
@@ -39,7 +39,7 @@ class Updates(Mapping[int, Vector]):
     def __init__(
         self,
         layout: Layout,
-        model: SentModel,
+        model: LazyModel,
         contents: Mapping[int, RecordDict],
         weight_key: str = wire.WEIGHT,
     ) -> None:
@@ -151,7 +151,7 @@ class OpenRound:
 
     server_round: int
     arrays: ArrayRecord
-    model: SentModel
+    model: LazyModel
     clients: Mapping[int, int]
     orders: Mapping[int, Canary]
     greeted: Collection[int]

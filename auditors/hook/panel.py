@@ -364,7 +364,9 @@ class Panel(Resumable):
     def fail(self, what: str, error: Exception) -> None:
         """Note that the hook itself has failed; the training continues."""
         is_ours = not isinstance(error, UnableError)
-        _log.error("%s: %s", what, error, exc_info=error if is_ours else None)
+        # Some have no text, such as a MemoryError.
+        words = str(error) or type(error).__name__
+        _log.error("%s: %s", what, words, exc_info=error if is_ours else None)
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
 
     def _note_all(self, words: str, auditors: Sequence[Auditor]) -> None:

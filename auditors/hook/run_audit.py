@@ -28,7 +28,7 @@ from leakmeter.auditors.hook import planting, remarks, wire
 from leakmeter.auditors.hook.chain import client_of, survey, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.flower_noise import claims_of_strategy
 from leakmeter.auditors.hook.health import Early, Health
-from leakmeter.auditors.hook.layout import Layout, LayoutError, SentModel
+from leakmeter.auditors.hook.layout import Layout, LayoutError, LazyModel
 from leakmeter.auditors.hook.limit import Limit
 from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
@@ -343,7 +343,7 @@ class RunAudit(Resumable):
         layout = self._layout
         assert layout is not None
         try:
-            model = SentModel(layout, common_base(messages, arrays))
+            model = LazyModel(layout, common_base(messages, arrays))
         except UnableError as error:
             self._stop(f"round {server_round}", str(error))
             return None
@@ -633,7 +633,7 @@ def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord
     """
     base, seen = arrays, set[int]()
     for message in messages:
-        records = list(message.content.array_records.values())
+        records = [r for r in message.content.values() if isinstance(r, ArrayRecord)]
         if len(records) != 1:
             raise UnableError(remarks.SEVERAL_RECORDS)
         if not seen:

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Sliceable, Vector
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.hook.layout import Blocks
 from leakmeter.auditors.hook.remarks import MISTAKEN
@@ -58,7 +58,7 @@ class Sending(Resumable):
         self._has_sign = False
 
     def note(
-        self, sent: Vector, replies: Iterable[Vector], mean: Blocks | None, released: Vector
+        self, sent: Sliceable, replies: Iterable[Vector], mean: Blocks | None, released: Sliceable
     ) -> None:
         """Decide what clients send from their replies to a model, if it is still open.
 
@@ -105,7 +105,7 @@ class Sending(Resumable):
 
 
 def decided(
-    sent: Vector, replies: Iterable[Vector], mean: Blocks | None, released: Vector
+    sent: Sliceable, replies: Iterable[Vector], mean: Blocks | None, released: Sliceable
 ) -> Sends | None:
     """Return what honest replies to `sent` are; None if that cannot be decided.
 
@@ -114,8 +114,9 @@ def decided(
     r·s/‖s‖² of the sent model decides: about 1 for a model, about 0 for a difference. For a model
     of zeros both are the same, but a server that moves against r gets gradients.
     """
-    if not 0 < float(sent @ sent) < math.inf:
-        if mean is None or sent.any():
+    square = _product(sent, sent)
+    if not 0 < square < math.inf:
+        if mean is None or square != 0:
             return None
         return "differences" if _cosines_of_step(sent, mean, released)[1] < -_ALONG else None
     if mean is not None:
@@ -127,7 +128,7 @@ def decided(
             if not is_exact and first - second < _APART:
                 return None
             return "models" if along["models"] == first else "differences"
-    return _by_share(sent, replies)
+    return _by_share(sent, square, replies)
 
 
 def told_by_lengths(change: float, reply: float, sent: float) -> Sends | None:
@@ -146,11 +147,10 @@ def told_by_lengths(change: float, reply: float, sent: float) -> Sends | None:
     return "differences" if reply <= _SHORT * sent and abs(share) <= _NEAR else None
 
 
-def _by_share(sent: Vector, replies: Iterable[Vector]) -> Sends | None:
-    """Decide by how much of the sent model is in the replies."""
-    square = float(sent @ sent)
+def _by_share(sent: Sliceable, square: float, replies: Iterable[Vector]) -> Sends | None:
+    """Decide by how much of the sent model, of this squared length, is in the replies."""
     with np.errstate(over="ignore", invalid="ignore"):
-        shares = np.array([float(reply @ sent) / square for reply in replies])
+        shares = np.array([_product(sent, reply) / square for reply in replies])
     shares = shares[np.isfinite(shares)]
     if not shares.size:
         return None
@@ -161,14 +161,19 @@ def _by_share(sent: Vector, replies: Iterable[Vector]) -> Sends | None:
     return "differences" if abs(shares.mean()) <= _NEAR else None
 
 
-def in_blocks(vector: Vector) -> Blocks:
+def _product(one: Sliceable, other: Sliceable) -> float:
+    """Return an inner product."""
+    return sum(float(one[part] @ block) for part, block in in_blocks(other))
+
+
+def in_blocks(vector: Sliceable) -> Blocks:
     """Yield a vector by blocks."""
     for start in range(0, vector.size, _BLOCK):
         part = slice(start, start + _BLOCK)
         yield part, vector[part]
 
 
-def _cosines_of_step(sent: Vector, mean: Blocks, released: Vector) -> tuple[float, float]:
+def _cosines_of_step(sent: Sliceable, mean: Blocks, released: Sliceable) -> tuple[float, float]:
     """Return the cosines of the server's step with mean - sent and with the mean.
 
     Either is 0 where a vector is zero or not finite. Computed by blocks, without further vectors.

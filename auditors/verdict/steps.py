@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from leakmeter.auditors.finding import Finding, RunWarning, WarningKind
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.gaussian.pair import brent_root, epsilon_gaussian
 from leakmeter.auditors.verdict.claim import USER, ClaimResult
 from leakmeter.auditors.verdict.labels import delivered, upper
 from leakmeter.auditors.verdict.verdict import Row, Severity, Verdict
@@ -158,10 +158,8 @@ def noise_ratio(sensitivity: float, delta: float, *, clients: int, parameters: i
         clients: In a round.
         parameters: Of the model.
     """
-    from scipy.optimize import brentq  # a fifth of a second, and few ask
-
-    separation = brentq(lambda mu: epsilon_gaussian(delta, mu) - TARGET, 1e-6, 1e3)
-    return sensitivity / float(separation) * math.sqrt(parameters) / clients
+    separation = brent_root(lambda mu: epsilon_gaussian(delta, mu) - TARGET, 1e-6, 1e3, 2e-12)
+    return sensitivity / separation * math.sqrt(parameters) / clients
 
 
 def fewer_releases(rows: Sequence[Row]) -> Iterator[Step]:

@@ -124,7 +124,7 @@ def _counts(results: Sequence[Kept]) -> str:
 
 def _index(results: Sequence[Kept]) -> list[str]:
     """Return every table and figure with where to find it on the page."""
-    lines = ["| paper | | what | computed again by | size |", "|---|---|---|---|---|"]
+    lines = ["| paper | item | what | computed again by | size |", "|---|---|---|---|---|"]
     for paper in PAPERS:
         for item, what in paper.items.items():
             own = covering(paper, item, results)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.gaussian.pair import brent_root
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
@@ -353,8 +354,6 @@ def _priced_cohorts(config: Config) -> Sequence[Sequence[int]]:
 @lru_cache(maxsize=4)
 def _multiplier(config: Config, _: bool) -> float:
     """Return the smallest multiplier that reaches the target, up to its last digit."""
-    from scipy.optimize import brentq  # a fifth of a second, and few ask
-
     target, cohorts = config.target_epsilon, _priced_cohorts(config)
     # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
     most = _MAX_MULTIPLIER if config.clipping != "adaptive" else config.cohort / 10 * (1 - 1e-9)
@@ -380,7 +379,7 @@ def _multiplier(config: Config, _: bool) -> float:
         )
     if excess(low) <= 0:  # a plan in which nobody takes part
         return _MIN_MULTIPLIER
-    root = brentq(excess, low, high, xtol=1e-9)
+    root = brent_root(excess, low, high, xtol=1e-9)
     return _rounded_up(math.exp(root + 2e-9))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
@@ -432,7 +432,7 @@ class Settings(  # fields come in reverse order
         """Whether the clip norm is still to be measured, in a rehearsal before round 1."""
         return self.clipping == "measured" and self.clip_norm == 0
 
-    @property
+    @cached_property  # every message asks
     def task(self) -> TaskConfig:
         """The settings that determine data, partition and model."""
         own = (spec.name for spec in fields(TaskConfig) if spec.name != "planted")

@@ -83,9 +83,11 @@ class Browser:
         return self._ask("POST", "/execute/async", {"script": script, "args": list(arguments)})
 
     def press(self, *keys: str) -> None:
-        """Press keys one after the other."""
+        """Press keys one after the other: names of `KEYS`, or characters."""
         pressed = [
-            {"type": kind, "value": KEYS[key]} for key in keys for kind in ("keyDown", "keyUp")
+            {"type": kind, "value": KEYS.get(key, key)}
+            for key in keys
+            for kind in ("keyDown", "keyUp")
         ]
         board = {"type": "key", "id": "keyboard", "actions": pressed}
         self._ask("POST", "/actions", {"actions": [board]})

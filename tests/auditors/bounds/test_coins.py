@@ -21,7 +21,7 @@ from leakmeter.auditors.bounds.one_run import (
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.gaussian import gaussian_sigma
-from tests.helpers.numbers import few_or_many, most_allowed, num_examples
+from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples
 
 steady = settings(derandomize=True, deadline=None, max_examples=num_examples(60))
 log_ps = st.one_of(st.floats(-60, 0), st.just(-math.inf), st.integers(-5, 0).map(float))
@@ -314,7 +314,9 @@ def shared_coin(rng, p, score, k=100):
     return np.where(shown, -score, np.log(rng.random(k))), included
 
 
-@pytest.mark.parametrize(("p", "delta"), [(0.06, 1e-4), (0.8, 1e-4), (0.06, 0.045), (0.8, 0.6)])
+@pytest.mark.parametrize(
+    ("p", "delta"), first_fast(1, [(0.06, 1e-4), (0.8, 1e-4), (0.06, 0.045), (0.8, 0.6)])
+)
 def test_scores_that_hang_on_one_coin_break_independence_only(p, delta):
     # Truth: the others' scores show the coin, so ε = t + ln(1 − δ/p). 500 runs.
     rng, truth = stream(7, "shared", round(100 * p)), 20 + math.log1p(-delta / p)
@@ -345,6 +347,7 @@ def test_the_share_bound_uses_up_its_failures_on_a_coin_of_its_own_chance():
     assert above <= most_allowed(2000)
 
 
+@pytest.mark.slow
 def test_gaussian_scores_keep_the_confidence_and_come_near_the_truth():
     rng, mu = stream(7, "gaussian coins"), 3.0
     truth, shown = epsilon_gaussian(1e-5, mu), []

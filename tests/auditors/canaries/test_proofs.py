@@ -304,7 +304,7 @@ SETS = [
 ]
 
 
-@pytest.mark.parametrize(("dim", "k", "sigma", "halves", "bets"), first_fast(1, SETS))
+@pytest.mark.parametrize(("dim", "k", "sigma", "halves", "bets"), first_fast(0, SETS))
 def test_headline_and_bets_show_more_than_two_halves_and_bets_on_thresholds_did(
     dim: int, k: int, sigma: float, halves: float, bets: float
 ) -> None:

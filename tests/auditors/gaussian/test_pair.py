@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from leakmeter.auditors.gaussian.pair import (
+    brent_root,
     epsilon_between_gaussians,
     epsilon_gaussian,
     tradeoff_gaussian,
@@ -22,6 +23,7 @@ from leakmeter.papers.gaussian import (
     gaussian_sigma,
     log_delta_gaussian,
 )
+from tests.helpers.processes import run_python
 
 # mean_0, std_0, mean_1, std_1, delta, epsilon by 40-digit arithmetic. The last four are those at
 # which the routine published with Andrew et al. 2024 (arXiv:2302.03098) fails or loses digits.
@@ -251,3 +253,27 @@ def test_the_classical_formula_is_right_where_proven_and_wrong_for_large_epsilon
 def test_bad_input_names_field_range_and_value(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@given(
+    st.lists(st.floats(-2, 2), min_size=4, max_size=4),
+    st.floats(-4, 4),
+    st.floats(-4, 4),
+    st.sampled_from([{"xtol": 2e-12}, {"xtol": 1e-14, "rtol": 1e-14}]),
+)
+def test_roots_are_those_of_scipy_bit_for_bit(
+    weights: list[float], low: float, high: float, exactness: dict[str, float]
+) -> None:
+    def curve(x: float) -> float:
+        return weights[0] * x**3 + weights[1] * x + math.tanh(5 * x * weights[2]) + weights[3]
+
+    if (curve(low) < 0) != (curve(high) < 0):
+        assert brent_root(curve, low, high, **exactness) == brentq(curve, low, high, **exactness)
+
+
+def test_scipys_optimisers_are_not_imported_for_the_report_on_canaries() -> None:
+    code = (
+        "import sys; from leakmeter.auditors.bounds.one_run import one_run_gaussian_epsilon;"
+        "one_run_gaussian_epsilon(1000, 250, 214, 1e-5); print('scipy.optimize' in sys.modules)"
+    )
+    assert run_python("-c", code).strip() == "False"

@@ -39,6 +39,13 @@ def test_a_round_that_diverged_is_a_limitation_and_the_auditor_stays() -> None:
     assert panel.limitations == (Limitation("careful", str(DivergedError())),)  # said once
 
 
+def test_an_error_without_a_text_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    panel = Panel([])
+    with panel.guarded("the round is not known"):
+        raise MemoryError
+    assert caplog.messages == ["the round is not known: MemoryError"]
+
+
 def test_the_limits_of_a_run_are_limited() -> None:
     panel = Panel([Auditor()])
     for number in range(500):  # as clients can make them up, by names of mods

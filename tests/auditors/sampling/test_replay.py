@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary, RoundMessages
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout, SentModel
+from leakmeter.auditors.hook.layout import Layout, LazyModel
 from leakmeter.auditors.hook.open_round import OpenRound, collect_truth
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.rng import stream
@@ -66,7 +66,7 @@ class Round:
 
     def bound(self, **options: Any) -> ReplaySampler:
         sampler = ReplaySampler(**options)
-        about = (self.layout, SentModel(self.layout, self.arrays), wire.WEIGHT)
+        about = (self.layout, LazyModel(self.layout, self.arrays), wire.WEIGHT)
         sampler.bind(RoundMessages(self.federation.grid, self.messages, *about))
         return sampler
 
@@ -161,7 +161,7 @@ def test_a_replay_trains_honestly_and_disturbs_nothing_that_the_round_has_kept(f
     opened = OpenRound(
         server_round=1,
         arrays=of.arrays,
-        model=SentModel(of.layout, of.arrays),
+        model=LazyModel(of.layout, of.arrays),
         clients={client + 1: client for client in CLIENTS},
         orders={},
         greeted=(),

@@ -356,6 +356,7 @@ def test_the_workflow_to_copy_fails_on_one_example_and_passes_on_its_cure(
     assert capsys.readouterr().out in page
 
 
+@pytest.mark.slow
 def test_python_runs_the_same_job(leaking: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     result = leakmeter.run(**SMALL)

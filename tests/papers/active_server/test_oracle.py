@@ -19,6 +19,7 @@ def test_answers_do_not_depend_on_data(rounds: int) -> None:
     assert found["uploaded"] >= rounds / 2
 
 
+@pytest.mark.slow
 def test_errors_after_training_would_tell_the_data_sets_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

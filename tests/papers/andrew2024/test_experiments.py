@@ -54,6 +54,7 @@ def test_table_2_is_that_of_momentum_and_not_of_the_printed_algorithm(
         assert plain > 2 * one["epsilon"], "the fit to maxima exceeds what the noise guarantees"
 
 
+@pytest.mark.slow
 def test_few_canaries_do_not_hurt_and_a_larger_divisor_does(reproduced: Reproduced) -> None:
     got = reproduced("one-shot-accuracy").cells
     for one in got.values():

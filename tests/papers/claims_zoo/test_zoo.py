@@ -17,6 +17,7 @@ BROKEN = broken.mechanisms()
 RIGHT = right.mechanisms()
 
 
+@pytest.mark.slow
 def test_every_false_claim_is_refuted_in_one_run_and_no_true_one(reproduced: Reproduced) -> None:
     # Bounds need no condition, so a true claim is refuted with a chance of 5 % at most; of 12,000
     # kept runs none did so.

@@ -44,6 +44,7 @@ def check_confidence(cells: Mapping[str, Any]) -> None:
     assert list(found.values()) == [UNCONDITIONAL, CONDITIONAL, NO_BOUNDS]
 
 
+@pytest.mark.slow
 def test_bounds_without_a_condition_keep_their_confidence_in_a_small_version(
     reproduced: Reproduced,
 ) -> None:

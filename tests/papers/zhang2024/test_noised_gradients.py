@@ -51,6 +51,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Small]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", NAMES)
 def test_every_mechanism_is_trained_at_every_epsilon(small: dict[str, Small], variant: str) -> None:
     rows, epsilons = small[variant].rows, _SCALES[variant]["small"].epsilons
