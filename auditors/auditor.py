@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -348,6 +349,7 @@ class Auditor(Resumable, ABC):
         claims: Privacy claims about the run that it may refute; set before `begin`, and before the
             confidence is shared.
         population: Clients of the whole project, as far as the first round shows; None before.
+        fewer: What makes it audit fewer rounds, in the words of whoever has made it.
     """
 
     name: str = "auditor"
@@ -365,6 +367,16 @@ class Auditor(Resumable, ABC):
     folder: Path | None = None
     claims: tuple[Claim, ...] = ()
     population: int | None = None
+    fewer: str = "every=-1"
+
+    def __repr__(self) -> str:
+        """Return how it was made: arguments that are numbers or words, and not the defaults."""
+        made = signature(type(self)).parameters.values()
+        kept = [(one, vars(self).get(one.name, vars(self).get(f"_{one.name}"))) for one in made]
+        # What a sampler or an array was is a matter of the project, and may be long.
+        plain = [(one, value) for one, value in kept if isinstance(value, bool | int | float | str)]
+        told = (f"{one.name}={value!r}" for one, value in plain if value != one.default)
+        return f"{type(self).__name__}({', '.join(told)})"
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:

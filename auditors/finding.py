@@ -422,6 +422,19 @@ class Finding(Bound):
             raise ValueError(f"unit must be one of {get_args(Unit)}, got {self.unit!r}")
         require("at least 1", is_optional=True, server_round=self.server_round)
 
+    def __repr__(self) -> str:
+        """Return in one line what is found, by whom, how certain it is and about which attacker."""
+        when = "the run" if self.server_round is None else f"round {self.server_round}"
+        sign = {"lower_bound": "≥", "guarantee": "≤"}.get(self.kind, "≈")
+        sure = "" if self.confidence is None else f", confidence {self.confidence:g}"
+        delta = "" if self.delta is None else f" at δ = {self.delta:g}"
+        seen = f"{self.observer}, {self.threat_model.sees or 'unknown view'}"
+        return (
+            f"Finding({self.auditor}: {self.quantity} {sign} "
+            f"{wording.number(self.value, kind=self.kind)}{delta} ({self.kind}{sure}), {seen}, "
+            f"{when})"
+        )
+
     @property
     def observer(self) -> Observer:
         """Who the attacker is."""

@@ -15,6 +15,7 @@ from leakmeter.fl_app.cli.run import GROUPS
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.settings import PRESETS
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT, PAGE = ROOT / "pyproject.toml", ROOT / "docs" / "settings.md"
@@ -36,6 +37,12 @@ not set gives way where it contradicts what you set, and the run says so: `--cli
 leaves 5 canary seats. Under Flower a value that equals its default counts as not set.
 """
 
+_PRESETS = """\
+A preset is a set of other defaults, for runs and sweeps. What you type wins over a settings file
+(`--config`), the file wins over the preset, and the preset over the usual defaults. The run prints
+what the preset sets and saves it in `config.toml`, so that repeating and resuming need no preset.
+"""
+
 
 def flower_table() -> str:
     """Return the settings that Flower accepts, with their defaults."""
@@ -51,7 +58,23 @@ def pyproject() -> str:
 
 def page() -> str:
     """Return the page of all settings and all auditors."""
-    return "\n".join([_HEAD, *_auditors(), *(line for group in GROUPS for line in _group(group))])
+    return "\n".join(
+        [_HEAD, *_presets(), *_auditors(), *(line for group in GROUPS for line in _group(group))]
+    )
+
+
+def _presets() -> Iterator[str]:
+    yield from (
+        "## Names for `--preset`",
+        "",
+        _PRESETS,
+        "| name | what for | settings |",
+        "|---|---|---|",
+    )
+    for name, preset in PRESETS.items():
+        words = " ".join(f"--{setting} {value}" for setting, value in preset.settings.items())
+        yield f"| `{name}` | {preset.about} | `{words}` |"
+    yield ""
 
 
 def _auditors() -> Iterator[str]:

@@ -60,6 +60,11 @@ def run(
                 f"{option(name)} must be left out in Python, where no process ends with a code, "
                 f"got {settings[name]!r}. Call assert_private(result, {limit}={settings[name]!r})."
             )
+    if settings.get("log") and out is None:
+        raise ConfigError(
+            "--log must be given with a folder to keep, next to which its files are, got "
+            f"log={settings['log']!r} and out=None. Try out='runs/mine'."
+        )
     given = {kebab(name): value for name, value in {"rounds": rounds, **settings}.items()}
     config, _ = settled(given, typed=given)
     with _one_thread(), _logging(quiet), TemporaryDirectory(prefix="leakmeter-") as temporary:
@@ -82,14 +87,17 @@ def read_result(folder: str | Path) -> AuditResult:
     return result_of(read_run(Path(folder)))
 
 
-def settled(values: Mapping[str, Any], typed: Collection[str]) -> tuple[Config, str]:
-    """Return the checked settings of a new run, and a line about defaults that gave way, or "".
+def settled(
+    values: Mapping[str, Any], typed: Collection[str], preset: str = ""
+) -> tuple[Config, str]:
+    """Return the checked settings of a new run, and lines about defaults that gave way, or "".
 
     Args:
         values: The settings that are given, by kebab-case names.
         typed: The names of those that were given for this run, not in a file of settings.
+        preset: Name of other defaults.
     """
-    config, words = Config.adapted(values)
+    config, words = Config.adapted(values, preset)
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
     absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}

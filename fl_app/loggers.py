@@ -7,8 +7,9 @@ same: named numbers of a round, then those of the run, the verdict in words, and
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ from leakmeter.auditors.finding import Finding, RunWarning
 from leakmeter.auditors.run_log import REPORT, RoundLine
 from leakmeter.auditors.verdict.lines import summary
 from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report import NAME
 
 _PREFIX = "leakmeter"
@@ -149,13 +151,20 @@ class MLflow(Callback):
     Args:
         experiment: Where a new run goes.
         tracking_uri: Where MLflow keeps runs; None takes MLflow's own choice.
+        artifacts: Folder for the files of a new experiment; None takes MLflow's own choice.
 
     Example:
         strategy = Audited(FedAvg(), auditors=[...], out="runs/mine", callbacks=[MLflow("privacy")])
     """
 
-    def __init__(self, experiment: str = "leakmeter", tracking_uri: str | None = None) -> None:
+    def __init__(
+        self,
+        experiment: str = "leakmeter",
+        tracking_uri: str | None = None,
+        artifacts: Path | None = None,
+    ) -> None:
         self._mlflow = _tool("mlflow", "mlflow")
+        self._artifacts = None if artifacts is None else artifacts.absolute().as_uri()
         self._experiment, self._uri = experiment, tracking_uri
         self._start, self._run, self._last = RunStart(0), "", 0
 
@@ -191,7 +200,11 @@ class MLflow(Callback):
     def _begin(self, name: str) -> str:
         """Return the id of a new run in the experiment, which is made if it is not there."""
         known = self._client.get_experiment_by_name(self._experiment)
-        home = known.experiment_id if known else self._client.create_experiment(self._experiment)
+        home = (
+            known.experiment_id
+            if known
+            else self._client.create_experiment(self._experiment, self._artifacts)
+        )
         run_id: str = self._client.create_run(home, run_name=name).info.run_id
         return run_id
 
@@ -202,6 +215,25 @@ class MLflow(Callback):
             # MLflow takes letters, digits and a few signs in a name.
             plain = re.sub(r"[^\w\-. :/]", "-", name)
             self._client.log_metric(self._run, plain, value, step=self._last)
+
+
+def loggers_of(names: Iterable[str], home: Path) -> list[Callback]:
+    """Return the loggers of `--log`, with the files of all runs in a folder next to theirs.
+
+    Raises:
+        ConfigError: A tool cannot be imported.
+    """
+    usual = {"tracking_uri": f"sqlite:///{home / 'mlflow.db'}", "artifacts": home / "mlruns"}
+    store: dict[str, Any] = {} if os.environ.get("MLFLOW_TRACKING_URI") else usual
+    makers: dict[str, Callable[[], Callback]] = {
+        "tensorboard": lambda: TensorBoard(home / "tensorboard"),
+        "wandb": lambda: WandB(dir=str(home)),
+        "mlflow": lambda: MLflow(**store),
+    }
+    try:
+        return [makers[name]() for name in names]
+    except ImportError as error:
+        raise ConfigError(f"--log must be a tool that works: {error}") from None
 
 
 def of_round(line: RoundLine, warnings: Sequence[RunWarning]) -> dict[str, float]:

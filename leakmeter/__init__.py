@@ -24,14 +24,17 @@ find_rooms(__file__)
 
 # The rooms whose public names are also found here, such as `leakmeter.Audited`.
 _DOORS = ("auditors", "clients", "strategies")
+_MODULES = (*ROOMS, "loggers")
 # Single names, such as `leakmeter.run`, with their modules: those imported above by name.
 _SINGLE = {name: home for name, home in homes(__spec__).items() if name != "*"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # which a star asks for
+        return _public()
     if name == "__version__":
         return version()
-    if name in ROOMS:
+    if name in _MODULES:
         return import_module(f"leakmeter.{name}")
     if name in _SINGLE:
         return getattr(import_module(_SINGLE[name]), name)
@@ -42,8 +45,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
+def _public() -> list[str]:
     doors = [import_module(f"leakmeter.{door}") for door in _DOORS]
-    return sorted(
-        {*globals(), *ROOMS, *_SINGLE, *(name for door in doors for name in door.__all__)}
-    )
+    return sorted({*_SINGLE, *(name for door in doors for name in door.__all__)})
+
+
+def __dir__() -> list[str]:
+    return sorted({"__version__", *_MODULES, *_public()})

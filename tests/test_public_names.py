@@ -8,8 +8,9 @@ from importlib import import_module
 
 import pytest
 
+import leakmeter
 from tests.docs_blocks import blocks
-from tests.helpers.project import PAPERS, ROOT, code_cells
+from tests.helpers.project import PAPERS, ROOMS, ROOT, code_cells
 
 PAGES = [
     ROOT / "README.md",
@@ -112,3 +113,22 @@ def test_every_name_in_a_table_is_there(room: str) -> None:
     assert len(module.__all__) == len(set(module.__all__)) > 3
     for name in module.__all__:
         assert getattr(module, name) is not None
+
+
+def test_dir_offers_what_there_is_and_is_public() -> None:
+    offered = dir(leakmeter)
+    assert {"Audited", "run", "auditors", "loggers", "__version__"} <= set(offered)
+    assert [name for name in offered if name.startswith("_")] == ["__version__"]
+    for name in offered:
+        assert hasattr(leakmeter, name), name
+    tools = {"annotations", "import_module", "find_rooms", "homes", "Any", "TYPE_CHECKING", "ROOMS"}
+    assert not tools & set(offered)
+
+
+def test_a_star_imports_the_public_names() -> None:
+    found: dict[str, object] = {}
+    exec("from leakmeter import *", found)
+    del found["__builtins__"]
+    assert set(found) == set(dir(leakmeter)) - {"__version__", "loggers", *ROOMS}
+    assert found["Audited"] is leakmeter.Audited
+    assert found["run"] is leakmeter.run

@@ -70,7 +70,7 @@ def run(project: Path, *words: str) -> str:
 
 
 def test_a_new_auditor_is_known_everywhere_by_its_row(project: Path) -> None:
-    helped = " ".join(run(project, "run_sim.py", "--help").split())
+    helped = " ".join(run(project, "run_sim.py", "--help", "all").split())
     assert "--movement-order X order of the norm of movement (default: 2)" in helped
     assert "recorder, movement, none" in helped
     completion = run(project, "run_sim.py", "completion", "bash")
@@ -111,7 +111,7 @@ def test_sizes_of_a_new_data_set_are_those_of_its_loader(project: Path) -> None:
 
 
 def test_a_new_noise_is_run_priced_and_calibrated_by_its_row(project: Path) -> None:
-    assert "local|twofold|wfna" in run(project, "run_sim.py", "--help").replace("\n", "")
+    assert "local|twofold|wfna" in "".join(run(project, "run_sim.py", "--help", "all").split())
     assert "twofold" in run(project, "run_sim.py", "completion", "bash")
     words = ["--noise", "twofold", "--clip-norm", "1", "--auditors", "none", "--model", "linear"]
     said = run(project, "run_sim.py", *SMALL, *words, "--target-epsilon", "9", "--out", "runs/two")

@@ -104,6 +104,13 @@ class Audited(Wrapper):
         )
         self.num_rounds: int | None = None
 
+    def __repr__(self) -> str:
+        """Return the strategies from the outside in, the auditors, and where the log is."""
+        inner = " around ".join(type(one).__name__ for one in chain(self.strategy))
+        names = ", ".join(auditor.name for auditor in self.auditors) or "none"
+        out = "" if self.folder is None else f", out={str(self.folder)!r}"
+        return f"Audited({inner}, auditors: {names}{out})"
+
     @property
     def auditors(self) -> Sequence[Auditor]:
         """The auditors that are still active."""

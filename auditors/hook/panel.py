@@ -298,13 +298,12 @@ class Panel(Resumable):
         """Log how long an auditor needs for some rounds, if that is long; return whether it is."""
         if left * each <= _LONG:
             return False
-        fewer = "every=-1 (command line: --…-every -1) audits fewer"
         _log.warning(
             "%s: %s to audit, about %s; %s",
             auditor.name,
             counted(left, unit),
             counted(round(left * each / 60), "minute"),
-            fewer if left > 1 else "fewer trials or draws take less",
+            f"{auditor.fewer} audits fewer" if left > 1 else "fewer trials or draws take less",
         )
         return True
 

@@ -140,7 +140,7 @@ def _run(
             with collected(audit.project, failed), watched as own:
                 app.server(own, context)
 
-        run_inline(server, client, audit.clients, audit.project.config)
+        run_inline(server, client, audit.clients, audit.project.config, audit.project.node)
     if failed:
         raise failed[0]
     return client.replies

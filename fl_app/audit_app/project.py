@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Self
@@ -25,6 +25,7 @@ _BUNDLED: Final = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 _PAIR: Final = re.compile(r"""\s*([^\s=]+)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|\S+)\s*""")
 _COMPONENT: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _ROUNDS: Final = ("num-server-rounds", "num-rounds", "rounds")
+_NUMBERS: Final = {"partition-id", "num-partitions"}  # which every client is given
 _EXAMPLE: Final = """serverapp = "my_app.server_app:app" """.strip()
 
 
@@ -39,6 +40,7 @@ class AppProject:
         client: Where its ClientApp is.
         config: Its settings with flat names, as in `context.run_config`.
         claims: What it claims about its privacy, `claims` in [tool.leakmeter].
+        node: What each client's `context.node_config` has beyond its number and how many there are.
     """
 
     path: Path
@@ -47,9 +49,10 @@ class AppProject:
     client: str
     config: Mapping[str, Value]
     claims: tuple[str, ...] = ()
+    node: Mapping[str, Value] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: str | Path, run_config: str = "") -> Self:
+    def read(cls, path: str | Path, run_config: str = "", node_config: str = "") -> Self:
         """Return the app in a folder, with `run_config` over its own settings."""
         folder = expanded("PATH", path)
         if not (folder / _PYPROJECT).is_file():
@@ -60,7 +63,12 @@ class AppProject:
         name = str(_table(table, "project").get("name") or folder.name)
         config = dict(_flat(_table(app, "config")))
         settings = {**config, **_given(run_config, config)}
-        return cls(folder, name, server, client, settings, _claims(folder, table))
+        node = _typed("--node-config", node_config)
+        if given := _NUMBERS & set(node):
+            raise out_of_range(
+                "--node-config", "settings other than the client's number", min(given)
+            )
+        return cls(folder, name, server, client, settings, _claims(folder, table), node)
 
     @property
     def rounds(self) -> int | None:
@@ -149,10 +157,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Val
 
 def _given(text: str, config: Mapping[str, Value]) -> dict[str, Value]:
     """Return the settings of `--run-config`, pairs or a TOML file; all must be the app's own."""
-    if text.endswith(".toml") and "=" not in text:
-        given = dict(_flat(read_toml(Path(text).expanduser(), "--run-config")))
-    else:
-        given = dict(_pairs(text))
+    given = _typed("--run-config", text)
     for name in given:
         if name not in config:
             known = f"; it has {', '.join(sorted(config)) or 'none'}"
@@ -164,7 +169,14 @@ def _given(text: str, config: Mapping[str, Value]) -> dict[str, Value]:
     return given
 
 
-def _pairs(text: str) -> Iterator[tuple[str, Value]]:
+def _typed(option: str, text: str) -> dict[str, Value]:
+    """Return settings that are typed as pairs, or in a TOML file that is named."""
+    if text.endswith(".toml") and "=" not in text:
+        return dict(_flat(read_toml(Path(text).expanduser(), option)))
+    return dict(_pairs(option, text))
+
+
+def _pairs(option: str, text: str) -> Iterator[tuple[str, Value]]:
     """Yield the pairs of a text such as "lr=0.1 name='x'"."""
     place = 0
     while text[place:].strip():
@@ -175,7 +187,7 @@ def _pairs(text: str) -> Iterator[tuple[str, Value]]:
             value: Value = tomllib.loads(f"value = {found[2]}")["value"]
         except ValueError:
             allowed = "pairs in TOML, separated by blanks"
-            fix = "Try --run-config \"num-server-rounds=5 name='x'\""
-            raise out_of_range("--run-config", allowed, text, fix=fix) from None
+            fix = f"Try {option} \"num-server-rounds=5 name='x'\""
+            raise out_of_range(option, allowed, text, fix=fix) from None
         yield found[1], value
         place = found.end()

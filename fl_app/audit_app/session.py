@@ -80,6 +80,7 @@ class AppAudit:
     def about(self, callbacks: Sequence[Callback]) -> dict[str, Any]:
         """Return where the results go, and what the report says about how the run was made."""
         settings = {f"run-config.{name}": value for name, value in self.project.config.items()}
+        settings |= {f"node-config.{name}": value for name, value in self.project.node.items()}
         about = {"app": self.project.name, "clients": self.clients}
         noted = {LAUNCH: AUDIT_COMMAND, **about, **settings}
         told = {"callbacks": list(callbacks), "claims": self.claims}
@@ -317,8 +318,8 @@ class ToldClient:
         client = context.node_config.get("partition-id")
         text = (
             f"clients of {self._project.path} must train without exceptions, got "
-            f"{reason_of(error)} (client {client}, the first to fail). Correct that; an app that "
-            "reads more than partition-id and num-partitions from node_config cannot be simulated."
+            f"{reason_of(error)} (client {client}, the first to fail). Correct that; what the app "
+            "reads from node_config, beyond partition-id and num-partitions, give by --node-config."
         )
         return AppError(text, error, self._project.path)
 
@@ -342,7 +343,7 @@ def run_audit(audit: AppAudit, progress: Progress) -> list[AppError]:
             with collected(audit.project, failed), watched as own:
                 app.server(own, context)
 
-        run_inline(server, client, audit.clients, audit.project.config)
+        run_inline(server, client, audit.clients, audit.project.config, audit.project.node)
     return failed + client.failed
 
 

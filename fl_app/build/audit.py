@@ -31,6 +31,7 @@ from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.field import option
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import Scheme
 from leakmeter.fl_app.data.planted import generator_of
@@ -184,7 +185,10 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         watch: Told which stage of a long audit is how far.
     """
     run = AuditRun(config)
-    made = [AUDITORS[name].make(run) for name in dict.fromkeys(config.auditor_names)]
+    made = [AUDITORS[name].make(run) for name in config.auditor_names]
+    for name, auditor in zip(config.auditor_names, made, strict=True):
+        if AUDITORS[name].every:
+            auditor.fewer = f"{option(AUDITORS[name].every)} -1"
     # The audits of information draw once: they have the same sampler and the same seed.
     drawing = next((one.drawing for one in made if isinstance(one, MutualInformation)), None)
     for one in made:

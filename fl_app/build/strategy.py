@@ -50,6 +50,7 @@ Link = TypeVar("Link", bound=Strategy)
 _STAGES = {"on": 4, "active": 6}
 _DIGITS = 6  # of the multiplier, rounded up: what is printed is what is used
 _MIN_MULTIPLIER, _MAX_MULTIPLIER = 1e-3, 1e6
+_MAX_RATIO = 1e4  # of noise to signal: a hundred already leaves a model no accuracy
 
 
 class CoarseNoiseError(ConfigError):
@@ -294,7 +295,30 @@ def calibrated(config: Config) -> Config:
     if not config.target_epsilon:
         return config
     usual = replace(config, noise_multiplier=Config.noise_multiplier)
-    return replace(config, noise_multiplier=_multiplier(usual, is_deployed()))
+    found = replace(config, noise_multiplier=_multiplier(usual, is_deployed()))
+    if (ratio := noise_ratio(found)) > _MAX_RATIO:
+        raise config.refused(
+            "target_epsilon",
+            f"one whose noise leaves something to learn: this one needs --noise-multiplier "
+            f"{found.noise_multiplier:g}, noise that is {ratio:,.0f} times as long as a mean "
+            "update may be, in every round",
+            "Try --target-epsilon 8, or see what each costs: leakmeter sweep --target-epsilon "
+            "1..32",
+        )
+    return found
+
+
+def noise_ratio(config: Config) -> float:
+    """Return the norm of the noise over that of a mean update as long as the clip norm."""
+    return sum_noise(config) * math.sqrt(load_task(config).dim) / config.cohort
+
+
+def sum_noise(config: Config) -> float:
+    """Return the noise on the sum of a whole cohort in units of the clip norm, whoever adds it."""
+    noised = link(server_strategy(config), Noised)
+    assert noised is not None
+    shares = noised.share_std / (config.clip_norm or 1.0) * math.sqrt(config.cohort)
+    return shares or config.noise_multiplier
 
 
 def planned_guarantee(config: Config, cohorts: Sequence[Sequence[int]] | None = None) -> Finding:
@@ -350,8 +374,8 @@ def _multiplier(config: Config, _: bool) -> float:
         more = f", or more --secagg-bits than {config.secagg_bits}" if rounds_off else ""
         raise ConfigError(
             f"--target-epsilon must be one that noise of at most {most:.4g} times the clip norm "
-            f"reaches in {config.rounds} rounds, got {target:g}; use fewer rounds, more clients "
-            f"or a larger target{more}"
+            f"reaches in {config.rounds} rounds, got {target:g}, which needs more noise than that; "
+            f"use fewer rounds, more clients or a larger target, such as --target-epsilon 8{more}"
         )
     if excess(low) <= 0:  # a plan in which nobody takes part
         return _MIN_MULTIPLIER

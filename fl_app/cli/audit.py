@@ -13,8 +13,8 @@ from leakmeter import __version__
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.cli.run import add_setting
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.field import checked, expanded, kebab, setting
+from leakmeter.fl_app.config.errors import ConfigError, interrupted_code, out_of_range
+from leakmeter.fl_app.config.field import checked, expanded, kebab, names_of, setting
 
 if TYPE_CHECKING:
     from leakmeter.auditors.verdict.claim import Claim
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.audit_app.session import AppAudit
 
 _AUDIT = """\
-Audits a Flower app as it is. PATH is the folder where you call `flwr run .`. The
-app runs as usual; a few clients per round send a canary in place of their
-update. No file of the app changes. The last lines are the verdict, and a page in
-the results' folder has the rest.
+Audits a Flower app as it is. PATH is the folder where you call `flwr run .`.
+The app runs as usual; a few clients per round send a canary in place of their
+update. No file of the app changes. The last lines are the verdict, and a page
+in the results' folder has the rest.
 """
 _AUDIT_MORE = """\
 exit codes:
@@ -37,7 +37,7 @@ exit codes:
 examples:
   %(prog)s .
       audit the app in this folder with 10 clients
-  %(prog)s ../my-app --clients 50 --run-config "num-server-rounds=20"
+  %(prog)s . --clients 50 --run-config "num-server-rounds=20"
       more clients and more rounds: more canaries, a sharper result
   %(prog)s ../my-app --claim "10@1e-5 server round"
       check a claim: refuted, or how far the audit could have seen
@@ -86,6 +86,13 @@ class _Options:
         "",
         "settings of the app to change, as in flwr run: pairs such as \"lr=0.1 name='x'\", or a "
         "TOML file",
+        group="audit",
+        metavar="PAIRS",
+    )
+    node_config: str = setting(
+        "",
+        "what each client's node_config has beyond partition-id and num-partitions, as for "
+        "flower-supernode: pairs such as \"data='x'\", or a TOML file",
         group="audit",
         metavar="PAIRS",
     )
@@ -139,6 +146,7 @@ def set_up_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(parser: argparse.ArgumentParser, options: type[_Options]) -> None:
+    parser.usage = "%(prog)s PATH [--clients N] [options]"
     parser.add_argument("path", metavar="PATH", help="folder of the app, with its pyproject.toml")
     for spec in fields(options):
         shown = f" (default: {spec.default})" if spec.default != "" else ""
@@ -167,10 +175,10 @@ def _audit(arguments: argparse.Namespace) -> int:
     except AppError as error:  # not even loaded
         progress.stop()
         return _failed(error, 2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         progress.stop()
         progress.say(f"interrupted; the rounds so far: leakmeter report --text {audit.out}")
-        return 130
+        return interrupted_code(stop)
     code = end_audit(audit, progress, before)
     for one in failed:
         code = _failed(one, 1 if one.is_fatal else code)
@@ -213,7 +221,12 @@ def _planned(arguments: argparse.Namespace, options: dict[str, Any]) -> AppAudit
     """Return what is asked for; raise for what cannot be."""
     clients = options["clients"]
     auditors, seats = _auditors(options, arguments.thorough), _seats(options["seats"], clients)
-    project = AppProject.read(arguments.path, options["run_config"])
+    project = AppProject.read(arguments.path, options["run_config"], options["node_config"])
+    if project.node and options.get("engine") == "flwr":
+        allowed = "left out with --engine flwr, whose clients have a number and nothing more"
+        raise out_of_range(
+            "--node-config", allowed, options["node_config"], fix="Try --engine inline"
+        )
     claims = _claims(project, options.get("claim", ""))
     from leakmeter.fl_app.audit_app.session import AppAudit
     from leakmeter.fl_app.run.folder import check_free
@@ -225,10 +238,7 @@ def _planned(arguments: argparse.Namespace, options: dict[str, Any]) -> AppAudit
 
 
 def _auditors(options: dict[str, Any], thorough: bool) -> tuple[str, ...]:
-    named = [name.strip() for name in options["auditors"].split(",")]
-    for name in named:
-        if name not in NAMES:
-            raise unknown_name("--auditors", name, NAMES)
+    named = names_of("--auditors", options["auditors"], NAMES)
     return tuple(dict.fromkeys([*named, *(_RESAMPLING if thorough else ())]))
 
 

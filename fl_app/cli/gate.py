@@ -37,7 +37,7 @@ examples:
       fail unless ε ≤ 8 is guaranteed against every attacker of the run
   %(prog)s runs/demo --claims
       fail if a claim about the run is refuted, or was not tested
-  %(prog)s runs/demo --max-epsilon 8 --format junit --output gate.xml
+  %(prog)s runs/demo --claims --format junit --output gate.xml
       write a file that test reports show
 """
 _FILE, _TABLE = Path("pyproject.toml"), "tool.leakmeter.gate"

@@ -10,22 +10,35 @@ import argparse
 import codecs
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import audit, commands, gate, run, self_audit, sweep
-from leakmeter.fl_app.config.errors import ConfigError, RayError, nearest, unknown_name
-from leakmeter.fl_app.config.settings import AUDITOR_NAMES
+from leakmeter.fl_app.cli import audit, commands, gate, run, runs, self_audit, sweep
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import (
+    ConfigError,
+    RayError,
+    interrupted_code,
+    nearest,
+    unknown_name,
+)
+from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES, LOGGERS
 
 _SHELLS = ("bash", "zsh", "fish")
 # What an argument takes, by what the help calls it, where that is not a list of values itself.
 _TAKES: dict[str, Callable[[], tuple[str, ...]]] = {
     "NAME": commands.experiments,
     "NAMES": lambda: AUDITOR_NAMES,
+    "TOOLS": lambda: LOGGERS,
 }
 _COMPLETION = """\
 Prints a script that completes commands, options and values with the tab key:
@@ -33,6 +46,7 @@ Prints a script that completes commands, options and values with the tab key:
   zsh    source <(leakmeter completion zsh)     in ~/.zshrc, after compinit
   fish   leakmeter completion fish | source     in ~/.config/fish/config.fish
 """
+_SETTINGS = frozenset(kebab(spec.name) for spec in fields(Config))
 # Packages that a checkout lacks until it is installed.
 _NEEDED = {"numpy", "scipy", "torch", "flwr", "ray", "sklearn", "rich", "dp_accounting", "jinja2"}
 _NEEDED |= {"cryptography", "threadpoolctl"}
@@ -51,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 1 failed, 2 a user's mistake, 3 a limit is exceeded, 4 the audit
-        cannot tell, 130 interrupted.
+        cannot tell, 130 interrupted, 143 terminated.
     """
     codecs.register_error("leakmeter", _spelled)
     for stream in (sys.stdout, sys.stderr):
@@ -69,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = _with_command(sys.argv[1:] if argv is None else argv)
         arguments = _parser().parse_args(words)
-        code: int = arguments.call(arguments)
+        with _terminable():
+            code: int = arguments.call(arguments)
         return code
     except ConfigError as error:
         text = " ".join(str(error).splitlines())  # a name that was typed may have several lines
@@ -90,8 +105,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our lines has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:  # before the run has begun
-        return 130
+    except KeyboardInterrupt as stop:  # before the run has begun
+        return interrupted_code(stop)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let a command that is told to terminate, as containers and schedulers do, end in order."""
+
+    def stop(number: int, _: Any) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    is_main = threading.current_thread() is threading.main_thread()  # which alone takes signals
+    before = signal.signal(signal.SIGTERM, stop) if is_main else None
+    try:
+        yield
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _with_command(words: Sequence[str]) -> list[str]:
@@ -117,14 +148,22 @@ def _parser() -> _Parser:
     parser = _Parser(prog=program, add_help=False)
     parsers = parser.add_subparsers(required=True)
     for name, set_up in _COMMANDS.items():
-        set_up(
-            parsers.add_parser(
-                name,
-                prog=program if name == "run" else f"{program} {name}",
-                formatter_class=_Help,
-                allow_abbrev=False,
-            )
+        own = parsers.add_parser(
+            name,
+            prog=program if name == "run" else f"{program} {name}",
+            formatter_class=_Help,
+            allow_abbrev=False,
+            add_help=False,
         )
+        own.add_argument(
+            *("-h", "--help"),
+            action=_ShowHelp,
+            nargs="?",
+            const="",
+            metavar="all",
+            help="show this help, or with all every setting",
+        )
+        set_up(own)
     options = {name: tuple(_options(one)) for name, one in parsers.choices.items()}
     parsers.choices["completion"].set_defaults(options=options)
     return parser
@@ -135,6 +174,42 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Return an option with its values, in two lines where one would be too long."""
+        text = super()._format_action_invocation(action)
+        room = self._width - self._current_indent
+        if len(text) <= room or "|" not in text[:room]:
+            return text
+        cut = text.rindex("|", 0, room) + 1
+        return f"{text[:cut]}\n{' ' * (self._current_indent + 4)}{text[cut:]}"
+
+
+class _ShortHelp(_Help):
+    """Shows the settings that most people use, with the first clause about each."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Leave out other settings."""
+        if action.dest in run.COMMON or action.dest not in _SETTINGS | run.RARE:
+            short = copy(action)
+            short.help = run.in_short(str(action.help))
+            super().add_argument(short)
+
+
+class _ShowHelp(argparse.Action):
+    """Prints the help, and ends; with `all`, every setting of a command that has many."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
+        """Print it."""
+        _, asked, *_ = given
+        if asked not in ("", "all"):
+            raise unknown_name("--help", asked, ("all",))
+        shown = copy(parser)
+        if parser.get_default("has_settings") and not asked:
+            shown.formatter_class = _ShortHelp
+            shown.epilog = str(parser.epilog).partition(run.MORE)[0]
+        shown.print_help()
+        parser.exit()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -266,11 +341,13 @@ _COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "check": audit.set_up_check,
     "self-audit": self_audit.set_up,
     "sweep": sweep.set_up,
-    "report": commands.set_up_report,
+    "list": runs.set_up_list,
+    "open": runs.set_up_open,
+    "report": runs.set_up_report,
     "gate": gate.set_up,
     "reproduce": commands.set_up_reproduce,
     "replay": commands.set_up_replay,
-    "watch": commands.set_up_watch,
+    "watch": runs.set_up_watch,
     "keys": commands.set_up_keys,
     "completion": _set_up_completion,
 }

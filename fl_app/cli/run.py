@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, RayError
+from leakmeter.fl_app.config.errors import ConfigError, RayError, interrupted_code
 from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
+from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.job import settled
 from leakmeter.fl_app.live import HOST, PORT
 
@@ -32,29 +34,31 @@ GROUPS = {
     "audit": "Audit",
     "run": "Run",
 }
+# The settings that people use; `--help all` has the others too.
+COMMON = frozenset(
+    {
+        *("dataset", "model", "partition", "clients", "sample", "rounds", "secagg"),
+        *("epochs", "batch-size", "lr", "noise", "noise-multiplier", "target-epsilon", "clip-norm"),
+        *("auditors", "delta", "claim", "seed", "engine", "device", "log", "fail-above"),
+    }
+)
+RARE = frozenset({"verbose", "port", "host"})  # other options that few people use
 _USAGE = """\
-%(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
-       %(prog)s audit PATH [--clients N]
-       %(prog)s check PATH
-       %(prog)s sweep --over NAME=V1,V2 [settings]
-       %(prog)s report RUN [RUN ...]
-       %(prog)s gate DIR --max-epsilon E
-       %(prog)s reproduce NAME
-       %(prog)s replay RUN --auditors NAMES [settings]
-       %(prog)s watch DIR
-       %(prog)s keys new|show DIR
-       %(prog)s completion bash|zsh|fish"""
+%(prog)s [--preset NAME] [--out DIR | --resume DIR] [settings]
+       %(prog)s COMMAND ..."""
 _DESCRIPTION = """\
 Trains a model with simulated clients and measures what the training leaks.
 The last lines are the verdict, the attackers (worst first) and what to do next;
 a page in the run's folder has the rest.
-"""
-_EPILOG = """\
+
 commands:
   run         train and audit; the default, so you can leave the word out
   audit       audit a Flower app as it is, without a changed line
   check       run a Flower app with and without the audit, and compare
+  self-audit  find out, as a client, what taking part reveals
   sweep       compare settings: accuracy against what is guaranteed
+  list        list the runs in a folder, the newest first
+  open        open the page of a run in the browser
   report      write a page about one run, or compare several
   gate        check a run against limits, with an exit code for pipelines
   reproduce   repeat a published table or figure
@@ -62,17 +66,26 @@ commands:
   watch       show a run in the browser during the run
   keys        make or check the keys of clients that sign (--secagg active)
   completion  print a script for your shell that completes what you type
-  `%(prog)s report --help` and so on list the options of each.
 
+`%(prog)s COMMAND --help` lists the options of a command;
+`%(prog)s --help all` lists all settings and more examples.
+"""
+_EPILOG = """\
 examples:
   %(prog)s
       the default job: 60 clients learn digits, four audits; results in runs/
+  %(prog)s --preset quick
+      the same in a third of the time, with canaries alone
   %(prog)s --out runs/demo --rounds 50
       longer, in a folder of your choice
   %(prog)s --config runs/demo/config.toml --seed 1
       the same settings with another seed
   %(prog)s --resume runs/demo
-      resume an interrupted run
+      resume an interrupted run; --resume runs takes the newest
+  %(prog)s open
+      the page of the newest run, in the browser
+"""
+MORE = """\
   %(prog)s --secagg off --noise local --clip-norm 1 --claim "8 server"
       check a claim: refuted, or how far the audit could have seen
   %(prog)s --fail-above 8
@@ -93,16 +106,21 @@ examples:
 
 def set_up(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command, made from the fields of `Config`."""
-    parser.usage, parser.description, parser.epilog = _USAGE, _DESCRIPTION, _EPILOG
-    parser.set_defaults(call=run, program=parser.prog)
+    parser.usage, parser.description, parser.epilog = _USAGE, _DESCRIPTION, _EPILOG + MORE
+    parser.set_defaults(call=run, program=parser.prog, has_settings=True)
     parser.add_argument("--version", action="version", version=f"leakmeter {__version__}")
+    add_preset(parser)
     parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
     parser.add_argument(
         "--out",
         metavar="DIR",
         help="new or empty folder for the results (default: runs/<time>-<dataset>-<model>)",
     )
-    parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="resume the run in this folder; of a folder of runs, the newest that is unfinished",
+    )
     parser.add_argument(
         "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
     )
@@ -117,6 +135,16 @@ def set_up(parser: argparse.ArgumentParser) -> None:
             shown = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
             text += f" (default: {shown})"
         add_setting(groups[spec.metadata["group"]], spec, text)
+
+
+def in_short(text: str) -> str:
+    """Return an option's help without what comes after its first clause, but its default.
+
+    >>> in_short("total ε; 0 = no limit (default: 0)")
+    'total ε (default: 0)'
+    """
+    said, default, value = text.partition(" (default: ")
+    return said.partition(";")[0] + default + value
 
 
 def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) -> None:
@@ -135,6 +163,17 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
     group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
     if meta["was"]:
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
+
+
+def add_preset(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names other defaults."""
+    about = "; ".join(f"{name} = {preset.about}" for name, preset in PRESETS.items())
+    parser.add_argument(
+        "--preset",
+        metavar="|".join(PRESETS),
+        default="",
+        help=f"other defaults, which --config and what you type replace: {about}",
+    )
 
 
 def add_address(parser: argparse._ActionsContainer) -> None:
@@ -231,9 +270,9 @@ def _live(server: LiveServer | None, folder: RunFolder) -> AbstractContextManage
 
 def _resumed(arguments: argparse.Namespace) -> RunFolder:
     """Return the folder of the run to resume; a broken checkpoint is an error already now."""
-    from leakmeter.fl_app.run.folder import RunFolder
+    from leakmeter.fl_app.run.folder import RunFolder, named_run
 
-    folder = RunFolder.open(Path(arguments.resume))
+    folder = RunFolder.open(named_run(Path(arguments.resume), "--resume", is_to_resume=True))
     folder.load()
     return folder
 
@@ -260,7 +299,7 @@ def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder |
 def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | None:
     """Return the settings of a new run; None for one that is resumed, whose folder has them."""
     if arguments.resume is not None:
-        more = {"config": arguments.config, "out": arguments.out}
+        more = {"config": arguments.config, "out": arguments.out, "preset": arguments.preset}
         names = sorted(given) + [name for name, value in more.items() if value]
         if names:
             raise ConfigError(
@@ -268,7 +307,7 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
             )
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
-    config, words = settled({**settings, **given}, typed=given)
+    config, words = settled({**settings, **given}, typed=given, preset=arguments.preset)
     if words:
         print(words, flush=True)
     return config
@@ -284,12 +323,13 @@ def _launch(folder: RunFolder, program: str) -> int:
     progress = Progress()
     try:
         done = launch(folder, progress)
+        has_page = end(done, progress)
     except ConfigError:
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         progress.stop()
         progress.say(f"interrupted; {_how_to_resume(folder, program)}")
-        return 130
+        return interrupted_code(stop)
     except RayError:
         progress.stop()
         folder.discard()  # nothing has run, so the same command may use it again
@@ -301,7 +341,6 @@ def _launch(folder: RunFolder, program: str) -> int:
             return 1
         progress.say(f"the run failed; {_how_to_resume(folder, program)}")
         raise
-    has_page = end(done, progress)
     if not (folder.path / "report.json").exists():
         progress.say(f"no report could be written; {_how_to_resume(folder, program)}")
         return 1
@@ -314,7 +353,10 @@ def _launch(folder: RunFolder, program: str) -> int:
 
 
 def _how_to_resume(folder: RunFolder, program: str) -> str:
-    """Return the command that resumes the run, or that no round is there to resume."""
+    """Return the command that resumes the run, or what is left to do without one."""
+    path = shlex.quote(str(folder.path))
+    if (folder.path / "report.json").exists():
+        return f"the run itself is finished; write its page with: {program} report {path}"
     if not folder.checkpoint.exists():
-        return f"no round was finished, so start again; the settings are in {folder.path}"
-    return f"resume with: {program} --resume {folder.path}"
+        return f"no round was finished, so start again; the settings are in {path}"
+    return f"resume with: {program} --resume {path}"

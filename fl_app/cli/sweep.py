@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.cli.run import GROUPS, add_setting, given_settings
-from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.cli.run import GROUPS, add_preset, add_setting, given_settings
+from leakmeter.fl_app.config.config import Config, preset_line, preset_settings
+from leakmeter.fl_app.config.errors import ConfigError, interrupted_code
 from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.sweep.plan import REFUSED, Plan, named, plan_of, shown
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.sweep.folder import SweepFolder
 
 _USAGE = """\
-%(prog)s --over NAME=V1,V2 [--over ...] [--seeds N] [--out DIR] [settings]
+%(prog)s --over NAME=V1,V2 [--seeds N] [settings]
        %(prog)s --resume DIR"""
 _DESCRIPTION = """\
 Compares settings: how accurate the model becomes, and what is guaranteed. Every
 combination of the values is a point. First all points are rehearsed without
-auditors, then those on the frontier are audited. A page, a table and JSON in the
-sweep's folder have the numbers, and a command for every point.
+auditors, then those on the frontier are audited. A page, a table and JSON in
+the sweep's folder have the numbers, and a command for every point.
 
 All settings of a run can be given; those that are not differ from a run in
   --noise distributed (local with --secagg off), --clip-norm auto,
@@ -45,9 +45,9 @@ exit codes:
 examples:
   %(prog)s --target-epsilon 1..32
       from strong to weak noise: 1, 2, 4, 8, 16 and 32
-  %(prog)s --over noise-multiplier=0.5,1,2 --over sample=30,60 --seeds 3
-      six points, each with three seeds
-  %(prog)s --noise central --against outsider --over rounds=10..80
+  %(prog)s --over rounds=20,40 --over sample=30,60 --seeds 3
+      four points, each with three seeds
+  %(prog)s --noise central --against outsider --rounds 10..80
       guarantees against whoever sees the models only
   %(prog)s --resume runs/sweep
       continue where a sweep stopped; points that are there are read
@@ -61,7 +61,8 @@ _AGAINST = (
 def set_up(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command, and those of a run."""
     parser.usage, parser.description, parser.epilog = _USAGE, _DESCRIPTION, _EPILOG
-    parser.set_defaults(call=_sweep)
+    parser.set_defaults(call=_sweep, has_settings=True)
+    add_preset(parser)
     parser.add_argument(
         "--over",
         metavar="NAME=V1,V2",
@@ -131,7 +132,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         how = f"resume with: {program()} sweep --resume {shlex.quote(str(folder.path))}"
         if isinstance(error, KeyboardInterrupt):
             progress.say(f"interrupted; {how}")
-            return 130
+            return interrupted_code(error)
         if isinstance(error, OSError):
             wrong = f"{folder.path} must be writable, got: {error.strerror}"
             print(f"error: {wrong}; free some space there, then {how}", file=sys.stderr)
@@ -148,14 +149,16 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     """Return the plan of a new sweep."""
-    settings = read_toml(Path(arguments.config)) if arguments.config else {}
+    preset = preset_settings(arguments.preset)
+    settings = preset | (read_toml(Path(arguments.config)) if arguments.config else {})
     for text in arguments.over:  # what is typed replaces what is in the file
         settings.pop(named(text), None)
+    given = {**settings, **given_settings(arguments)}
+    if preset:
+        left = {name: value for name, value in preset.items() if given.get(name) == value}
+        print(preset_line(arguments.preset, left))
     return plan_of(
-        {**settings, **given_settings(arguments)},
-        arguments.over,
-        seeds=arguments.seeds,
-        skips_refused=arguments.skip_refused,
+        given, arguments.over, seeds=arguments.seeds, skips_refused=arguments.skip_refused
     )
 
 
@@ -163,6 +166,7 @@ def _opened(arguments: argparse.Namespace) -> SweepFolder:
     """Return the sweep to continue, which has its settings."""
     more = {"config": arguments.config, "out": arguments.out, "over": arguments.over}
     more |= {"seeds": arguments.seeds != 1, "skip-refused": arguments.skip_refused}
+    more["preset"] = arguments.preset
     names = [*given_settings(arguments), *(name for name, value in more.items() if value)]
     if names:
         raise ConfigError(

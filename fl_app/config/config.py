@@ -22,9 +22,9 @@ from leakmeter.fl_app.config.errors import (
 )
 from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
 from leakmeter.fl_app.config.settings import (
-    AUDITOR_NAMES,
     AUTO,
     PLAYERS,
+    PRESETS,
     Settings,
     usual_auditors,
 )
@@ -69,23 +69,27 @@ class Config(Settings):
         return cls(**{(earlier | known)[k].name: v for k, v in _measured(values).items()})
 
     @classmethod
-    def adapted(cls, values: Mapping[str, Any]) -> tuple[Self, str]:
+    def adapted(cls, values: Mapping[str, Any], preset: str = "") -> tuple[Self, str]:
         """Return the configuration with defaults that fit the given settings, and which changed.
 
         A default that contradicts what is given gives way; what is given never does. The second
-        value is a line that says so, or empty.
+        value has a line for the preset, whose settings are defaults too, and one for what gave way.
         """
-        changed = fitting_defaults(values)
-        usual = {kebab(f.name): f.default for f in fields(cls)}
+        others = preset_settings(preset)
+        changed = fitting_defaults(values, others)
+        usual = {kebab(f.name): f.default for f in fields(cls)} | others
         words = [f"--{name} {new} (default {usual[name]})" for name, new in changed.items()]
-        config = cls.from_mapping({**values, **changed})
+        config = cls.from_mapping({**others, **values, **changed})
         if config.target_epsilon and "noise-multiplier" in values:
             raise ConfigError(
                 "--noise-multiplier must be left out with --target-epsilon, which calibrates it, "
                 f"got --noise-multiplier {config.noise_multiplier:g} and --target-epsilon "
                 f"{config.target_epsilon:g}; leave one of them out"
             )
-        return config, f"adapted to your settings: {', '.join(words)}" if words else ""
+        left = {name: value for name, value in others.items() if name not in {**values, **changed}}
+        lines = [preset_line(preset, left)] if preset else []
+        lines += [f"adapted to your settings: {', '.join(words)}"] if words else []
+        return config, "\n".join(lines)
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -153,10 +157,7 @@ def _parsed(run_config: str) -> tuple[Config, str]:
 
 def check_together(config: Settings) -> None:
     """Raise if settings contradict each other; the text names both and what is allowed."""
-    for name in config.auditor_names:
-        if name not in AUDITORS:
-            short = {owner.short_name: known for known, owner in AUDITORS.items()}
-            raise unknown_name("--auditors", name, AUDITOR_NAMES, short)
+    _ = config.auditor_names, config.loggers  # asking for names checks them
     if config.cohort > config.clients:
         raise ConfigError(
             f"--sample plus --canary-seats must be at most --clients {config.clients}, got "
@@ -420,18 +421,35 @@ def _named(config: Settings) -> list[type[AuditorSettings]]:
     return [AUDITORS[name] for name in config.auditor_names]
 
 
-def fitting_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+def preset_settings(name: str) -> dict[str, Any]:
+    """Return what a preset sets; nothing without a name."""
+    if name and name not in PRESETS:
+        raise unknown_name("--preset", name, PRESETS)
+    return dict(PRESETS[name].settings) if name else {}
+
+
+def preset_line(name: str, used: Mapping[str, Any]) -> str:
+    """Return what a preset does to a run, in the words of the command line."""
+    words = (f"--{setting} {value}" for setting, value in used.items())
+    return f"preset {name}: {' '.join(words) or 'your own settings replace all of it'}"
+
+
+def fitting_defaults(
+    values: Mapping[str, Any], preset: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return other defaults for settings that are not given, where the usual ones cannot fit.
 
     Args:
         values: The settings that are given, by kebab-case names.
+        preset: Defaults that replace the usual ones.
     """
     usual: dict[str, Any] = {kebab(spec.name): spec.default for spec in fields(Settings)}
+    usual |= preset or {}
     now = {**usual, **values}
     if any(type(now[name]) is not int for name in _SIZES):
         return {}  # checked later, with a message of its own
     if "auditors" not in values:
-        now["auditors"] = usual_auditors(now["secagg"])
+        now["auditors"] = usual_auditors(now["secagg"], usual["auditors"])
     names = {name.strip() for name in str(now["auditors"]).split(",")}
     has_seats = not PLAYERS.isdisjoint(names)
     changed = {"auditors": now["auditors"], **_fitting_cohort(values, now, has_seats=has_seats)}

@@ -15,6 +15,17 @@ class RayError(RuntimeError):
     """Ray does not start, or a cluster cannot be joined. The text says why, and what to do."""
 
 
+def interrupted_code(error: BaseException) -> int:
+    """Return the exit code of an interrupted command, 128 and its signal: 2 if none is known.
+
+    It is of Python's own type: for that alone, `subprocess` does not wait for its children.
+
+    >>> interrupted_code(KeyboardInterrupt()), interrupted_code(KeyboardInterrupt(15))
+    (130, 143)
+    """
+    return 128 + int(error.args[0] if error.args else 2)
+
+
 def unknown_name(
     field: str,
     value: object,
@@ -82,9 +93,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     >>> nearest("--round", ["--rounds", "--server"]), nearest("--x", ["--rounds"])
     ('; did you mean --rounds?', '')
+    >>> nearest("adult", ["mi-users", "transcript-adult"])
+    '; did you mean transcript-adult?'
     """
     from difflib import get_close_matches  # only a mistake needs it
 
     bare = {name.strip("-"): name for name in known}
-    found = get_close_matches(word.strip("-"), bare, n=1)
+    part = word.strip("-")
+    found = get_close_matches(part, bare, n=1) or [one for one in bare if part in one and part[2:]]
     return f"; did you mean {bare[found[0]]}?" if found else ""

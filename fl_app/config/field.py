@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import tomllib
 from abc import abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import Field, field
 from functools import partial
 from pathlib import Path
@@ -103,6 +104,24 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
+def names_of(
+    field: str, text: str, known: Collection[str], short: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the names in a text, separated by commas; refuse unknown ones and doubles.
+
+    >>> names_of("--log", "wandb, mlflow", ("mlflow", "wandb"))
+    ['wandb', 'mlflow']
+    """
+    names = [name for one in text.replace(";", ",").split(",") if (name := one.strip())]
+    for name in names:
+        if name not in known:
+            raise unknown_name(field, name, known, short)
+        if names.count(name) > 1:
+            fix = f"Leave out the second {name}"
+            raise out_of_range(field, "names that differ", text, fix=fix)
+    return names
+
+
 def option(name: str) -> str:
     """Return a Python name as an option of the command line, the name that errors use.
 
@@ -185,6 +204,7 @@ class AuditorSettings:
         needs_images: Whether it works with image data sets only.
         lacks: Why it cannot run in a deployment; empty if it can.
         asks: Settings that ask for more of it, and so are refused without it.
+        every: Its setting of which rounds it audits; empty if it has none.
     """
 
     auditor: ClassVar[str]
@@ -195,6 +215,7 @@ class AuditorSettings:
     needs_images: ClassVar[bool] = False
     lacks: ClassVar[str] = "resamples the clients' data, which the server does not have"
     asks: ClassVar[tuple[str, ...]] = ()
+    every: ClassVar[str] = ""
 
     @classmethod
     def check(cls, config: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
 from leakmeter.fl_app.config.audits.rounds import PlantedRecordsSettings
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.fl_app.config.field import audit_setting, option, setting
+from leakmeter.fl_app.config.field import audit_setting, names_of, option, setting
 from leakmeter.fl_app.config.tables import (
     ALGORITHMS,
     DATASETS,
@@ -31,6 +32,7 @@ AUTO: Final = "auto"  # a clip norm that is still to be measured
 PLAYERS: Final = frozenset(name for name, owner in AUDITORS.items() if owner.plays)
 ENGINES: Final = ("inline", "ray")
 DEVICES: Final = ("auto", "cpu", "cuda", "mps")
+LOGGERS: Final = ("tensorboard", "wandb", "mlflow")  # also the names of their extras
 
 _task = partial(setting, group="task")
 _federation = partial(setting, group="federation")
@@ -309,13 +311,50 @@ class AuditSettings:
     )
 
 
-def usual_auditors(secagg: str) -> str:
+@dataclass(frozen=True)
+class Preset:
+    """Other defaults for several settings, under a name (`--preset`)."""
+
+    about: str
+    settings: Mapping[str, int | float | str]  # by kebab-case names
+
+
+PRESETS: Final[Mapping[str, Preset]] = {
+    "quick": Preset(
+        "a first look: canaries alone, in a third of the rounds",
+        {"rounds": 10, "auditors": "one-shot"},
+    ),
+    "thorough": Preset(
+        "sharper bounds, and attacks on all rounds and on records; three times the time",
+        {
+            "auditors": f"{AuditSettings.auditors},transcript,membership",
+            "canary-seats": 20,
+            "lrt-trials": 1000,
+        },
+    ),
+    "paper": Preset(
+        "50 users of MNIST with FedSGD, as in Elkordy et al. 2023, figures 3 to 5",
+        {
+            "dataset": "mnist",
+            "model": "linear",
+            "clients": 50,
+            "sample": 50,
+            "algorithm": "fedsgd",
+            "epochs": 1,
+            "batch-size": 32,
+            "lr": 0.1,
+            "auditors": "mutual-information,mine",
+        },
+    ),
+}
+
+
+def usual_auditors(secagg: str, usual: str = AuditSettings.auditors) -> str:
     """Return the default auditors; where no masks hide single updates, one looks at these too.
 
     >>> usual_auditors("off")
     'one-shot,single-update,likelihood-ratio,mutual-information,mine'
     """
-    usual: str = AuditSettings.auditors
     return usual.replace("one-shot", "one-shot,single-update") if secagg == "off" else usual
 
 
@@ -340,6 +379,13 @@ class RunSettings:
         "where clients train, and where mine, inversion and shadow models compute: on the CPU, on "
         "a GPU (cuda, or mps on a Mac), or on the best that this machine has (auto)",
         choices=DEVICES,
+    )
+    log: str = _run(
+        "",
+        "tools to send rounds, findings and page to as well, separated by commas: "
+        f"{', '.join(LOGGERS)}; their files are next to the run's folder",
+        metavar="TOOLS",
+        several=True,
     )
     stop_above: float = _run(
         0.0,
@@ -401,8 +447,14 @@ class Settings(  # fields come in reverse order
     @property
     def auditor_names(self) -> tuple[str, ...]:
         """The auditors' names in order, without blanks."""
-        names = (name.strip() for name in self.auditors.split(","))
-        return tuple(name for name in names if name and name != "none")
+        short = {owner.short_name: known for known, owner in AUDITORS.items()}
+        names = names_of("--auditors", self.auditors, AUDITOR_NAMES, short)
+        return tuple(name for name in names if name != "none")
+
+    @property
+    def loggers(self) -> list[str]:
+        """The tools that the run is sent to, besides its folder."""
+        return names_of("--log", self.log, LOGGERS)
 
     @property
     def has_sums(self) -> bool:

@@ -43,13 +43,18 @@ class InlineGrid(NumberedGrid):
         app: The client app.
         num_nodes: How many clients there are.
         run_config: The settings in each client's context.
+        node_config: What each client's own settings have beside its number.
     """
 
     def __init__(
-        self, app: App, num_nodes: int, run_config: Mapping[str, Any] | None = None
+        self,
+        app: App,
+        num_nodes: int,
+        run_config: Mapping[str, Any] | None = None,
+        node_config: Mapping[str, Any] | None = None,
     ) -> None:
         self._app = app
-        self._contexts = _Contexts(num_nodes, run_config or {})
+        self._contexts = _Contexts(num_nodes, run_config or {}, node_config or {})
         self.nodes: range = range(1, num_nodes + 1)
         self._ids = itertools.count(1)
         self._asked, self._waits, self._thread = time.monotonic(), 0, threading.get_ident()
@@ -139,9 +144,12 @@ class InlineGrid(NumberedGrid):
 class _Contexts(dict[int, Context]):
     """The contexts of nodes with a state; that of any other node is made when it is asked for."""
 
-    def __init__(self, num_nodes: int, run_config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, num_nodes: int, run_config: Mapping[str, Any], node_config: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         self._num_nodes, self._run_config = num_nodes, run_config
+        self._node_config = {**node_config, "num-partitions": num_nodes}
 
     def keep(self, context: Context) -> None:
         """Keep a context after a message, unless it is as a new one."""
@@ -156,7 +164,7 @@ class _Contexts(dict[int, Context]):
         return Context(
             run_id=_RUN_ID,
             node_id=node,
-            node_config={"partition-id": node - 1, "num-partitions": self._num_nodes},
+            node_config={**self._node_config, "partition-id": node - 1},
             state=RecordDict(),
             run_config=dict(self._run_config),
         )
@@ -222,6 +230,7 @@ def run_inline(
     client_app: App,
     num_clients: int,
     run_config: Mapping[str, Any] | None = None,
+    node_config: Mapping[str, Any] | None = None,
 ) -> None:
     """Run both apps in this process until the server's is done."""
     config = dict(run_config or {})
@@ -229,7 +238,7 @@ def run_inline(
         context = Context(
             run_id=_RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config=config
         )
-        grid = InlineGrid(client_app, num_clients, config)
+        grid = InlineGrid(client_app, num_clients, config, node_config)
         identity = _task_identity()
     except (TypeError, AttributeError) as error:
         raise RuntimeError(

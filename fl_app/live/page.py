@@ -21,9 +21,8 @@ from leakmeter.auditors.run_log import REPORT, ROUNDS
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.html import Live, document, page
-from leakmeter.fl_app.report.read import Run, read_run
+from leakmeter.fl_app.report.read import FILES, Run, read_run, runs_in
 
-_FILES = (REPORT, ROUNDS, PROGRESS)
 _BAR = Markup(  # with the stamp of the folder as the page has it
     '<div id="live" data-stamp="{}" role="status" aria-live="off">'
     '<progress max="1" value="0" aria-label="rounds done"></progress> '
@@ -151,7 +150,7 @@ class LiveFolder:
     def at(cls, path: Path) -> LiveFolder:
         """Return the folder that a user has named, perhaps by a file in it."""
         path = path.expanduser().absolute()
-        return cls(path.parent if path.name in _FILES else path)
+        return cls(path.parent if path.name in FILES else path)
 
     @property
     def is_finished(self) -> bool:
@@ -160,7 +159,7 @@ class LiveFolder:
 
     def stamp(self) -> str:
         """Return a text that changes whenever the page would."""
-        changed = [_changed(self.path / name) for name in _FILES]
+        changed = [_changed(self.path / name) for name in FILES]
         return "-".join([*changed, "on" if self.is_running else "off"])
 
     def state(self, now: float | None = None) -> dict[str, Any]:
@@ -185,12 +184,16 @@ class LiveFolder:
             ConfigError: A file is damaged, or only half of it has arrived.
         """
         live = self._live()  # before the files are read: what changes meanwhile is asked for again
-        empty = Run(self.path.name, self.path, is_finished=False)
-        run = read_run(self.path) if self.has_run else empty
+        run = self.run()
         if not (run.rounds or run.is_finished):
             return self._saying(FIRST, live)
         failures = tuple(map(self._without_place, run.failures))
         return page([replace(run, is_running=self.is_running, failures=failures)], live=live)
+
+    def run(self) -> Run:
+        """Return the run as it is now; before its first round, one that has nothing yet."""
+        empty = Run(self.path.name, self.path, is_finished=False)
+        return read_run(self.path) if self.has_run else empty
 
     def excuse(self, error: ConfigError) -> str:
         """Return a page that says why there is none yet, and asks again."""
@@ -202,14 +205,12 @@ class LiveFolder:
         Raises:
             ConfigError: It cannot.
         """
-        if not self.path.is_dir():
-            raise ConfigError(f"DIR must be the folder of a run, got {self.path}: no such folder")
-        runs = [one.parent for name in _FILES for one in self.path.glob(f"*/{name}")]
-        if runs and not self.has_run:
-            newest = max(runs, key=lambda one: one.stat().st_mtime)
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"DIR must be the folder of a run, got {self.path}: it is a file")
+        if (runs := runs_in(self.path)) and not self.has_run:
             raise ConfigError(
                 f"DIR must be the folder of one run, got {self.path}; "
-                f"the newest run in it is {newest}"
+                f"the newest run in it is {runs[0]}"
             )
 
     @property

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from leakmeter.auditors.assumptions import is_known
 from leakmeter.auditors.auditor import Schedule
+from leakmeter.auditors.callback import PROGRESS
 from leakmeter.auditors.codec import CodecError, codec, short
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import REPORT, ROUNDS, SCHEMA
@@ -34,6 +35,7 @@ _LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
 REPLAY_OF, LAUNCH = "replay-of", "launch"
 FLOWER, DEPLOYMENT = "flwr run", "deployment"  # both take settings by --run-config
 AUDIT_COMMAND = "leakmeter audit"
+FILES = (REPORT, ROUNDS, PROGRESS)  # a run has at least one of them
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
 
@@ -210,6 +212,18 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     return [replace(run, name=f"{i}: {run.name}") for i, run in enumerate(runs, start=1)]
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """Return the runs right below a folder, the one that was written to last first."""
+    found = {file.parent for name in FILES for file in folder.glob(f"*/{name}")}
+    return sorted(found, key=lambda one: (changed(one), one.name), reverse=True)
+
+
+def changed(folder: Path) -> float:
+    """Return when a run was written to, in seconds since 1970."""
+    files = (folder / name for name in FILES)
+    return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
+
+
 def read_run(path: Path) -> Run:
     """Return the run in a folder; a file in it names the folder as well."""
     path = path.expanduser().absolute()
@@ -220,8 +234,10 @@ def read_run(path: Path) -> Run:
                 return _checked(made(file))
             except CodecError as error:  # a wrong value is a user's mistake
                 raise ConfigError(f"{file}: {error}") from None
+    newest = [f"the newest run in it is {one}" for one in runs_in(folder)[:1]]
+    fix = newest or ["start a run with: leakmeter --out runs/demo"]
     raise ConfigError(
-        f"RUN must be the folder of a run with report.json or rounds.jsonl, got {path}"
+        f"RUN must be the folder of a run with {REPORT} or {ROUNDS}, got {path}; {fix[0]}"
     )
 
 

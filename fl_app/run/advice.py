@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from leakmeter.fl_app.build.strategy import calibrated
+from leakmeter.fl_app.build.strategy import calibrated, noise_ratio
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.judge.next_steps import is_ruined, noise_changes
 from leakmeter.fl_app.report.read import Rehearsal, Run
-from leakmeter.fl_app.run.rehearsal import sketch, sum_noise
+from leakmeter.fl_app.run.rehearsal import sketch
 from leakmeter.fl_app.task import load_task
 
 _log = logging.getLogger("flwr")
@@ -76,24 +76,23 @@ def roomier(config: Config) -> Mapping[str, Any]:
     kept, few = config.to_mapping(), min(config.rounds, _ENOUGH)
     for crowd in crowds:
         least = {"model": _SMALLEST, **crowd, "rounds": few}
-        if noise_ratio(config, least) > _SMALL:  # any larger model or more rounds are worse
+        if ratio_with(config, least) > _SMALL:  # any larger model or more rounds are worse
             continue
         for model in dict.fromkeys((config.model, _SMALLEST)):
             for rounds in dict.fromkeys((config.rounds, few)):
                 change = {"model": model, **crowd, "rounds": rounds}
-                if noise_ratio(config, change) <= _SMALL:
+                if ratio_with(config, change) <= _SMALL:
                     return {name: value for name, value in change.items() if kept[name] != value}
     return {}
 
 
-def noise_ratio(config: Config, change: Mapping[str, Any]) -> float:
-    """Return the norm of the noise over that of a mean update as long as the clip norm."""
+def ratio_with(config: Config, change: Mapping[str, Any]) -> float:
+    """Return the ratio of noise to signal with other settings; infinite where they do not work."""
     try:
         changed = Config.from_mapping({**config.to_mapping(), "clip-norm": 1.0, **change})
-        ready = calibrated(replace(changed, clipping="fixed"))
+        return noise_ratio(calibrated(replace(changed, clipping="fixed")))
     except ConfigError:
         return math.inf
-    return sum_noise(ready) * math.sqrt(load_task(ready).dim) / ready.cohort
 
 
 def _round_number(count: int) -> int:

@@ -10,6 +10,7 @@ import math
 import os
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 from typing import NamedTuple
@@ -29,6 +30,10 @@ _SETTINGS = 4
 
 def check_early(config: Config) -> None:
     """Raise ConfigError for what cannot work: sizes, model, cluster, data files."""
+    for name in config.loggers:  # each is the name of its package, too
+        if find_spec(name) is None:
+            fix = f'Install it: pip install "leakmeter[{name}]"'
+            raise config.refused("log", "tools that are installed", fix)
     if config.engine == "ray":
         _check_cluster(config.ray_address)
     # After the cheap checks: these import numpy and read files.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.codec import CodecError, codec, pack, plain, unpack
 from leakmeter.auditors.run_log import (
+    REPORT,
     SCHEMA,
     HeldError,
     NoLockFileError,
@@ -27,13 +29,13 @@ from leakmeter.auditors.run_log import (
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
-from leakmeter.fl_app.report.read import Rehearsal
+from leakmeter.fl_app.report.read import FILES, Rehearsal, runs_in
 
 # Settings that say where a run finds files and machines or what is asked of it in the end, not what
 # it does.
 MAY_CHANGE = (
     *("data-dir", "download", "engine", "ray-address", "device", "ledger", "budget", "over-budget"),
-    *("fail-above", "require-guarantee", "against"),
+    *("fail-above", "require-guarantee", "against", "log"),
 )
 
 _CANNOT_WRITE = {
@@ -42,7 +44,7 @@ _CANNOT_WRITE = {
     if hasattr(errno, name)
 }
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
-_LOCK, _REHEARSAL = ".lock", "rehearsal.json"
+_CONFIG, _LOCK, _REHEARSAL = "config.toml", ".lock", "rehearsal.json"
 # What a run that was killed before its config.toml was whole may leave: nothing has run there.
 _LEFTOVERS = {_LOCK, "config.toml.partial", CALIBRATED, f"{CALIBRATED}.partial"}
 
@@ -75,7 +77,7 @@ class Checkpoint:
         except (OSError, CodecError) as error:
             raise ConfigError(
                 f"--resume needs a whole checkpoint, but {path} is broken: {error}; restore the "
-                f"file, or start again with --config {path.parent / 'config.toml'}"
+                f"file, or start again with --config {path.parent / _CONFIG}"
             ) from None
         return found
 
@@ -108,7 +110,7 @@ class RunFolder:
                 if folder.config.target_epsilon:
                     found = f"noise-multiplier = {folder.config.noise_multiplier!r}\n"
                     write_atomically(path / CALIBRATED, found)
-                write_atomically(path / "config.toml", folder.config.to_toml())
+                write_atomically(path / _CONFIG, folder.config.to_toml())
         except OSError as error:
             raise ConfigError(f"--out must be writable, got {path}: {error.strerror}") from None
         return folder
@@ -118,11 +120,11 @@ class RunFolder:
         """Open the folder of an interrupted run."""
         path = expanded("--resume", path)
         try:
-            if not (path / "config.toml").is_file():
+            if not (path / _CONFIG).is_file():
                 raise ConfigError(
                     f"--resume must be the folder of a run with config.toml, got {path}{_fix(path)}"
                 )
-            if (path / "report.json").exists():
+            if _is_finished(path):
                 raise ConfigError(
                     f"--resume must be an unfinished run, but {path} has its report.json"
                 )
@@ -130,8 +132,8 @@ class RunFolder:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"--resume must be a readable folder, got {path}: {error}") from None
-        _check_whole(path / "config.toml")
-        config = Config.from_toml(path / "config.toml")
+        _check_whole(path / _CONFIG)
+        config = Config.from_toml(path / _CONFIG)
         if config.target_epsilon:  # the same noise as before, whatever a new calibration would say
             found = read_toml(path / CALIBRATED)
             config = Config.from_mapping({**config.to_mapping(), **found})
@@ -162,7 +164,7 @@ class RunFolder:
         except (ValueError, OSError) as error:
             raise ConfigError(
                 f"--resume needs whole lines in {self.path / 'rounds.jsonl'}: {error}; restore the "
-                f"file, or start again with --config {self.path / 'config.toml'}"
+                f"file, or start again with --config {self.path / _CONFIG}"
             ) from None
         rounds = [line["server_round"] for line in lines]
         # The line of a round is written before its checkpoint, so it may be there without one.
@@ -172,7 +174,7 @@ class RunFolder:
             raise ConfigError(
                 f"--resume needs a run of {SCHEMA}, but {self.path} has rounds of {other}: resume "
                 f"it with the release that began it, or start again with --config "
-                f"{self.path / 'config.toml'}"
+                f"{self.path / _CONFIG}"
             )
         kept = Checkpoint.read(self.checkpoint)
         self._check(kept, rounds)
@@ -194,7 +196,7 @@ class RunFolder:
         """Return the error for a checkpoint that this run has not written."""
         return ConfigError(
             f"--resume needs a checkpoint of this run, but in {self.checkpoint} {wrong}; restore "
-            f"the file, or start again with --config {self.path / 'config.toml'}"
+            f"the file, or start again with --config {self.path / _CONFIG}"
         )
 
     def explained(self, error: OSError) -> str | None:
@@ -296,6 +298,34 @@ def check_free(path: Path) -> None:
         raise _taken(path)
 
 
+def named_run(path: Path, option: str, *, is_to_resume: bool = False) -> Path:
+    """Return the newest run of a folder of runs, and say which; any other path as it is.
+
+    Of runs to resume, it is the newest unfinished one of our own command line.
+    """
+    folder = expanded(option, path)
+    found = runs_in(folder)
+    if is_to_resume:
+        found = [one for one in found if (one / _CONFIG).is_file() and not _is_finished(one)]
+    if not found or any((folder / name).is_file() for name in (*FILES, _CONFIG)):
+        return path
+    print(f"the newest{' unfinished' * is_to_resume} run in {folder}: {found[0]}", file=sys.stderr)
+    return found[0]
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process of this machine is running the run in a folder."""
+    try:
+        with locked_folder(path) if (path / _LOCK).is_file() else nullcontext():
+            return False
+    except ConfigError:
+        return True
+
+
+def _is_finished(path: Path) -> bool:
+    return (path / REPORT).exists()
+
+
 def _is_unused(path: Path) -> bool:
     """Whether a folder is empty but for leftovers of a run that was killed before it began."""
     return {one.name for one in path.iterdir()} <= _LEFTOVERS
@@ -303,6 +333,8 @@ def _is_unused(path: Path) -> bool:
 
 def _fix(path: Path) -> str:
     """Return what to do with a folder that has no config.toml, as the end of a sentence."""
+    if newest := runs_in(path)[:1]:
+        return f"; all runs in it are finished, the newest is {newest[0]}"
     if not path.is_dir() or not _is_unused(path):
         return ""
     return f"; nothing has run there: start with --out {path}"

@@ -108,6 +108,8 @@ class Progress:
             self.say(line)
         self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
         self.claims(claims_of(config.claim))
+        if config.loggers:
+            self.say(f"log       {', '.join(config.loggers)}")
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
         self._count(config.rounds, rounds_done)

@@ -22,7 +22,7 @@ from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.wording import is_epsilon
-from leakmeter.fl_app.build.strategy import calibrated, link, server_strategy
+from leakmeter.fl_app.build.strategy import calibrated, link, server_strategy, sum_noise
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.engines.open_sums import cheapest_sums
@@ -39,7 +39,7 @@ _OF_NOISE = (
 )
 # What asks something of an audited run, or says where it runs.
 _OF_RUNS = (
-    *("engine", "ray_address", "stop_above", "fail_above", "require_guarantee", "against"),
+    *("engine", "ray_address", "stop_above", "fail_above", "require_guarantee", "against", "log"),
     *("ledger", "budget", "over_budget"),
 )
 _OF_AUDITS = tuple(
@@ -113,14 +113,6 @@ def sketch(config: Config, rounds: int) -> Rehearsal:
     noise |= {"noise": "central", "noise_multiplier": sum_noise(ready)}
     noised = replace(alone(ready), **{**noise, "clip_norm": ready.clip_norm}, **short)
     return replace(_rehearsed(noised, is_priced=False), without_noise=plain.accuracy)
-
-
-def sum_noise(config: Config) -> float:
-    """Return the noise on the sum of a whole cohort in units of the clip norm, whoever adds it."""
-    noised = link(server_strategy(config), Noised)
-    assert noised is not None
-    shares = noised.share_std / config.clip_norm * math.sqrt(config.cohort)
-    return shares or config.noise_multiplier
 
 
 def without_noise(config: Config) -> Config:

@@ -29,6 +29,7 @@ from leakmeter.fl_app.build.strategy import calibrated, link
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
+from leakmeter.fl_app.loggers import loggers_of
 from leakmeter.fl_app.report.html import leave_page
 from leakmeter.fl_app.report.judge.command import program
 from leakmeter.fl_app.report.judge.next_steps import next_steps
@@ -231,7 +232,10 @@ def _audited(
         out=folder.path,
         config=noted,
         rounds_done=0 if kept is None else kept.server_round,
-        callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
+        callbacks=[
+            *loggers_of(config.loggers, folder.path.parent),
+            *([StopAbove(config.stop_above)] if config.stop_above else []),
+        ],
         sends="models",
         claims=config.claim,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,10 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.build.audit import AuditRun
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config import settings
+from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.tables import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
@@ -81,12 +83,14 @@ def test_the_server_takes_its_settings(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_auditors_are_made_by_name_once_each() -> None:
-    config = Config(auditors="one-shot,one-shot", canaries=20, canary_repetitions=2, delta=1e-6)
+    config = Config(auditors="one-shot", canaries=20, canary_repetitions=2, delta=1e-6)
     [auditor] = build.auditors(config, 210)
     assert isinstance(auditor, OneShotCanaries)
     assert (auditor.seats, auditor.canaries, auditor.repetitions) == (10, 20, 2)
     assert (auditor.delta, auditor.seed) == (1e-6, 0)
     assert build.auditors(Config(auditors="none"), 210) == []
+    with pytest.raises(ConfigError, match=r"names that differ, .* Leave out the second one-shot"):
+        Config(auditors="one-shot,mine,one-shot")
 
 
 def test_mutual_information_takes_its_settings() -> None:
@@ -299,3 +303,20 @@ def test_distributed_noise_reaches_its_target_without_dropouts_and_colluders(
     assert planned is not None
     assert planned.colluders == 13
     assert planned.releases[0].noise_std == pytest.approx(2.0 * (27 / 14) ** 0.5)
+
+
+@pytest.mark.parametrize("name", [name for name, owner in AUDITORS.items() if owner.every])
+def test_an_auditor_names_the_option_that_makes_it_audit_fewer_rounds(
+    name: str, tiny_config: Config
+) -> None:
+    """A log line once told people to type --…-every."""
+    option = AUDITORS[name].every
+    assert option in {spec.name for spec in fields(Config)}
+    if name in ("likelihood-ratio", "mutual-information", "mine", "span"):
+        [made] = build.auditors(replace(tiny_config, auditors=name, mine_draws=10), 210)
+        assert made.fewer == f"--{kebab(option)} -1"
+
+
+def test_every_auditor_that_skips_rounds_says_by_which_setting() -> None:
+    named = {owner.every for owner in AUDITORS.values()} - {""}
+    assert named == {spec.name for spec in fields(Config) if spec.name.endswith("_every")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -178,6 +179,23 @@ def test_a_target_that_no_noise_reaches_is_refused(plan: Config) -> None:
     config = replace(plan, secagg="off", clipping="adaptive", sample=30, target_epsilon=0.1)
     with pytest.raises(ConfigError, match="noise of at most 3 times the clip norm"):
         calibrated(config)
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed", "local"])
+def test_a_target_whose_noise_drowns_every_update_is_refused_with_what_it_needs(
+    plan: Config, noise: str
+) -> None:
+    """The run diverged, and was told to lower its learning rate."""
+    with pytest.raises(ConfigError) as error:
+        calibrated(replace(plan, noise=noise, target_epsilon=1e-9))
+    said = str(error.value)
+    assert said.startswith("--target-epsilon must be one whose noise leaves something to learn")
+    [needed] = re.findall(r"--noise-multiplier ([\d.e+]+),", said)
+    assert (
+        planned_guarantee(replace(plan, noise=noise, noise_multiplier=float(needed))).value <= 1e-9
+    )
+    assert re.search(r"noise that is [\d,]+ times as long as a mean update may be", said)
+    assert "Try --target-epsilon 8, or see what each costs: leakmeter sweep" in said
 
 
 def test_in_a_deployment_somebody_may_take_part_in_every_round(

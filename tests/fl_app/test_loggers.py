@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter import loggers
@@ -20,9 +22,14 @@ from leakmeter.auditors import Audited, Finding, OneShotCanaries, ThreatModel
 from leakmeter.auditors.callback import Callback, RunEnd, RunStart
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.fl_app.loggers import _files, of_round, of_run
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import from_context
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.job import run
+from leakmeter.fl_app.loggers import _files, loggers_of, of_round, of_run
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
+from tests.helpers.project import ROOT
 
 EPSILON = "one-shot.epsilon.lower_bound.outsider.all models"
 
@@ -271,3 +278,110 @@ def test_a_missing_tool_is_named_with_its_installation(
 def test_without_a_run_folder_there_is_no_page() -> None:
     with _files(RunEnd([])) as files:
         assert files == []
+
+
+def test_a_tool_that_is_missing_is_an_error_before_anything_has_run(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("leakmeter.fl_app.run.early.find_spec", lambda _: None)
+    assert main([*tiny, "--log", "wandb", "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "error: --log must be tools that are installed, got 'wandb'. Install it: "
+        'pip install "leakmeter[wandb]".\n'
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tool_that_is_broken_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(ConfigError, match=r'install it with pip install "leakmeter\[mlflow\]"'):
+        loggers_of(["mlflow"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tensorbord"], "--log must be one of tensorboard, wandb, mlflow, got 'tensorbord'"),
+        (["wandb,mlflow,wandb"], "--log must be names that differ, got 'wandb,mlflow,wandb'."),
+    ],
+)
+def test_a_wrong_logger_is_named(words: list[str], said: str, capsys: Any) -> None:
+    assert main(["--log", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+class Heard(Callback):
+    """Notes what it is told."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options, self.said = options, list[Any]()
+        MADE.append(self)
+
+    def on_start(self, start: RunStart) -> None:
+        self.said.append(start.config["log"])
+
+    def on_round(self, line: RoundLine, warnings: Sequence[RunWarning]) -> None:
+        self.said.append(line.server_round)
+
+    def on_end(self, end: RunEnd) -> None:
+        self.said.append(end.folder)
+
+
+MADE: list[Heard] = []
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
+    """What stands in for two tools has been told."""
+    monkeypatch.setattr("leakmeter.fl_app.run.early.find_spec", lambda _: True)
+    for name in ("WandB", "MLflow"):
+        monkeypatch.setattr(f"leakmeter.fl_app.loggers.{name}", Heard)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    MADE.clear()
+    return MADE
+
+
+@pytest.mark.parametrize("log", [["--log", "wandb,mlflow"], ["--log", "wandb", "--log", "mlflow"]])
+def test_several_tools_hear_of_every_round_and_keep_files_next_to_the_run(
+    log: list[str], tiny: list[str], tmp_path: Path, heard: list[Heard]
+) -> None:
+    assert main([*tiny, *log, "--out", "runs/demo"]) == 0
+    home = tmp_path / "runs"
+    assert [one.options for one in heard] == [
+        {"dir": str(home)},
+        {"tracking_uri": f"sqlite:///{home / 'mlflow.db'}", "artifacts": home / "mlruns"},
+    ]
+    for one in heard:
+        start, *rounds, end = one.said
+        assert start.replace(";", ",").replace(" ", "") == "wandb,mlflow"
+        assert (rounds, end) == ([1, 2, 3, 4], home / "demo")
+
+
+def test_under_flower_the_setting_log_is_one_of_those_that_may_be_given() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["flwr"]["app"]["config"]["log"] == ""
+    context = Context(1, 1, {}, RecordDict(), {"log": "wandb,mlflow", "rounds": 4})
+    assert from_context(context).loggers == ["wandb", "mlflow"]
+
+
+def test_in_python_a_logger_needs_a_folder_to_keep() -> None:
+    with pytest.raises(ConfigError, match=r"--log must be given with a folder to keep"):
+        run(rounds=1, log="wandb")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_the_command_line_logs_to_each_tool(
+    name: str, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert main([*tiny, "--log", name, "--out", "runs/demo"]) == 0
+    kept = {"tensorboard": "tensorboard/demo", "wandb": "wandb", "mlflow": "mlruns"}[name]
+    files = [one for one in (tmp_path / "runs" / kept).rglob("*") if one.is_file()]
+    assert files
+    assert {one.name for one in tmp_path.iterdir()} == {"runs"}

@@ -202,7 +202,7 @@ def test_the_earlier_name_of_the_setting_is_accepted_and_hidden(
     words = {"noise": "central", "clip-norm": 1.0, "noise-law": "skellam"}
     assert Config.from_mapping(words).noise_distribution == "skellam"
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main(["--help", "all"])
     helped = capsys.readouterr().out
     assert "--noise-distribution" in helped
     assert "--noise-law" not in helped

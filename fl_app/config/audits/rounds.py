@@ -158,6 +158,7 @@ class SpanSettings(AuditorSettings):
     """Span condition: does an update lie outside the span of the other clients' updates?"""
 
     auditor = "span"
+    every = "span_every"
     lacks = "needs the clients' plain updates, which only a simulation keeps"
 
     span_every: int = audit_setting(1, f"rounds that span audits: {EVERY_NTH}", low=-1)
@@ -202,6 +203,7 @@ class RecordLikelihoodRatioSettings(AuditorSettings):
     """Likelihood ratio under noise for records: is one record in a batch?"""
 
     auditor = "record-likelihood-ratio"
+    every = "lrt_every"
 
     @classmethod
     def check(cls, config: Settings) -> None:
@@ -237,6 +239,7 @@ class MembershipSettings(AuditorSettings):
     """Membership inference on a model: was this record used?"""
 
     auditor = "membership"
+    every = "membership_every"
     short_name = "mia"
     lacks = "needs the records that clients trained on"
 
@@ -292,6 +295,7 @@ class PlantedRecordsSettings(AuditorSettings):
     """Records planted in clients' data, searched for in the model: was this record used?"""
 
     auditor = "planted-records"
+    every = "planted_every"
     short_name = "planted"
     lacks = "plants records in the data of simulated clients; real ones list plant_mod"
 
@@ -382,6 +386,7 @@ class InversionSettings(AuditorSettings):
     """Gradient inversion: what did the images look like?"""
 
     auditor = "inversion"
+    every = "inversion_every"
     short_name = "dlg"
     needs_images = True
     lacks = "compares images with those that clients trained on"

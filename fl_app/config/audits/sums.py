@@ -28,6 +28,7 @@ class LikelihoodRatioSettings(AuditorSettings):
     """Likelihood ratio in the sum of a round: which of two updates did this client send?"""
 
     auditor = "likelihood-ratio"
+    every = "lrt_every"
     short_name = "lrt"
     bets = resamples = True
     asks: ClassVar[tuple[str, ...]] = ("lrt_models",)
@@ -192,6 +193,7 @@ class MutualInformationSettings(AuditorSettings):
     """Mutual information between one update and the sum: how many bits does it reveal?"""
 
     auditor = "mutual-information"
+    every = "mi_every"
     short_name = "mi"
     resamples = True
     asks: ClassVar[tuple[str, ...]] = (
@@ -285,6 +287,7 @@ class MineSettings(AuditorSettings):
     """Mutual information by neural critics, without assuming Gaussian updates."""
 
     auditor = "mine"
+    every = "mine_every"
     resamples = True
 
     mine_every: int = audit_setting(1, f"rounds that mine audits: {EVERY}", low=-1)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from textwrap import shorten
 from typing import Final
 
 from markupsafe import Markup
 
-from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.fl_app.report.html import Live, document
 from leakmeter.fl_app.report.html.first_screen import EPSILON, notes, stamped
@@ -115,10 +113,3 @@ def summary(run: Run) -> str:
     name = shorten(run.name, _MAX_LETTERS // 2, placeholder=" …")
     title, about = f"Privacy summary of {name}", "privacy summary"
     return document(title, name, first, _LOOK, stamp=stamped(run), kind=about)
-
-
-def write_summary(run: Run) -> Path:
-    """Write the page into the folder of a run, and return its path."""
-    path = run.folder / NAME
-    write_atomically(path, summary(run))
-    return path

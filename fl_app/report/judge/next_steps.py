@@ -23,6 +23,7 @@ from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import LAUNCH, REPLAY_OF, Rehearsal, Run
 
 CLIP_NORM = AUTO  # like the target, where a search for better values begins
+_DROWNED = 10.0  # times the longest mean update: noise that no learning rate makes up for
 _RUINED = 0.1  # of accuracy: a model that loses more is not worth its guarantee
 _SEARCHED = "2..32"  # targets of a sweep
 
@@ -32,10 +33,11 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
 
     Args:
         run: The run.
-        is_public: Whether others may read it: then only the last part of the run's path is named.
+        is_public: Whether others may read it: then of a path elsewhere only the last part is named.
     """
     if is_public:
-        run = replace(run, folder=Path(run.folder.name))
+        here = Path(_short(run))
+        run = replace(run, folder=Path(here.name) if here.is_absolute() else here)
     verdict = verdict_of(run)
     if not run.settings:
         cohorts = [one.num_clients for one in run.rounds]
@@ -82,11 +84,28 @@ def _repairs(run: Run) -> Iterator[Step]:
     asked = {"dropouts"} if run.settings.get("dropout") else set()  # they are simulated
     yield from general.failed_clients(kinds - asked)
     rate = run.settings.get("lr")
-    if kinds & general.STEPPED and isinstance(rate, float):
+    if kinds & general.STEPPED and (times := _noise_on_mean(run)) > _DROWNED:
+        text = f"Too much noise: it is {number(times, 2)} times as long as a mean update may be:"
+        less: dict[str, Any] = {"target-epsilon": TARGET, "target-adjacency": "zero-out"}
+        if not run.settings.get("target-epsilon"):
+            less = {"noise-multiplier": float(f"{run.settings['noise-multiplier'] / times:.1g}")}
+        yield from _changed(run, text, less, "less-noise")
+    elif kinds & general.STEPPED and isinstance(rate, float):
         lower = min(float(f"{rate / 3:.2g}"), Config.lr)
         yield from _changed(run, f"{general.SLOWER}:", {"lr": lower}, "lower-lr")
     if "few-canaries" in kinds:
         yield from _more_canaries(run, "Play more canaries")
+
+
+def _noise_on_mean(run: Run) -> float:
+    """Return how many times as long as the longest mean update its noise is; 0 if none is known."""
+    noise, settings = NOISES.get(str(run.settings.get("noise")), NO_NOISE), run.settings
+    if noise.unit != "client" or not (run.parameters and run.rounds):
+        return 0.0
+    clients = max(one.num_clients for one in run.rounds)
+    alone = noise.added_by == "clients" and not noise.needs_sums  # then each adds the whole of it
+    shares = math.sqrt(clients) if alone else 1.0
+    return float(settings["noise-multiplier"]) * shares * math.sqrt(run.parameters) / clients
 
 
 def _noise(run: Run, verdict: Verdict) -> Iterator[Step]:

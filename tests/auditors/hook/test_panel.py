@@ -78,7 +78,9 @@ def test_a_long_audit_is_announced_once_before_it_starts(
             panel.observe(view(server_round, 1.0))
     assert said == [lines] * 3
     if lines:
-        assert caplog.messages[0].startswith("careful: 10 rounds to audit, about 2 minutes")
+        assert caplog.messages[0] == (
+            "careful: 10 rounds to audit, about 2 minutes; every=-1 audits fewer"
+        )
 
 
 def test_fewer_rounds_are_advised_only_where_there_are_several(

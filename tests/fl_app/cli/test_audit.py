@@ -169,6 +169,16 @@ def test_a_wrong_setting_is_an_error_in_words(tmp_path: Path, given: str, said: 
         (["--clients", "1"], "--clients must be at least 2, got 1. Try --clients 10."),
         (["--seats", "5"], "--seats must be auto or from 1 to 4, fewer than half of --clients 10"),
         (["--auditors", "oneshot"], "got 'oneshot'; did you mean one-shot?"),
+        (
+            ["--auditors", "one-shot, one-shot"],
+            "--auditors must be names that differ, got 'one-shot, one-shot'. Leave out the second",
+        ),
+        (["--node-config", "x"], "--node-config must be pairs in TOML, separated by blanks"),
+        (["--node-config", "partition-id=3"], "--node-config must be settings other than"),
+        (
+            ["--engine", "flwr", "--node-config", "x=1"],
+            "--node-config must be left out with --engine flwr",
+        ),
         (["--engine", "ray"], "--engine must be one of inline, flwr, got 'ray'"),
     ],
 )
@@ -240,6 +250,41 @@ def test_clients_that_fail_show_their_own_lines(
     assert printed.err.count("Traceback of the app") == 1
     assert "assert context.node_config['partition-id'] > 1, 'no'" in printed.err
     assert re.search(r"got AssertionError: no \(client [01], the first to fail\)", printed.err)
+
+
+NODES = CLIENT.replace(
+    "def train(message, context):",
+    "def train(message, context):\n"
+    "    given = context.node_config\n"
+    "    assert given['data'] == 'a b' and given['share'] == 0.5 and given['on'] is True\n"
+    "    assert 0 <= given['partition-id'] < given['num-partitions'] == 10",
+)
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+@pytest.mark.parametrize("command", ["audit", "check"])
+def test_clients_get_what_their_nodes_are_configured_with(
+    command: str, as_file: bool, tmp_path: Path
+) -> None:
+    given = "data='a b' share=0.5 on=true"
+    if as_file:
+        Path("nodes.toml").write_text(given.replace(" s", "\ns").replace(" o", "\no"))
+        given = "nodes.toml"
+    app, out = app_in(tmp_path / "app", NODES), tmp_path / "out"
+    more = ["--out", str(out)] if command == "audit" else []
+    assert main([command, str(app), "--node-config", given, *more]) == 0
+    if more:
+        assert report(out)["config"]["node-config.share"] == 0.5
+        assert not report(out)["warnings"] or "dropouts" not in str(report(out)["warnings"])
+
+
+def test_a_client_that_lacks_its_nodes_settings_says_which_option_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["audit", str(app_in(tmp_path / "app", NODES)), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert "got KeyError: 'data'" in said
+    assert "give by --node-config." in said
 
 
 @pytest.mark.parametrize("command", ["audit", "check"])

@@ -76,7 +76,7 @@ def test_a_mistake_that_needs_no_torch_is_found_without_it(tmp_path: Path) -> No
     lines = (
         *("--rouns 3", "--model cnn", "--out .", "--resume nowhere"),
         *("--clients 100000 --sample 3", "--engine ray --ray-address 127.0.0.1:9"),
-        *("report nowhere", "watch nowhere", "replay nowhere --auditors mine"),
+        *("report nowhere", "watch mine", "replay nowhere --auditors mine"),
     )
     for done in run_copies(_PROBE, [line.split() for line in lines], "numpy", cwd=tmp_path):
         assert done.stdout.splitlines()[-1] == "code 2, heavy []", done

@@ -302,8 +302,8 @@ def test_help_and_mistakes_import_nothing_heavy() -> None:
         "print(sorted(name for name in sys.modules if '.' not in name))"
     )
     lines = (
-        *("--help", "--version", "--dataset cifar", "--round 4", "reprot"),
-        *("report --help", "report", "reproduce --help", "reproduce --list"),
+        *("--help", "--help all", "--version", "--dataset cifar", "--round 4", "reprot"),
+        *("report --help", "report", "reproduce --help", "reproduce --list", "list --help"),
     )
     for done in run_copies(program, [line.split() for line in lines]):
         assert done.returncode == 0, done
@@ -360,7 +360,7 @@ def test_a_mistake_names_the_nearest_command_or_option_of_the_same_command(
 
 def help_text(capsys: pytest.CaptureFixture[str], *command: str) -> str:
     with pytest.raises(SystemExit) as end:
-        main([*command, "--help"])
+        main([*command, "--help", "all"])
     assert end.value.code == 0
     return capsys.readouterr().out
 
@@ -391,32 +391,19 @@ def test_help_shows_examples_that_can_be_copied(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [called])
     printed = help_text(capsys)
-    assert printed.startswith(f"usage: {program} [--config FILE] ")
+    assert printed.startswith(f"usage: {program} [--preset NAME] ")
     assert f"\n  {program} --resume runs/demo\n" in printed
     assert f"\n  {program} reproduce --list\n" in printed
     assert f"\n  {program} report runs/demo runs/other\n" in printed
 
 
-def test_help_without_a_command_is_that_of_run_and_names_the_others(
+def test_help_without_a_command_is_that_of_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = help_text(capsys)
     assert text == help_text(capsys, "run")
-    assert re.findall(r"^  (\w+)  +[a-z]", text[text.index("\ncommands:") :], re.MULTILINE) == [
-        "run",
-        "audit",
-        "check",
-        "sweep",
-        "report",
-        "gate",
-        "reproduce",
-        "replay",
-        "watch",
-        "keys",
-        "completion",
-    ]
     for command in ("audit", "check", "report", "gate", "reproduce", "replay", "watch"):
-        assert help_text(capsys, command).startswith(f"usage: python run_sim.py {command} [-h]")
+        assert help_text(capsys, command).startswith(f"usage: python run_sim.py {command} ")
 
 
 def test_a_whole_run_leaves_its_folder(finished: Path) -> None:

@@ -227,15 +227,26 @@ def test_no_request_ends_the_server_or_changes_a_file(
     assert {path.name: path.read_bytes() for path in unfinished.iterdir()} == before
 
 
-def test_a_folder_without_a_run_waits_for_one(finished: Path, tmp_path: Path) -> None:
-    empty = LiveFolder(tmp_path)
+@pytest.mark.parametrize("name", [".", "to/come"])
+def test_a_folder_without_a_run_waits_for_one(name: str, finished: Path, tmp_path: Path) -> None:
+    """It may even be missing, as before a run begins."""
+    empty = LiveFolder(tmp_path / name)
     empty.check()
     assert empty.state()["text"] == "waiting for the first file of a run"
     assert FIRST in empty.html()
     before = empty.stamp()
-    shutil.copy(finished / "report.json", tmp_path)
+    empty.path.mkdir(parents=True, exist_ok=True)
+    shutil.copy(finished / "report.json", empty.path)
     assert empty.stamp() != before
     assert empty.state()["finished"] is True
+
+
+def test_what_can_never_be_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"DIR must be the folder of a run, got .*: it is a file$"
+    ):
+        LiveFolder(tmp_path / "file").check()
 
 
 def test_the_folder_of_several_runs_names_the_newest(finished: Path) -> None:
@@ -289,7 +300,6 @@ def test_an_address_without_a_page_is_a_mistake(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "must be the folder of a run"),
         (["nowhere", "--port", "70000"], "--port must be from 0 .* to 65535, got 70000"),
         ([".", "--host", "192.0.2.1"], "--host must be an address"),  # RFC 5737: nobody has it
         ([".", "--host", ""], "--host must be an address"),  # not every address there is

@@ -127,7 +127,45 @@ def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> No
     assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-central-8"
 
 
-def test_a_page_names_only_the_last_part_of_the_path() -> None:
+def test_a_page_has_the_same_folders_as_the_terminal_where_they_are_below_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours = replace(run(bound(9.0)), folder=tmp_path / "runs" / "demo")
+    [private, public] = [next_steps(ours, is_public=one) for one in (False, True)]
+    assert [step.command for step in private] == [step.command for step in public]
+    assert public[0].command.endswith(" --out runs/demo-central-8")
+    unfinished = replace(ours, is_finished=False)
+    assert next_steps(unfinished, is_public=True)[0].command.endswith("--resume runs/demo")
+
+
+@pytest.mark.parametrize(
+    ("stated", "advised"),
+    [
+        ({"target-epsilon": 0.05}, {"--target-epsilon": "8"}),
+        ({}, {"--noise-multiplier": "0.3"}),
+        ({"secagg": "off", "noise": "local"}, {"--noise-multiplier": "0.05"}),
+    ],
+)
+def test_noise_that_drowns_the_updates_is_named_in_place_of_the_learning_rate(
+    stated: dict[str, Any], advised: dict[str, str]
+) -> None:
+    noise = {"noise": "central", "clip-norm": 1.0, "noise-multiplier": 100.0, "lr": 0.3}
+    damage = RunWarning.of("non-finite-updates", 5, 10)
+    noised = replace(
+        run(bound(0.0), **{**noise, **stated}),
+        warnings=(damage,),
+        parameters=17610,
+        rounds=(Round(1, 0.1, 40, {}),),
+    )
+    [first, *_] = next_steps(noised)
+    assert first.text.startswith("Too much noise: it is ")
+    assert settings(first.command).items() >= advised.items()
+    few = replace(noised, config={**noised.config, "noise-multiplier": 0.5, "noise": "central"})
+    assert next_steps(few)[0].text.startswith("Lower the clients' learning rate")
+
+
+def test_a_page_names_only_the_last_part_of_a_path_elsewhere() -> None:
     steps = next_steps(run(bound(9.0)), is_public=True)
     assert not any("/somewhere" in step.command for step in steps)
     assert steps[0].command.endswith(" --out demo-central-8")

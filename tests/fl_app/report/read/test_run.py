@@ -303,7 +303,7 @@ def test_a_folder_without_a_record_is_one_line(
         said = capsys.readouterr().err
         assert said == (
             "error: RUN must be the folder of a run with report.json or rounds.jsonl, got "
-            f"{place}\n"
+            f"{place}; start a run with: leakmeter --out runs/demo\n"
         )
     assert main(["report"]) == 2
 
