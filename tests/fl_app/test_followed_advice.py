@@ -88,8 +88,18 @@ JOBS: dict[str, tuple[list[str], str, Follow]] = {
     ),
     "a leak that noise cures": (
         [
-            *("--clients", "200", "--sample", "150", "--canary-seats", "20", "--rounds", "14"),
-            *("--auditors", "one-shot", "--model", "linear", "--secagg", "off"),
+            *("--clients", "200", "--sample", "150", "--canary-seats", "20", "--rounds", "8"),
+            # An audit that resamples, so the advice is rehearsed in a short run as well.
+            *(
+                "--auditors",
+                "one-shot,mutual-information",
+                "--mi-every",
+                "8",
+                "--model",
+                "linear",
+                "--secagg",
+                "off",
+            ),
             *("--noise", "central", "--clip-norm", "1", "--noise-multiplier", "0.05"),
         ],
         "Add noise",
