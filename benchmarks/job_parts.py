@@ -13,7 +13,7 @@ import gc
 import json
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -59,7 +59,7 @@ class Clock:
     """Adds up the CPU seconds of parts, each without the parts inside it."""
 
     def __init__(self, now: Callable[[], float] = time.process_time) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
         self._now, self._since, self._open = now, now(), [REST]
 
     @contextmanager

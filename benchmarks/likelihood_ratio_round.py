@@ -97,7 +97,8 @@ def stored(dim: int, count: int, seed: int, watch: Watch) -> RowStore:
 def free(dim: int) -> NDArray[np.int64]:
     """Return the coordinates of a linear model with ten classes that imply the others."""
     weights = dim - CLASSES
-    return np.r_[: weights - weights // CLASSES, weights : dim - 1]
+    kept = np.arange(weights - weights // CLASSES), np.arange(weights, dim - 1)
+    return np.concatenate(kept)
 
 
 def fitted(dim: int, size: Size, watch: Watch) -> SumDistribution:
@@ -155,5 +156,5 @@ def measure(scale: Scale) -> Iterator[Row]:
             yield Row(case, times[OURS], memory=memory)
             continue
         alone = times[PRODUCTS]
-        more = {"memory": memory, "target": size.target, "note": "the products alone"}
-        yield Row(case, times[OURS], alone, PRODUCTS, **more)
+        what = "the products alone"
+        yield Row(case, times[OURS], alone, PRODUCTS, memory=memory, target=size.target, note=what)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import importlib.util
 import json
 import os
 import posixpath
@@ -30,6 +31,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 NOTEBOOKS = ("notebook", "notebook-foreign")
 REPORT = "example/report.html"
+_BUILDS, _RUNS = ("zensical", "mkdocstrings", "math_core"), ("nbclient", "ipykernel")
 # Neither pages nor pictures: what makes the site, and the cells that RESULTS.md was computed from.
 _LEFT_OUT = shutil.ignore_patterns("*.py", "*.toml", "*.jsonl", "__pycache__")
 _ENVIRONMENT = {
@@ -73,6 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     if asked.out.exists() and not (asked.out / "sitemap.xml").exists():
         parser.error(f"--out must be new or a site, got {asked.out}; name another folder")
+    needed = _BUILDS if asked.no_runs else _BUILDS + _RUNS
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        parser.error(f"not installed: {', '.join(missing)}; run: pip install -e '.[docs]'")
     if asked.new:
         shutil.rmtree(asked.examples / "default", ignore_errors=True)
         for name in NOTEBOOKS:

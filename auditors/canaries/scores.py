@@ -204,7 +204,10 @@ def interfered(seen: Interference, claims: Claims, sizes: Mapping[str, int]) -> 
         return []
     share, unsure = seen.of_the_run(), seen.unsure()
     if share > _MUCH + 2 * unsure:
-        _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is too low", 100 * share)
+        _log.warning(
+            "canaries and clients add %.0f %% to the noise: the estimate of ε is too low",
+            100 * share,
+        )
     rule = "length of the noised means beyond their noise, squared, as a share of the noise"
     bound = Bound(share, "diagnostic", rule, sample_sizes=sizes)
     return [claims.finding(bound, {"standard_deviation": unsure}, quantity="interference")]

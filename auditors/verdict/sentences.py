@@ -382,7 +382,7 @@ def _share(bound: Finding) -> str:
     each = f", each sent in {counted(rounds, 'round')}" if rounds is not None else ""
     own = bound.facts.get("client_rounds")
     if rounds is not None and isinstance(own, int) and own != rounds:
-        each += f"; clients send about {own}"
+        each += f"; clients send in about {own}"
     many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
     if bound.threat_model.holds != "record":
         return f", for {many} test updates{each}"

@@ -126,8 +126,10 @@ def _lines(listed: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     width = max(len("RUN"), *(len(one["name"]) for one in listed))
     yield f"{'RUN':{width}}  {'DATE':16}  {'ROUNDS':8}  SHOWN"
     for one in listed:
-        state, planned = one["state"], one.get("planned") or "?"
-        rounds = f"{one.get('rounds', '?')}/{planned}"
+        state, planned = one["state"], one.get("planned")
+        rounds = str(one.get("rounds", "?"))
+        if planned or state != "finished":  # an app's own report does not say what was planned
+            rounds += f"/{planned or '?'}"
         is_whole = state != "damaged"
         yield f"{one['name']:{width}}  {one['date']}  {rounds:8}  {one['verdict'] * is_whole}"
         if state != "finished":

@@ -362,7 +362,12 @@ def usual_auditors(secagg: str, usual: str = AuditSettings.auditors) -> str:
 class RunSettings:
     """How the run itself is executed."""
 
-    seed: int = _run(0, "random seed: the same seed gives the same report", low=0, high=2**31 - 1)
+    seed: int = _run(
+        0,
+        "random seed: the same seed gives the same report on the same machine",
+        low=0,
+        high=2**31 - 1,
+    )
     engine: str = _run(
         "inline",
         "where clients run: in this process (inline), or in Flower's simulation on Ray (ray)",

@@ -88,7 +88,7 @@ JOBS: dict[str, tuple[list[str], str, Follow]] = {
     ),
     "a leak that noise cures": (
         [
-            *("--clients", "200", "--sample", "150", "--canary-seats", "20", "--rounds", "8"),
+            *("--clients", "200", "--sample", "150", "--canary-seats", "20", "--rounds", "14"),
             *("--auditors", "one-shot", "--model", "linear", "--secagg", "off"),
             *("--noise", "central", "--clip-norm", "1", "--noise-multiplier", "0.05"),
         ],
@@ -151,7 +151,8 @@ def test_noise_that_would_ruin_the_model_is_never_advised_and_the_sweep_in_its_p
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*SMALL, "--auditors", "one-shot", "--out", "job"]) == 0
+    # In fewer rounds nothing is rehearsed.
+    assert main([*SMALL, "--rounds", "14", "--auditors", "one-shot", "--out", "job"]) == 0
     run = read_run(tmp_path / "job")
     [rehearsal] = run.rehearsals
     assert rehearsal.without_noise is not None

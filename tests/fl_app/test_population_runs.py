@@ -199,4 +199,5 @@ def test_a_million_clients_take_no_more_than_a_thousand(made: Counter[int]) -> N
             tracemalloc.stop()
         trained = {number: times for number, times in made.items() if number < clients}
         assert len(trained) == 110
-    assert peaks[MILLION] < peaks[1000] + 2**20
+    # A list of all numbers would take 8 MB.
+    assert peaks[MILLION] < peaks[1000] + 2**22

@@ -22,13 +22,13 @@ from leakmeter.fl_app.report.read import REPLAY_OF, Run
 
 EPSILON: Final = (
     "Compares two worlds: an event with probability q in one has probability at most "
-    f"e^ε·q + δ in the other. 0 is perfect privacy; above {CERTAIN:g} an attacker can be "
-    "practically certain."
+    f"e^ε·q + δ in the other. ε = δ = 0 is perfect privacy; above ε = {CERTAIN:g} an attacker can "
+    "be practically certain."
 )
 # The page's words with one meaning.
 _WORDS: Final = {
     "ε": EPSILON,
-    "% sure": "An attacker that starts at 50:50 and sees some outcome is at least this sure: "
+    "% sure": "After some outcomes, an attacker that started at 50:50 is at least this sure: "
     "e^ε / (1 + e^ε). 50 % is a guess.",
     "proven": "A lower bound: at least this much leaks, with the stated confidence. More may leak.",
     "conditional": "A lower bound only under a condition that nobody has checked.",

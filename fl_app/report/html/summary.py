@@ -28,7 +28,7 @@ _LIMITS: Final = (
 )
 _WORDS: Final = {
     "ε (epsilon), δ (delta)": EPSILON,
-    "x % sure": "An attacker who starts at 50:50 and sees some outcome is at least this sure.",
+    "x % sure": "After some outcomes, an attacker who started at 50:50 is at least this sure.",
     "update": "What a client sends: the change of the model by its training.",
     "test update, canary": "An artificial update in place of a client's own, to measure leaks.",
     "noise": "Random numbers that hide a contribution. Only noise gives a guarantee.",

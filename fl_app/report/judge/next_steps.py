@@ -282,8 +282,10 @@ def _more_canaries(run: Run, text: str) -> Iterator[Step]:
     if 2 * seats < sample and sample + 2 * seats <= int(run.settings["clients"]):
         yield from _changed(run, f"{text}:", {"canary-seats": 2 * seats}, "more-canaries")
         return
-    # Whoever takes part more often is guaranteed less.
+    # Whoever takes part more often is guaranteed less, unless more noise is calibrated to it.
     grows = "" if run.settings.get("noise") in (None, "none") else "; ε grows with the rounds"
+    if grows and run.settings.get("target-epsilon"):
+        grows = "; the same guarantee then needs more noise"
     rounds = 2 * int(run.settings["rounds"])
     yield from _changed(run, f"{text}, in more rounds{grows}:", {"rounds": rounds}, "longer")
 

@@ -124,7 +124,7 @@ def guarantee(run: Run) -> list[str]:
     given = sentences.limits(facts.verdict)
     if facts.is_refuted:
         return [given, f"{_REFUTED} So nothing is limited for certain."]
-    said = [given if len(facts.useful) == len(facts.bounded) else f"{given} {_WORTHLESS}"]
+    said = [given if facts.useful else f"{given} {_WORTHLESS}"]
     if units := dict.fromkeys(row.question.unit for row in facts.useful):
         said += [
             f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
@@ -298,7 +298,7 @@ def _composition(facts: _Facts) -> str:
 
 def _utility(facts: _Facts) -> str:
     known = [one.without_noise for one in facts.run.rehearsals if one.without_noise is not None]
-    free = f"Without noise: {share(known[0])}, in a rehearsal." if known else ""
+    free = f"Without noise: {share(known[0])}, in a rehearsal without canaries." if known else ""
     bias = f"{NOT_SHOWN}: whether the loss of accuracy falls on small groups."
     return " ".join(filter(None, (sentences.utility(facts.verdict), free, bias)))
 
@@ -312,10 +312,15 @@ def _implementation(facts: _Facts) -> str:
 def _collection(facts: _Facts) -> str:
     before, found = f"{NOT_SHOWN}: how data are collected and kept before training.", facts.run
     hidden = [f for f in found.findings if f.quantity == "honest clients in the smallest sum"]
-    if (fewest := min((f.value for f in hidden), default=0)) > 1:
+    fewest = min(hidden, key=lambda f: f.value, default=None)
+    if fewest is not None and fewest.value > 1:
+        attacker = fewest.threat_model
+        is_active = attacker.conduct == "active"
+        server = "even if the server breaks" if is_active else "if the server follows"
         return (
-            f"A secure sum hides single updates among at least {fewest:,.0f} honest clients. It "
-            f"does not bound what the sum itself reveals. {before}"
+            f"A secure sum hides single updates among at least {fewest.value:,.0f} honest clients, "
+            f"{server} the protocol and at most {counted(attacker.colluders, 'client')} collude. "
+            f"It does not bound what the sum reveals. {before}"
         )
     seen = (f.observer == "server" and f.threat_model.sees == "updates" for f in found.findings)
     own = "Records stay with clients; the server sees every single update. "
@@ -359,4 +364,7 @@ def _or(words: Iterable[str]) -> str:
 
 def _cut(text: str) -> str:
     short = shorten(text, _MAX_LETTERS, placeholder=" …")
-    return capital(short) if short.endswith(" …") else sentence(short)
+    if not short.endswith(" …"):
+        return sentence(short)
+    whole, ends, _ = short.rpartition(". ")  # half a sentence may have lost its condition
+    return capital(f"{whole}. …" if ends else short)

@@ -334,6 +334,7 @@ def test_a_run_all_of_whose_rounds_were_abandoned_is_not_a_success(
     assert RunWarning.of("abandoned-rounds", 2, 2) in warnings
 
 
+@pytest.mark.slow
 def test_the_workflow_to_copy_fails_on_one_example_and_passes_on_its_cure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -86,6 +86,17 @@ def test_nothing_to_resume_says_what_to_do(runs: Path, capsys: Printed) -> None:
         assert advice in capsys.readouterr().err
 
 
+def test_a_finished_run_of_unknown_length_has_no_question_mark(runs: Path, capsys: Printed) -> None:
+    report = runs / "whole" / "report.json"
+    (runs / "whole" / "config.toml").unlink()
+    known = json.loads(report.read_text())
+    del known["config"]["rounds"]
+    report.write_text(json.dumps(known))
+    assert main(["list", "runs"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert next(line[3] for line in lines if line[0] == "whole") == "4"
+
+
 def test_a_list_for_programs_says_the_same(runs: Path, capsys: Printed) -> None:
     assert main(["list", "--json", "runs"]) == 0
     listed = json.loads(capsys.readouterr().out)

@@ -60,7 +60,7 @@ def test_a_mistake_found_by_the_server_reaches_the_command_line_through_ray(
 ) -> None:
     from leakmeter.fl_app.config.errors import ConfigError
 
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ConfigError("made up")
 
     monkeypatch.setattr("leakmeter.fl_app.run.launch.run_on", broken)

@@ -104,6 +104,14 @@ def test_a_damaged_run_is_mended_before_anything_else() -> None:
     assert "--lr" not in settings(steps[0].command)  # the default
 
 
+def test_more_rounds_cost_a_larger_epsilon_or_more_noise() -> None:
+    few = RunWarning.of("few-canaries", 3, 9)
+    for target, cost in ((0.0, "ε grows with the rounds"), (8.0, "the same guarantee then needs")):
+        noised = run(bound(0.0), noise="central", **{"clip-norm": 1.0, "target-epsilon": target})
+        steps = next_steps(replace(noised, warnings=(few,)))
+        assert any(cost in step.text for step in steps)
+
+
 def test_one_command_is_named_once() -> None:
     few = RunWarning.of("few-canaries", 3, 9)
     steps = next_steps(replace(run(bound(0.0)), warnings=(few,)))

@@ -55,7 +55,7 @@ SECURE_SUM = finding(
     quantity="honest clients in the smallest sum",
     value=17.0,
     adjacency=None,
-    threat_model=replace(ANYONE, observer="server", sees="round sum"),
+    threat_model=replace(ANYONE, observer="server", sees="round sum", colluders=13),
 )
 PROTECTED = replace(
     run(bound(0.0, cap=9.0), PROMISE, SECURE_SUM, noise="central", clients=60),
@@ -100,10 +100,17 @@ def test_a_protected_run_answers_from_its_fields() -> None:
         ("Utility and bias", "0.500"),
         ("Utility and bias", "Without noise: 0.750"),
         ("Implementation", "lowest bits of its float64 samples"),
-        ("Data collection", "among at least 17 honest clients"),
+        ("Data collection", "among at least 17 honest clients, if the server follows the protocol"),
+        ("Data collection", "at most 13 clients collude"),
     ):
         assert wanted in found[topic]
         assert not found[topic].startswith(NOT_SHOWN)
+
+
+def test_a_secure_sum_against_an_active_server_says_so() -> None:
+    active = replace(SECURE_SUM.threat_model, conduct="active")
+    found = answered(run(replace(SECURE_SUM, threat_model=active)))["Data collection"]
+    assert "even if the server breaks the protocol and at most 13 clients collude" in found
 
 
 @pytest.mark.parametrize("one", [UNPROTECTED, FOREIGN, EMPTY])
@@ -250,6 +257,8 @@ def test_what_was_not_audited_is_listed() -> None:
     said = unaudited(noted)
     assert "One-shot failed in round 1." in said
     assert said[-1] == "2 more remarks in the report."
+    two = Limitation("mine", f"it has seen half. It holds {'very ' * 40}seldom")
+    assert "Mine: it has seen half. …" in unaudited(replace(run(bound(1.0)), limitations=(two,)))
     assert max(map(len, said)) < 150
 
 
