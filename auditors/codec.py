@@ -107,6 +107,8 @@ def codec(hint: Any) -> Codec:
     if isinstance(hint, type) and is_dataclass(hint):
         return _of_dataclass(hint)
     origin, arguments = get_origin(hint), get_args(hint)
+    if hasattr(origin, "__value__"):  # `type` aliases, such as NDArray since numpy 2.5
+        return codec(origin.__value__[arguments])
     if origin is Literal:
         return _of_words(arguments)
     if origin in (Union, UnionType):
@@ -296,8 +298,9 @@ def _notes(cls: type) -> dict[str, str]:
     """Return what the docstrings of a class and its bases say of each attribute."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        _, _, listed = (base.__doc__ or "").partition("Attributes:\n")
-        for name, text in re.findall(r"^ {8}(\w+): (.+(?:\n {12}.+)*)", listed, re.MULTILINE):
+        # Cleaned, since Python 3.13 strips what all lines are indented by.
+        _, _, listed = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+        for name, text in re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", listed, re.MULTILINE):
             found[name] = re.sub(r"\s+", " ", text)
     return found
 

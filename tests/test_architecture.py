@@ -60,8 +60,9 @@ def test_a_front_page_names_each_public_thing_once_and_where_it_is_defined(room:
     for name, home in homes.items():
         found = getattr(module, name)
         assert getattr(import_module(home), name) is found
-        # The home is where the name is defined, not a module that hands it on.
-        assert getattr(found, "__module__", home) == home
+        # The home is where the name is defined, not a module that hands it on. Hints that are
+        # made of others are from `typing`, since Python 3.13.
+        assert getattr(found, "__module__", home) in (home, "typing")
 
 
 def test_a_front_page_has_no_other_names() -> None:

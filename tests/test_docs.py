@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import pkgutil
 import re
 import shutil
+import subprocess
+import sys
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from leakmeter import fl_app
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod
 from leakmeter.fl_app.cli import commands as small_commands
@@ -97,6 +102,13 @@ class Parsed(Exception):  # noqa: N818 - no error
     """The command line was understood; nothing is run."""
 
 
+@cache
+def import_everything() -> None:
+    """Import all modules of the application: none may keep a name that a test has replaced."""
+    for module in pkgutil.walk_packages(fl_app.__path__, f"{fl_app.__name__}."):
+        importlib.import_module(module.name)
+
+
 def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand the arguments to the real command line, which stops before anything is done."""
 
@@ -108,6 +120,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         Config.from_mapping({k: v for k, v in vars(parsed).items() if k in known})
         raise Parsed
 
+    import_everything()
     monkeypatch.setattr(run, "run", check)
     monkeypatch.setattr("leakmeter.fl_app.audit_app.session.AppAudit", stop)
     monkeypatch.setattr(small_commands, "_replay", check)
@@ -151,6 +164,19 @@ def test_a_wrong_command_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> No
         understood(["--dataset", "cifar-11"], monkeypatch)
     with pytest.raises((AssertionError, ConfigError)):
         understood(["reproduce", "nonsense"], monkeypatch)
+
+
+def test_no_module_keeps_what_a_test_replaced() -> None:
+    """In a process of its own, where nothing has imported the modules before."""
+    code = (
+        "import sys, pytest\n"
+        "from tests.test_docs import understood\n"
+        "with pytest.MonkeyPatch.context() as patch: understood(['report', 'runs/demo'], patch)\n"
+        "from leakmeter.fl_app.report.read import read_run\n"
+        "from leakmeter.fl_app.live import page\n"
+        "assert page.read_run is read_run"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_blocks_are_found_with_their_reasons(tmp_path: Path) -> None:

@@ -156,6 +156,16 @@ def tells(row: Row) -> str:
     return _stakes(row)[0]
 
 
+def level(verdict: Verdict) -> str:
+    """Return how severe a verdict is, as the line above its headline."""
+    if verdict.is_distorted:
+        return "distorted run"
+    case, row = verdict.headline
+    if case == "interval" and row is not None and 0 < row.low <= row.high <= CERTAIN:
+        return f"{SEVERITIES['shown']}, limited by a guarantee"  # a lower bound has no size
+    return SEVERITIES[verdict.severity]
+
+
 def at_stake(question: Question) -> str:
     """Return what a question is about, as the end of a sentence."""
     return _STAKES[question][1]

@@ -7,7 +7,7 @@ holds under a condition is said with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
@@ -206,7 +206,8 @@ def _headline(verdict: Verdict) -> str:
     if case == "rebuilt":
         return _rebuilt(next(f for f in verdict.tests if is_rebuilt(f)), verdict)
     if case == "seen":
-        return _seen(verdict.certainties[0])
+        seen = distinguished(verdict.certainties[0])
+        return f"{seen} Nothing is guaranteed against this attacker."
     if case == "told":
         return _told(verdict.told[0], verdict)
     if case == "observed":
@@ -217,7 +218,7 @@ def _headline(verdict: Verdict) -> str:
         case "refuted":
             return _refuted(row, verdict)
         case "leak":
-            return _leak(row)
+            return _leak(row, verdict)
         case "interval":
             return _interval(row, verdict)
         case _:
@@ -344,11 +345,10 @@ def _told(test: Finding, verdict: Verdict) -> str:
     return f"{said} ({_trusted(verdict)}). Nothing is guaranteed against this attacker."
 
 
-def _seen(certain: Finding) -> str:
-    return (
-        f"{subject(certain.threat_model)} distinguished two updates of a client in "
-        f"{draws_of(certain)}. Nothing is guaranteed against this attacker."
-    )
+def distinguished(certain: Finding) -> str:
+    """Return who distinguished two updates in how many draws."""
+    who = subject(certain.threat_model)
+    return f"{who} distinguished two updates of a client in {draws_of(certain)}."
 
 
 def _observed(finding: Finding) -> str:
@@ -358,9 +358,10 @@ def _observed(finding: Finding) -> str:
     )
 
 
-def _leak(row: Row) -> str:
+def _leak(row: Row, verdict: Verdict) -> str:
     limit = " The audit is at its limit, and the truth may be far above." * row.is_saturated
-    return f"{proven(row)} Nothing is guaranteed against this attacker.{limit}"
+    about = "about this " * verdict.is_limited(row.attacker)
+    return f"{proven(row)} Nothing is guaranteed {about}against this attacker.{limit}"
 
 
 def proven(row: Row, confidence: float | None = None) -> str:
@@ -397,8 +398,17 @@ def _interval(row: Row, verdict: Verdict) -> str:
         f"A guarantee limits what {_lowered(subject(row.attacker))} can tell: ε is {limits}"
         f"{given_that(row.at_most)}."
     )
-    left = [one.attacker for one in verdict.rows if math.isinf(one.high)]
-    return said + (f" Nothing is guaranteed against: {_named(left)}." if left else "")
+    return " ".join([said, *unlimited(verdict, _named)])
+
+
+def unlimited(verdict: Verdict, named: Callable[[Iterable[ThreatModel]], str]) -> list[str]:
+    """Return against whom nothing is guaranteed, and about what if another question is limited."""
+    left: dict[str, list[ThreatModel]] = {}
+    for row in verdict.rows:
+        if math.isinf(row.high):
+            about = f" about {question(row)}," * verdict.is_limited(row.attacker)
+            left.setdefault(about, []).append(row.attacker)
+    return [f"Nothing is guaranteed{about} against: {named(all_)}." for about, all_ in left.items()]
 
 
 def _limit(row: Row) -> str:

@@ -281,12 +281,13 @@ class Verdict:
     @property
     def told(self) -> list[Finding]:
         """Tests beyond their control, against whose attacker nothing is guaranteed."""
-        bounded = [row.attacker for row in self.rows if math.isfinite(row.high)]
         return [
-            test
-            for test in self.tests
-            if is_shown(test) and not any(is_weaker(attacker(test), one) for one in bounded)
+            test for test in self.tests if is_shown(test) and not self.is_limited(attacker(test))
         ]
+
+    def is_limited(self, one: ThreatModel) -> bool:
+        """Whether something is guaranteed against this attacker, be it about another question."""
+        return any(math.isfinite(row.high) and is_weaker(one, row.attacker) for row in self.rows)
 
     @property
     def observations(self) -> list[Finding]:

@@ -59,10 +59,13 @@ def _add_folder(parser: argparse.ArgumentParser, about: str) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     """Print one line for each run, or the same in JSON."""
     from leakmeter.fl_app.report.judge.command import program
-    from leakmeter.fl_app.report.read import runs_in
+    from leakmeter.fl_app.report.read import FILES, runs_in
 
     folder = expanded("DIR", arguments.folder)
-    listed = [_listed(one) for one in runs_in(folder)]
+    if folder.is_file():
+        raise ConfigError(f"DIR must be a folder of runs, got a file: {folder}. Try {_RUNS}.")
+    is_run = any((folder / name).is_file() for name in FILES)
+    listed = [_listed(one) for one in ([folder] if is_run else runs_in(folder))]
     if arguments.json:
         print(json.dumps(listed, indent=1))
         return 0

@@ -335,8 +335,8 @@ def _fix(path: Path) -> str:
     """Return what to do with a folder that has no config.toml, as the end of a sentence."""
     if newest := runs_in(path)[:1]:
         return f"; all runs in it are finished, the newest is {newest[0]}"
-    if not path.is_dir() or not _is_unused(path):
-        return ""
+    if path.is_dir() and not _is_unused(path):
+        return "; see which runs there are with: leakmeter list"
     return f"; nothing has run there: start with --out {path}"
 
 

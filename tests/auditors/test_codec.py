@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from leakmeter.auditors.codec import CodecError, Kept, Resumable, codec, pack, unpack
 from leakmeter.auditors.finding import Detail, Finding, PerClient
@@ -123,6 +124,19 @@ def test_the_schema_has_the_words_of_the_docstrings() -> None:
     assert (schema["title"], schema["description"]) == ("Point", "A point.")
     assert schema["properties"]["x"]["description"] == "Where it is, along the axis."
     assert schema["required"] == ["x", "name"]
+
+
+def test_a_docstring_may_be_stripped() -> None:
+    """As by Python 3.13 and later."""
+
+    @dataclass
+    class Stripped:
+        __doc__ = "A point.\n\nAttributes:\n    x: Where it is,\n        along the axis.\n"
+        x: float
+
+    assert (
+        codec(Stripped).schema["properties"]["x"]["description"] == "Where it is, along the axis."
+    )
 
 
 def test_a_finding_survives() -> None:
@@ -314,3 +328,14 @@ def test_a_state_with_a_well_formed_lie_is_refused(key: str, lie: Any, message: 
     del state[key]
     with pytest.raises(CodecError, match=f"the state must have a field '{key}', got"):
         Counts().restore(state)
+
+
+def test_an_array_may_be_hinted_by_an_alias() -> None:
+    """As by `NDArray` itself since numpy 2.5, on Python 3.12 and later."""
+    scalar = TypeVar("scalar", bound=np.generic)
+    array = np.ndarray[tuple[Any, ...], np.dtype[scalar]]
+    alias: Any = TypeAliasType("Alias", array, type_params=(scalar,))
+    assert codec(alias[np.int64]).read(np.arange(3)).tolist() == [0, 1, 2]
+    assert codec(alias[np.int64] | None).read(None) is None
+    with pytest.raises(CodecError, match="must be an array"):
+        codec(alias[np.int64]).read("text")

@@ -54,7 +54,7 @@ _MAX_ROWS = 5
 _TEMPLATE = """
 <section class="first" aria-label="Verdict">
 <div class="hero {{ "warn" if is_bad else severity|tone }}">{{ severity|icon }}
-<div><p class="level">{{ "distorted run" if is_bad else labels.SEVERITIES[severity] }}</p>
+<div><p class="level">{{ level }}</p>
 <h1>{{ said }}</h1><p>{{ protection }}</p></div></div>
 {% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
 <dl class="facts">
@@ -143,6 +143,7 @@ def first_screen(run: Run) -> Markup:
     return render(
         _TEMPLATE,
         is_bad=verdict.is_distorted,
+        level=labels.level(verdict),
         severity=verdict.severity,
         said=_unbroken(_headline(run, verdict)),
         protection=_unbroken(sentences.protection(verdict)),

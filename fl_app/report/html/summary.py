@@ -8,6 +8,7 @@ from typing import Final
 from markupsafe import Markup
 
 from leakmeter.auditors.verdict import labels, sentences
+from leakmeter.auditors.wording import is_certain
 from leakmeter.fl_app.report.html import Live, document
 from leakmeter.fl_app.report.html.first_screen import EPSILON, notes, stamped
 from leakmeter.fl_app.report.html.template import render
@@ -56,8 +57,8 @@ _STYLE: Final = """
 """
 _LOOK: Final = Live(Markup(), _STYLE, "")
 _TEMPLATE = """
-<div class="brief"><div class="hero {{ severity|tone }}">{{ severity|icon }}
-<div><p class="level">{{ labels.SEVERITIES[severity] }}</p><h1>{{ said }}</h1>
+<div class="brief"><div class="hero {{ "warn" if is_bad else severity|tone }}">{{ severity|icon }}
+<div><p class="level">{{ level }}</p><h1>{{ said }}</h1>
 <p>{{ protection }}</p></div></div>
 {% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
 <div class="two"><section><h2>Whose data</h2>{% for one in whose %}<p>{{ one }}</p>{% endfor %}
@@ -70,7 +71,7 @@ _TEMPLATE = """
 {% for risk in risks %}<tr><th scope="row">{{ risk.name }}<small>{{ risk.question }}</small></th>
 <td><span class="badge {{ looks.get(risk.state, "grey") }}">{{ risk.state }}</span>
  {{ risk.evidence }}</td>
-<td class="limits">{{ limited if risk.is_limited else "none" }}</td></tr>{% endfor %}
+<td class="limits">{{ limited if risk.is_limited else unlimited }}</td></tr>{% endfor %}
 </tbody></table>
 <div class="two"><section><h2>What these numbers do not show</h2><ul>
 {% for one in limits %}<li>{{ one }}</li>{% endfor %}</ul></section>
@@ -93,9 +94,12 @@ def summary(run: Run) -> str:
     """Return the page as one file that fetches nothing."""
     verdict, found = verdict_of(run), risks(run)
     has_open = any(row.at_most is None or row.high == float("inf") for row in verdict.rows)
+    is_worthless = any(row.at_most and is_certain(row.at_most) for row in verdict.rows)
     first = render(
         _TEMPLATE,
         severity=verdict.severity,
+        level=labels.level(verdict),
+        is_bad=verdict.is_distorted,
         said=sentences.headline(verdict),
         protection=sentences.protection(verdict),
         notes=[shorten(one, _MAX_LETTERS, placeholder=" …") for one in notes(run)][:_MAX_NOTES],
@@ -104,11 +108,11 @@ def summary(run: Run) -> str:
         risks=found,
         looks=_LOOKS,
         limited="limited against some attackers" if has_open else "limited, as above",
+        unlimited="none up to ε = 20" if is_worthless else "none",
         limits=_LIMITS,
         unaudited=unaudited(run),
         answers=answers(run),
         words=_WORDS.items(),
-        labels=labels,
     )
     name = shorten(run.name, _MAX_LETTERS // 2, placeholder=" …")
     title, about = f"Privacy summary of {name}", "privacy summary"

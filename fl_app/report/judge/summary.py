@@ -16,7 +16,7 @@ from textwrap import shorten
 from typing import Final, Literal, NamedTuple
 
 from leakmeter.auditors.assumptions import Assumption, sentence_of
-from leakmeter.auditors.finding import Finding, Observer, Unit
+from leakmeter.auditors.finding import Finding, Observer, ThreatModel, Unit
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.order import Question
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_shown
@@ -35,6 +35,7 @@ from leakmeter.fl_app.report.read import DEPLOYMENT, LAUNCH, Run
 
 State = Literal["shown", "suspected", "nothing shown", "not audited"]
 NOT_SHOWN: Final = "Not shown"
+_WORTHLESS: Final = "Above 20, ε promises practically nothing."
 _REFUTED: Final = "The audit refutes the guarantee: an assumption does not hold."
 _RISKS: Final = (
     ("Singling out", "Can somebody tell whether, or with what, a given client took part?"),
@@ -52,6 +53,7 @@ _OBSERVERS: Final[dict[Observer, str]] = {
     "outsider": "outsiders who get a model",
     "wire": "eavesdroppers on the network",
 }
+_STANDS_OUT: Final = ("certain separation", "share outside the span")
 # Of attackers, and of the audit's own remarks: the report has all.
 _MAX_WHO, _MAX_NOTES, _MAX_LETTERS = 3, 3, 130
 # What a guarantee assumes about numbers in its code, and about other releases.
@@ -81,8 +83,9 @@ class _Facts:
         return [row for row in self.verdict.rows if math.isfinite(row.high)]
 
     @property
-    def open(self) -> list[Row]:
-        return [row for row in self.verdict.rows if math.isinf(row.high)]
+    def useful(self) -> list[Row]:
+        """Rows with a guarantee that says something."""
+        return [row for row in self.bounded if row.at_most and not is_certain(row.at_most)]
 
     @property
     def is_refuted(self) -> bool:
@@ -118,15 +121,16 @@ def guarantee(run: Run) -> list[str]:
     facts = _Facts(run, verdict_of(run))
     if not facts.bounded:
         return [_nothing(run)]
-    units = dict.fromkeys(row.question.unit for row in facts.bounded)
+    given = sentences.limits(facts.verdict)
     if facts.is_refuted:
-        return [sentences.limits(facts.verdict), f"{_REFUTED} So nothing is limited for certain."]
-    return [
-        sentences.limits(facts.verdict),
-        f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
-        "It does not limit what follows about a person from what is true of many.",
-        *([f"Nothing is guaranteed against: {_who(facts.open)}."] if facts.open else []),
-    ]
+        return [given, f"{_REFUTED} So nothing is limited for certain."]
+    said = [given if facts.useful else f"{given} {_WORTHLESS}"]
+    if units := dict.fromkeys(row.question.unit for row in facts.useful):
+        said += [
+            f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
+            "It does not limit what follows about a person from what is true of many.",
+        ]
+    return said + sentences.unlimited(facts.verdict, _who)
 
 
 def risks(run: Run) -> list[Risk]:
@@ -136,14 +140,14 @@ def risks(run: Run) -> list[Risk]:
     record = [row for row in verdict.rows if row.question.unit != "client"]
     used, words = _evidence(verdict, record, ("membership advantage",))
     told: tuple[tuple[State, str], ...] = (
-        _evidence(verdict, client, ("clients that stand out",)),
+        _evidence(verdict, client, ("clients that stand out", *_STANDS_OUT)),
         ("not audited", "No audit links data. Whether a record was used comes closest: see below."),
         (used, f"{words} {_bits(verdict)}Nobody looked for unknown values of a person."),
         _evidence(verdict, [], (*REBUILT, "reconstruction PSNR in dB")),
     )
     # A guarantee for records leaves clients open; one for clients limits what a record adds.
-    is_sound = not _Facts(run, verdict).is_refuted
-    limited = [row for row in verdict.rows if is_sound and math.isfinite(row.high)]
+    facts = _Facts(run, verdict)
+    limited = [] if facts.is_refuted else facts.useful
     limits = (any(row in client for row in limited), *[bool(limited)] * 3)
     return [
         Risk(*asked, *found, is_limited)
@@ -154,12 +158,15 @@ def risks(run: Run) -> list[Risk]:
 def _evidence(verdict: Verdict, rows: list[Row], quantities: Iterable[str]) -> tuple[State, str]:
     """Return the state, and what was found, from rows and from what is no ε."""
     others = [f for block in verdict.others for f in block.findings if f.quantity in quantities]
+    others = [f for f in others if f.kind != "lower_bound"]  # those are claims
     played = [f for f in verdict.tests if f.quantity in quantities]
     tried, proven = [r for r in rows if r.is_tried], [r for r in rows if r.low > 0]
     said = [sentences.proven(row, verdict.confidence) for row in proven[:1]]
     if len(proven) > 1:
         said.append(f"And {counted(len(proven) - 1, 'more attacker')}: see the report.")
     said += [_tested(f) for f in played if is_shown(f)][:1]
+    said += [sentences.distinguished(f) for f in others if f in verdict.certainties][:1]
+    others = [f for f in others if f not in verdict.certainties]
     seen = " ".join(f"Observed, no claim: {signed(f)}." for f in others[:1])
     if said:
         return "shown", " ".join([*said, seen]).strip()
@@ -183,6 +190,7 @@ def _tested(test: Finding) -> str:
 def _bits(verdict: Verdict) -> str:
     for who, about, found, most, how in labels.in_bits(verdict):
         limit = f"{most} guaranteed" if most.startswith("≤") else "nothing guaranteed"
+        found = found.replace("not measured", "an unknown number of")
         return f"{capital(who)}: {found} bits about {about} ({how}), {limit}. "
     return ""
 
@@ -223,10 +231,13 @@ def answers(run: Run) -> list[tuple[str, str, str]]:
 def _parameters(facts: _Facts) -> str:
     clients, delta = facts.run.config.get("clients"), facts.verdict.delta
     said = [sentences.limits(facts.verdict) if facts.bounded else _nothing(facts.run)]
-    if facts.bounded and isinstance(clients, int) and delta:
+    units = {row.question.unit for row in facts.bounded}
+    if "client" in units and isinstance(clients, int) and delta:
         said.append(f"δ should be far below 1 / {clients} clients = {number(1 / clients)}.")
-    if any(row.at_most is not None and is_certain(row.at_most) for row in facts.bounded):
-        said.append("Above 20, ε promises practically nothing.")
+    if units - {"client"}:
+        said.append("δ should be far below 1 / records; their number is not in the report.")
+    if len(facts.useful) < len(facts.bounded):
+        said.append(_WORTHLESS)
     for what, _, _, verdict, by in map(labels.claimed, facts.verdict.claims[:1]):
         said.append(f"Claimed by {by}: {what}; {verdict.lower()} by this audit.")
     return " ".join(said)
@@ -234,7 +245,7 @@ def _parameters(facts: _Facts) -> str:
 
 def _unit(facts: _Facts) -> str:
     if units := dict.fromkeys(_UNITS[f.unit] for f in facts.promises):
-        return f"{capital(_or(units))}. A person whose data several clients hold is protected less."
+        return f"{capital(_or(units))}. A person with data in several is protected less."
     tried = dict.fromkeys(_UNITS[row.question.unit] for row in facts.verdict.rows if row.is_tried)
     looked = f" Attacks were about {_or(tried)}." if tried else ""
     return f"{NOT_SHOWN}: no guarantee protects any unit.{looked}"
@@ -251,13 +262,14 @@ def _neighbours(facts: _Facts) -> str:
 def _trust(facts: _Facts) -> str:
     said = []
     if facts.bounded:
-        said.append(_REFUTED * facts.is_refuted or f"Guaranteed against: {_who(facts.bounded)}.")
+        against = _who(row.attacker for row in facts.bounded)
+        said.append(_REFUTED * facts.is_refuted or f"Guaranteed against: {against}.")
         if colluders := max(f.threat_model.colluders for f in facts.promises):
             said.append(f"Up to {counted(colluders, 'client')} may collude.")
         if all(f.threat_model.conduct == "curious" for f in facts.promises):
             said.append("All are trusted to follow the protocol.")
-    if facts.open:
-        said.append(f"Trusted, since nothing is guaranteed against them: {_who(facts.open)}.")
+    left = sentences.unlimited(facts.verdict, _who)
+    said += [f"Trusted, since {one[:1].lower()}{one[1:]}" for one in left]
     return " ".join(said) or f"{NOT_SHOWN}: the report names no attacker."
 
 
@@ -266,7 +278,8 @@ def _mechanism(facts: _Facts) -> str:
         return f"{NOT_SHOWN}: no mechanism is accounted for."
     noise = dict.fromkeys(str(f.facts["noise"]) for f in facts.promises if f.facts.get("noise"))
     unrefuted = "The audit does not refute it, which does not confirm the code."
-    checked = _REFUTED if facts.is_refuted else unrefuted
+    is_tried = any(row.is_tried for row in facts.bounded)
+    checked = _REFUTED if facts.is_refuted else unrefuted if is_tried else "No attack tested it."
     added = f" Noise: {_or(noise)}." if noise else ""
     return f"{sentence(facts.promises[0].rule)}{added} {checked}"
 
@@ -337,8 +350,8 @@ def _nothing(run: Run) -> str:
     return f"{NOT_SHOWN}: nothing is guaranteed.{why}"
 
 
-def _who(rows: Iterable[Row]) -> str:
-    named = dict.fromkeys(labels.subject(row.attacker) for row in rows)
+def _who(models: Iterable[ThreatModel]) -> str:
+    named = dict.fromkeys(map(labels.subject, models))
     told = [f"{one[:1].lower()}{one[1:]}" for one in named]
     left = [f"{len(told) - _MAX_WHO} more"] if len(told) > _MAX_WHO else []
     return "; ".join([*told[:_MAX_WHO], *left])

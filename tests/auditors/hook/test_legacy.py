@@ -277,6 +277,7 @@ def test_what_a_legacy_strategy_does_to_updates_is_known() -> None:
     assert project.selected_by == ("FedMedian",)
 
 
+@pytest.mark.usefixtures("flower_draws")
 def test_noise_of_a_legacy_wrapper_hides_canaries() -> None:
     noised = DifferentialPrivacyServerSideFixedClipping(strategy_of(), 5.0, 5.0, CLIENTS)
     strategy = audited(noised)

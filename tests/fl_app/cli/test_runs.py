@@ -71,6 +71,21 @@ def test_a_list_has_the_newest_run_first_and_how_to_resume(runs: Path, capsys: P
     assert all(len(line) <= 80 for line in (lines[0], *lines[2:]))
 
 
+def test_a_list_of_one_run_is_that_run_and_a_file_is_refused(runs: Path, capsys: Printed) -> None:
+    assert main(["list", "runs/whole"]) == 0
+    assert "whole" in capsys.readouterr().out
+    (runs.parent / "notes.txt").touch()
+    assert main(["list", "notes.txt"]) == 2
+    assert "must be a folder of runs, got a file" in capsys.readouterr().err
+
+
+def test_nothing_to_resume_says_what_to_do(runs: Path, capsys: Printed) -> None:
+    (runs.parent / "other" / "thing").mkdir(parents=True)
+    for folder, advice in (("other", "leakmeter list"), ("nowhere", "start with --out")):
+        assert main(["--resume", folder]) == 2
+        assert advice in capsys.readouterr().err
+
+
 def test_a_finished_run_of_unknown_length_has_no_question_mark(runs: Path, capsys: Printed) -> None:
     report = runs / "whole" / "report.json"
     (runs / "whole" / "config.toml").unlink()

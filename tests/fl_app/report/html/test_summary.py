@@ -120,3 +120,14 @@ def test_a_file_of_somebody_else_is_kept(
     assert main(["report", "--summary", str(folder)]) == 2
     assert "summary.html must be a new file or an earlier page" in capsys.readouterr().err
     assert (folder / "summary.html").read_text() == "mine"
+
+
+def test_the_sheet_names_a_distorted_run_and_a_limited_leak() -> None:
+    broken = replace(RUNS["protected"], warnings=(RunWarning.of("clipped-coordinates", 60, 100),))
+    assert '<p class="level">distorted run</p>' in summary(broken)
+    limited = replace(RUNS["protected"], findings=(bound(0.04), guarantee(8.0)))
+    assert '<p class="level">leak shown, limited by a guarantee</p>' in summary(limited)
+    large = replace(RUNS["protected"], findings=(bound(0.04), guarantee(97.0)))
+    assert '<p class="level">leak shown</p>' in summary(large)
+    assert "none up to ε = 20" in summary(large)
+    assert "none up to" not in summary(RUNS["foreign"])

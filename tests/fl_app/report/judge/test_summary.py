@@ -13,6 +13,8 @@ from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import Claim
+from leakmeter.auditors.verdict.sentences import headline
+from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.judge.summary import (
     NOT_SHOWN,
     answers,
@@ -278,3 +280,57 @@ def test_whose_data_is_said_as_far_as_it_is_known(config: dict[str, Any], words:
     assert "simulation" in whose(PROTECTED)[1]
     deployed = replace(PROTECTED, config={**PROTECTED.config, "launch": "deployment"})
     assert "simulation" not in whose(deployed)[1]
+
+
+def test_a_guarantee_that_promises_practically_nothing_limits_no_risk() -> None:
+    large = run(bound(0.0), guarantee(970.0))
+    assert not any(risk.is_limited for risk in risks(large))
+    assert "practically nothing" in guaranteed(large)[0]
+    assert not any("It limits" in words for words in guaranteed(large))
+    assert all(risk.is_limited for risk in risks(run(bound(0.0), guarantee(20.0))))
+
+
+def test_a_guarantee_that_nobody_attacked_is_not_called_unrefuted() -> None:
+    assert "No attack tested it." in answered(run(guarantee(8.0)))["Mechanism"]
+    of_records = run(bound(0.0), guarantee(8.0, unit="record"))  # which no canary refutes
+    assert "does not refute" not in answered(of_records)["Mechanism"]
+    assert "does not refute" in answered(run(bound(0.0), guarantee(8.0)))["Mechanism"]
+
+
+def test_a_guarantee_for_records_is_asked_about_records() -> None:
+    server = replace(ANYONE, observer="server", sees="round sum")
+    of_records = run(bound(3.0), guarantee(8.0, unit="record", threat_model=server), clients=60)
+    found = answered(of_records)
+    assert "1 / records" in found["Privacy parameters"]
+    assert "clients" not in found["Privacy parameters"]
+    assert "several clients" not in found["Unit of privacy"]
+    # The same attackers are limited about records: only the other question is open.
+    words = "Nothing is guaranteed about whether a client sent a given update, against: anyone"
+    assert any(one.startswith(words) for one in guaranteed(of_records))
+    assert "nothing is guaranteed against" not in found["Trust and threats"]
+    assert "Nothing is guaranteed about this" in headline(verdict_of(of_records))
+
+
+def test_what_was_seen_in_every_draw_is_evidence_of_singling_out() -> None:
+    seen = finding(
+        kind="diagnostic", quantity="certain separation", value=1.0, adjacency=None, delta=None
+    )
+    assert risks(run(seen))[0].state == "shown"
+    assert "every draw" in risks(run(seen))[0].evidence
+    assert risks(run(replace(seen, value=0.0)))[0].state == "nothing shown"
+    span = replace(seen, quantity="share outside the span", value=0.9, null_band=(0.0, 0.5))
+    assert risks(run(span))[0].state == "suspected"
+
+
+def test_a_test_that_shows_nothing_is_no_observation() -> None:
+    test = bound(0.0, quantity="membership advantage", adjacency=None, delta=None, unit="record")
+    assert "Observed" not in risks(run(test))[2].evidence
+
+
+def test_bits_that_nobody_measured_are_a_limit() -> None:
+    bits = guarantee(2.0, quantity="mutual information", adjacency=None, delta=None)
+    said = risks(run(bits))[2].evidence
+    assert "not measured" not in said
+    assert "an unknown number of bits about all of an update" in said.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
