@@ -175,11 +175,19 @@ def _evidence(verdict: Verdict, rows: list[Row], quantities: Iterable[str]) -> t
         hint = "An estimate or a bound under a condition points to it; nothing is proven."
         return "suspected", f"{hint} {seen}".strip()
     if tried or played or others:
-        most = max((row.cap for row in tried if row.cap is not None), default=math.inf)
-        reach = f" They could have shown at most ε = {number(most, kind='lower_bound')}."
         nothing = f"Attacks were tried and showed nothing. {sentences.NOT_EVIDENCE}."
-        return "nothing shown", f"{nothing}{reach * math.isfinite(most)} {seen}".strip()
+        return "nothing shown", f"{nothing}{_reach(tried)} {seen}".strip()
     return "not audited", "No attack of this kind was tried."
+
+
+def _reach(tried: Iterable[Row]) -> str:
+    """Return how much the audits of these rows could have shown, as a further sentence."""
+    caps = sorted(row.cap for row in tried if row.cap is not None)
+    if not caps or not math.isfinite(caps[-1]):
+        return ""
+    ends = dict.fromkeys(number(cap, kind="lower_bound") for cap in (caps[0], caps[-1]))
+    several = ", depending on the attacker" if len(ends) > 1 else ""
+    return f" They could have shown at most ε = {' to '.join(ends)}{several}."
 
 
 def _tested(test: Finding) -> str:

@@ -193,6 +193,9 @@ def test_the_state_of_a_risk_is_that_of_its_evidence(found: list[Finding], state
 def test_nothing_shown_says_how_far_the_attacks_could_see() -> None:
     [said, *_] = risks(run(bound(0.0, cap=4.567)))
     assert said.evidence.endswith("They could have shown at most ε = 4.56.")
+    server = replace(ANYONE, observer="server", sees="round sum")
+    [said, *_] = risks(run(bound(0.0, cap=3.0), bound(0.0, cap=4.567, threat_model=server)))
+    assert said.evidence.endswith("at most ε = 3 to 4.56, depending on the attacker.")
 
 
 @pytest.mark.parametrize(
