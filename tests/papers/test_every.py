@@ -32,7 +32,13 @@ def test_every_module_is_listed_where_its_paper_is_named(paper: str) -> None:
     assert "arXiv:" in package.__doc__
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "claims-zoo" else ())  # five seconds
+        for name in QUICK
+    ],
+)
 def test_every_experiment_leaves_a_table_a_page_and_its_figures(
     reproduced: Reproduced, name: str
 ) -> None:

@@ -28,6 +28,7 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import alone, rehearse, with_clip_norm, without_noise
 from leakmeter.fl_app.run.run import new_run
 from tests.fl_app.run.test_resume import Dying
+from tests.helpers.numbers import first_fast
 
 NOISES: Mapping[str, Mapping[str, Any]] = {
     "none": {},
@@ -77,7 +78,7 @@ def guarantees(findings: tuple[Finding, ...]) -> list[tuple[float, str, str | No
     return sorted((f.value, f.observer, f.adjacency) for f in found if f.auditor == "accountant")
 
 
-@pytest.mark.parametrize("name", NOISES)
+@pytest.mark.parametrize("name", first_fast(6, NOISES))
 def test_without_canaries_it_is_the_run_to_the_last_bit(
     name: str, tiny_config: Config, tmp_path: Path
 ) -> None:

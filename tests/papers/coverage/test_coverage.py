@@ -60,6 +60,7 @@ def test_bounds_without_a_condition_keep_their_confidence_in_a_small_version(
     assert rows["all in, ε = 0", "published, known null"]["condition"] == "no confidence"
 
 
+@pytest.mark.slow
 def test_the_title_says_how_often_each_mechanism_was_run(reproduced: Reproduced) -> None:
     small = reproduced("coverage")
     assert all(f"{int(row['runs']):,} " in small.table.title for row in small.rows)
