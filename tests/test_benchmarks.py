@@ -250,8 +250,8 @@ def test_a_round_on_ray_can_be_asked_quickly() -> None:
 def test_rounds_of_a_user_can_be_asked_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds_of_a_user, "find_spec", lambda _: None)
     measured = [bool(row.ours) for row in quick("user_round")]
-    # Flower's with images and with tensors, and none of pfl's; the CNN with tensors only.
-    assert measured == [True, True, False] * 2 + [True, False]
+    # Flower's with images, with tensors, none of pfl's, and bare products; the CNN with tensors.
+    assert measured == [True, True, False, True] * 2 + [True, False]
 
 
 def test_a_question_without_its_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,8 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
         # Flower's exit code says nothing of the run: the report does.
         wait_until((out / "report.json").exists, seconds=120, said=lambda: said[-4000:])
     # What a simulation can do and a deployment cannot is said before anything is trained.
-    assert "auditors must be one-shot or recorder or none in a deployment" in refused
+    able = "one-shot or single-update or recorder or none"
+    assert f"auditors must be {able} in a deployment" in refused
     assert "this is a deployment: auditors = 'one-shot'" in said  # by default
     made = report(out)
     (finding,) = [f for f in made["findings"] if f["auditor"] == "secure-sum"]
