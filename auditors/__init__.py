@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.auditor import RoundView as RoundView
     from leakmeter.auditors.auditor import UnableError as UnableError
     from leakmeter.auditors.bounds.anytime import Anytime as Anytime
+    from leakmeter.auditors.bounds.gaussian import epsilon_gaussian as epsilon_gaussian
     from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound as epsilon_lower_bound
     from leakmeter.auditors.callback import Callback as Callback
     from leakmeter.auditors.callback import StopAbove as StopAbove
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from leakmeter.auditors.codec import Kept as Kept
     from leakmeter.auditors.finding import Finding as Finding
     from leakmeter.auditors.finding import ThreatModel as ThreatModel
-    from leakmeter.auditors.gaussian.pair import epsilon_gaussian as epsilon_gaussian
     from leakmeter.auditors.hook.audited import Audited as Audited
     from leakmeter.auditors.hook.grid import AuditedGrid as AuditedGrid
     from leakmeter.auditors.hook.legacy import LegacyAudited as LegacyAudited

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from leakmeter.auditors._types import Record, Sliceable, Vector, Watch, require
-from leakmeter.auditors.canary_draws.blocks import KINDS, KindName
-from leakmeter.auditors.canary_draws.kind import SEED_BITS
+from leakmeter.auditors.canary_draws import KINDS, SEED_BITS, KindName
 from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding, RunWarning
 from leakmeter.auditors.verdict.claim import Claim

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.measure import Row, Scale, interleave
 from benchmarks.memory import grown
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary_draws.blocks import canary_products
+from leakmeter.auditors.canary_draws import canary_products
 from leakmeter.auditors.rng import stream
 
 FEW, MINUTES = 10, 5

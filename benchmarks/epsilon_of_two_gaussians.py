@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from benchmarks.measure import Row, Scale, interleave, timer
-from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
+from leakmeter.auditors.bounds.gaussian import epsilon_between_gaussians
 from leakmeter.auditors.rng import stream
 
 FEW, DELTA, PEER = 20, 1e-6, "brentq, equal spreads"

@@ -17,7 +17,7 @@ from benchmarks.measure import seconds
 from benchmarks.secure_sum import Case, until_one_ends
 from benchmarks.secure_sum_ours import our_functions
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary_draws.blocks import canary_products
+from leakmeter.auditors.canary_draws import canary_products
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.clients.cohort import Cohort

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.noise.integer import RoundedNorms
 from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser

@@ -27,7 +27,7 @@ from markupsafe import Markup
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for `tests`, which knows how to run a foreign app
 
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian  # noqa: E402
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian  # noqa: E402
 from leakmeter.auditors.verdict.meaning import told  # noqa: E402
 from leakmeter.auditors.verdict.verdict import Row  # noqa: E402
 from leakmeter.auditors.wording import remarked  # noqa: E402

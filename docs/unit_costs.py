@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from leakmeter.auditors.canary_draws.blocks import canary_products
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.canary_draws import canary_products
+from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.clients.protection.clipping import clip

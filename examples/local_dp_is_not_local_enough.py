@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from leakmeter import epsilon_gaussian, epsilon_lower_bound
-from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import Bound
 from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1, gaussian_sigma
 

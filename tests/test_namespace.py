@@ -33,19 +33,19 @@ for room in ("auditors", "clients", "strategies", "fl_app"):
 
 SNIPPETS = {
     "bare name first": """
-        import auditors.gaussian, clients, strategies, fl_app.config
-        import leakmeter.auditors.gaussian, leakmeter.clients, leakmeter.strategies
+        import auditors.bounds, clients, strategies, fl_app.config
+        import leakmeter.auditors.bounds, leakmeter.clients, leakmeter.strategies
         import leakmeter.fl_app.config
         assert auditors is leakmeter.auditors and clients is leakmeter.clients
         assert strategies is leakmeter.strategies and fl_app is leakmeter.fl_app
-        assert auditors.gaussian is leakmeter.auditors.gaussian
+        assert auditors.bounds is leakmeter.auditors.bounds
         assert fl_app.config is leakmeter.fl_app.config
     """,
     "full name first": """
-        import leakmeter.auditors.gaussian, leakmeter.fl_app.config
-        import auditors.gaussian, fl_app.config
+        import leakmeter.auditors.bounds, leakmeter.fl_app.config
+        import auditors.bounds, fl_app.config
         assert auditors is leakmeter.auditors
-        assert auditors.gaussian is leakmeter.auditors.gaussian
+        assert auditors.bounds is leakmeter.auditors.bounds
         assert fl_app.config is leakmeter.fl_app.config
     """,
     "deep modules": """
@@ -178,7 +178,7 @@ SNIPPETS = {
     "rooms without an import": """
         import leakmeter
         assert leakmeter.strategies.Masked.__name__ == "Masked"
-        assert leakmeter.auditors.bounds and leakmeter.auditors.gaussian
+        assert leakmeter.auditors.bounds and leakmeter.auditors.noise
         assert leakmeter.clients.mask_mod and leakmeter.Audited and leakmeter.auditors.rng
         assert {"Audited", "Masked", "mask_mod", "auditors", "fl_app"} <= set(dir(leakmeter))
         try:

@@ -22,7 +22,7 @@ EXAMPLES = sorted({*(ROOT / "examples").rglob("*.py")} - {*(ROOT / PAPERS).rglob
 # module may move, and the changelog then says where.
 SHOWN = {
     "leakmeter.auditors.bounds.anytime.AnytimeBound",
-    "leakmeter.auditors.canary_draws.blocks.canary_vector",
+    "leakmeter.auditors.canary_draws.canary_vector",
     "leakmeter.auditors.finding.Bound",
     "leakmeter.papers.gaussian.classical_sigma_unsafe_above_epsilon_1",
     "leakmeter.papers.gaussian.gaussian_sigma",

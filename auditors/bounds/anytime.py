@@ -40,7 +40,7 @@ from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.combined import log_mean, shares
 from leakmeter.auditors.bounds.one_run import checked_p_values
-from leakmeter.auditors.canary_draws.kind import MAX_SCORE
+from leakmeter.auditors.canary_draws import MAX_SCORE
 from leakmeter.auditors.codec import CodecError, Kept, Resumable
 from leakmeter.auditors.finding import Bound
 

@@ -34,6 +34,7 @@ from scipy.special import ndtri, ndtri_exp
 from leakmeter.auditors import finding
 from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.rules import (
     MAX_EXACT,
     BandAndFixed,
@@ -48,7 +49,6 @@ from leakmeter.auditors.bounds.rules import (
     SimultaneousBand,
 )
 from leakmeter.auditors.finding import Bound
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 
 Family = Literal["any", "gaussian"]
 # Maps upper limits of ln FPR and FNR to the epsilon or mu that each pair proves.

@@ -53,7 +53,7 @@ from leakmeter.auditors.canaries.scores import (
 )
 from leakmeter.auditors.canaries.sign_transcript import SignTranscript
 from leakmeter.auditors.canaries.transcript import Betting, Transcript
-from leakmeter.auditors.canary_draws.blocks import Kind, KindName
+from leakmeter.auditors.canary_draws import Kind, KindName
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import stream

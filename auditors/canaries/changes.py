@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.auditor import DamagedError, UnableError
-from leakmeter.auditors.canary_draws.kind import BLOCK
+from leakmeter.auditors.canary_draws import BLOCK
 from leakmeter.auditors.codec import CodecError, Kept, Resumable, codec
 from leakmeter.auditors.wording import counted
 

@@ -14,8 +14,14 @@ from leakmeter.auditors.auditor import Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.changes import file_size
 from leakmeter.auditors.canaries.scores import LEAST_FITTED
-from leakmeter.auditors.canary_draws.blocks import KINDS, DrawnCanaries, Kind, KindName, kind_for
-from leakmeter.auditors.canary_draws.kind import CanaryKind
+from leakmeter.auditors.canary_draws import (
+    KINDS,
+    CanaryKind,
+    DrawnCanaries,
+    Kind,
+    KindName,
+    kind_for,
+)
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Adjacency
 from leakmeter.auditors.rng import derive, stream

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.canaries.changes import KeptRows
-from leakmeter.auditors.canary_draws.blocks import CanaryBlocks
-from leakmeter.auditors.canary_draws.kind import BLOCK
+from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks
 from leakmeter.auditors.codec import Kept, Resumable
 
 DIRECTIONS: Final = 3  # a reply, that less the client's last one, that less another client's

@@ -21,14 +21,14 @@ from scipy.special import ndtr
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
+from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_between_gaussians
 from leakmeter.auditors.bounds.headline import capped, paid, surprise
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import guess_by_rank, one_run_gaussian_epsilon
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
+from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
-from leakmeter.auditors.gaussian.pair import anderson_darling, epsilon_between_gaussians
 
 Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]

@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Sliceable, Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.canaries.scores import Largest, Scores
-from leakmeter.auditors.canary_draws.blocks import KINDS, DrawnCanaries
-from leakmeter.auditors.canary_draws.kind import BLOCK, canary_key
-from leakmeter.auditors.canary_draws.signs import SignStream
+from leakmeter.auditors.canary_draws import BLOCK, KINDS, DrawnCanaries, SignStream, canary_key
 from leakmeter.auditors.codec import Kept, Resumable
 
 _NULL = KINDS["signs"]

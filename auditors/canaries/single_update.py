@@ -49,7 +49,7 @@ from leakmeter.auditors.canaries.scores import (
     histogram,
     without_refuted,
 )
-from leakmeter.auditors.canary_draws.blocks import CanaryBlocks, DrawnCanaries, Kind
+from leakmeter.auditors.canary_draws import CanaryBlocks, DrawnCanaries, Kind
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
 from leakmeter.auditors.verdict.order import Question

@@ -18,9 +18,7 @@ from leakmeter.auditors.bounds.headline import paid, surprise
 from leakmeter.auditors.canaries.changes import Changes
 from leakmeter.auditors.canaries.scores import Largest, largest_cosine_log_p
 from leakmeter.auditors.canaries.sign_transcript import SignTranscript
-from leakmeter.auditors.canary_draws.blocks import CanaryBlocks, DrawnCanaries
-from leakmeter.auditors.canary_draws.kind import BLOCK
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
+from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries, cosine_logsf
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound
 

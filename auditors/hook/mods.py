@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors.canary_draws.blocks import KINDS
-from leakmeter.auditors.canary_draws.kind import CanaryKind
+from leakmeter.auditors.canary_draws import KINDS, CanaryKind
 from leakmeter.auditors.hook import legacy_wire, wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise
 from leakmeter.auditors.hook.layout import Layout

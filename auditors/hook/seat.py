@@ -17,8 +17,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors._types import require
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary_draws.blocks import KindName
-from leakmeter.auditors.canary_draws.kind import SEED_BITS, canary_key
+from leakmeter.auditors.canary_draws import SEED_BITS, KindName, canary_key
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise
 from leakmeter.auditors.hook.opacus import Engine

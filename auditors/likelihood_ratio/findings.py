@@ -12,8 +12,8 @@ import numpy as np
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, Claims, Trials
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.finding import Bound, Finding, Game
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import ENOUGH_DRAWS, PlayedGame
 from leakmeter.auditors.wording import counted, number, percent
 

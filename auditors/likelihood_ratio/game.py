@@ -19,7 +19,7 @@ import numpy as np
 
 from leakmeter.auditors._types import AnyFloats, Floats, Vector, within
 from leakmeter.auditors.audited_round import AuditedRound, Trials
-from leakmeter.auditors.gaussian.pair import anderson_darling
+from leakmeter.auditors.bounds.gaussian import anderson_darling
 from leakmeter.auditors.likelihood_ratio.others_sum import (
     OthersSum,
     fit_draws,

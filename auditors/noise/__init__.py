@@ -5,10 +5,8 @@ A new one is a subclass of `Distribution` in a file of its own, and its row in `
 
 from __future__ import annotations
 
-from leakmeter.auditors.noise.discrete_gaussian import DiscreteGaussian
-from leakmeter.auditors.noise.distribution import Distribution
-from leakmeter.auditors.noise.gaussian import Gaussian
-from leakmeter.auditors.noise.skellam import Skellam
+from leakmeter.auditors.noise.distribution import Distribution, Gaussian
+from leakmeter.auditors.noise.integer import DiscreteGaussian, Skellam
 
 DISTRIBUTIONS: dict[str, Distribution] = {
     "gaussian": Gaussian(),

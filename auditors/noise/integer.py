@@ -1,4 +1,4 @@
-"""Noise over integers: exact draws, and norms of updates after rounding to a grid.
+"""Noise over integers: Skellam and discrete Gaussian, exact draws, and rounding to a grid.
 
 Weights are fixed-point integers of `BITS` bits, so that no floating-point error is in them. A draw
 compares 128 uniform bits with cumulative probabilities, 128-bit integers that were computed without
@@ -9,6 +9,15 @@ with a chance below 1e-12 a draw.
 Rounding is that of Kairouz, Liu, Steinke (2021), The Distributed Discrete Gaussian Mechanism for
 Federated Learning with Secure Aggregation, arXiv:2102.06387, section 4.2. All lengths are in grid
 steps.
+
+1. Skellam: Agarwal, Kairouz, Liu (2021), The Skellam Mechanism for Differentially Private Federated
+   Learning, arXiv:2110.04995. Sums of shares are Skellam again. The price is their bound of the
+   multidimensional mechanism, for integer orders from 2. No worst pair of updates is known above
+   one dimension, so there is no exact composition as for the Gaussian.
+2. Discrete Gaussian: Canonne, Kamath, Steinke (2020), The Discrete Gaussian for Differential
+   Privacy, arXiv:2004.00010. Sums of shares are not discrete Gaussian. One share costs, at integer
+   distances, no more than a Gaussian of the same parameter (their Theorem 4); the price of a sum of
+   n is Proposition 14 of Kairouz, Liu, Steinke.
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ import math
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -25,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.noise.distribution import Distribution, Grid, Reach
+from leakmeter.auditors.noise.distribution import Distribution, Grid, Reach, Shift
 
 # Standard deviations of one draw in grid steps. Tables grow with them.
 LEAST_STD, MAX_STD = 2.0**-6, 2.0**14
@@ -34,6 +44,7 @@ BETA = math.exp(-0.5)
 # Squares of coordinates and their sum must fit 64 bits.
 MAX_NORM = 2.0**30
 BITS = 256
+_SPARE_BITS = 60  # by which the backward recurrence of Skellam weights starts further out
 TAIL_BITS = 140  # outcomes below 2^-140 of the peak are left out
 _HIGH, _LOW = 63, 64  # bits of the magnitude's uniform; the 64th bit of the first word is the sign
 _MAX_STEPS = 2.0**60  # sums beyond it are clipped, which moves no two of them apart
@@ -192,3 +203,94 @@ class Sampler:
 
 def _random_bytes(count: int, rng: np.random.Generator | None) -> bytes:
     return os.urandom(count) if rng is None else rng.bytes(count)
+
+
+class Skellam(IntegerDistribution):
+    """Skellam noise, P(k) = e^-μ·I_k(μ): the difference of two Poissons; sums of it are Skellam."""
+
+    name: ClassVar[str] = "skellam"
+
+    def weights(self, variance: Fraction) -> list[int]:
+        """Return multiples of I_k(μ), by I_{k-1} = I_{k+1} + (2k/μ)·I_k from far out inwards.
+
+        Inwards this recurrence is stable (Miller's algorithm): what the start gets wrong vanishes.
+        Errors are far below 2^-140 of the total.
+        """
+        last = _far_out(float(variance), TAIL_BITS + _SPARE_BITS)
+        unit = (2 << BITS) * variance.denominator // variance.numerator  # 2/μ
+        beyond, weight = 0, 1 << BITS
+        weights = [weight]
+        for k in range(last, 0, -1):
+            beyond, weight = weight, beyond + (k * unit * weight >> BITS)
+            weights.append(weight)
+        weights.reverse()
+        least = weights[0] >> TAIL_BITS
+        return [weight for weight in weights if weight > least]
+
+    def divergence(self, shift: Shift, orders: Vector) -> Vector:
+        """Return the bound for Skellam noise; infinite where it is not proved."""
+        l2, l1, variance = shift.l2, shift.l1, shift.variance
+        main = orders * l2**2 / (2 * variance)
+        fine = ((2 * orders - 1) * l2**2 + 6 * l1) / (4 * variance**2)
+        bound = main + np.minimum(fine, 3 * l1 / (2 * variance))
+        return np.where((orders >= 2) & (orders == np.round(orders)), bound, math.inf)
+
+
+def _far_out(variance: float, bits: int) -> int:
+    """Return a k beyond which a Skellam has at most 2^-bits (Chernoff's bound)."""
+
+    def exponent(k: int) -> float:
+        return k * math.asinh(k / variance) - math.hypot(k, variance) + variance
+
+    k = 1
+    while exponent(k) < bits * math.log(2):
+        k *= 2
+    low = k // 2
+    while k - low > 1:
+        middle = (k + low) // 2
+        k, low = (k, middle) if exponent(middle) < bits * math.log(2) else (middle, low)
+    return k
+
+
+class DiscreteGaussian(IntegerDistribution):
+    """Integers with the weights of a Gaussian density, P(k) ∝ e^(-k²/2σ²)."""
+
+    name: ClassVar[str] = "discrete-gaussian"
+    least_std: ClassVar[float] = 0.5  # from which the proof for sums holds
+
+    def weights(self, variance: Fraction) -> list[int]:
+        """Return e^(-k²/2σ²) in units of 2^-256: each is the one before times e^-(2k+1)/2σ²."""
+        with localcontext() as context:
+            context.prec = 100
+            exponent = -Decimal(variance.denominator) / (2 * Decimal(variance.numerator))
+            ratio = int(exponent.exp() * Decimal(2) ** BITS)
+        weights, square = [1 << BITS], ratio * ratio >> BITS
+        while (weight := weights[-1] * ratio >> BITS) >> (BITS - TAIL_BITS):
+            weights.append(weight)
+            ratio = ratio * square >> BITS
+        return weights
+
+    def divergence(self, shift: Shift, orders: Vector) -> Vector:
+        """Return the bound for a sum of shares that have this variance together."""
+        l2, l1, dim, shares = shift.l2, shift.l1, shift.dim, shift.shares
+        share, root = math.sqrt(shift.variance / shares), math.sqrt(shift.variance)
+        if shares == 1:
+            return orders * (l2**2 / (2 * shift.variance))
+        if share < self.least_std * (1 - 1e-9):
+            return np.full(len(orders), math.inf)
+        extra, half = _distance_from_gaussian(share, shares), orders / 2
+        return np.minimum(
+            half * (l2 / root) ** 2 + extra * dim,
+            half
+            * min(
+                (l2 / root) ** 2 + 2 * (l1 / root) * extra + extra**2 * dim,
+                (l2 / root + extra * math.sqrt(dim)) ** 2,
+            ),
+        )
+
+
+@lru_cache(maxsize=64)
+def _distance_from_gaussian(share: float, shares: int) -> float:
+    """Return τ, which bounds how far a sum of shares is from one discrete Gaussian."""
+    k = np.arange(1, shares)
+    return 10 * float(np.exp(-2 * (math.pi * share) ** 2 * (k / (k + 1))).sum())

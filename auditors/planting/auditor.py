@@ -35,10 +35,10 @@ from leakmeter.auditors.auditor import (
     UnableError,
     check_every,
 )
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, LossUnit, RunWarning, Sees, ThreatModel
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.planting.generators import Generator, batch
 from leakmeter.auditors.planting.plan import PlantPlan
 from leakmeter.auditors.planting.scores import (

@@ -305,7 +305,7 @@ class ClaimResult:
         factor = self.audit.facts.get("tail_factor", 1.0)
         if isinstance(factor, float) and factor > 1:
             known["tail_factor"] = factor
-        from leakmeter.auditors.bounds.detectable import detectable_epsilon
+        from leakmeter.auditors.bounds.headline import detectable_epsilon
 
         return detectable_epsilon(
             self.claim.allows(self.audit)[0],

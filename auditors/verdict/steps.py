@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from leakmeter.auditors.bounds.gaussian import brent_root, epsilon_gaussian
 from leakmeter.auditors.finding import Finding, RunWarning, WarningKind
-from leakmeter.auditors.gaussian.pair import brent_root, epsilon_gaussian
 from leakmeter.auditors.verdict.claim import USER, ClaimResult
 from leakmeter.auditors.verdict.labels import delivered, upper
 from leakmeter.auditors.verdict.verdict import Row, Severity, Verdict

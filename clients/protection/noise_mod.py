@@ -40,8 +40,7 @@ from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call, OrderedMod, failure_note, mods_around, with_answer
-from leakmeter.auditors.noise.distribution import Distribution
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.distribution import Distribution, gaussian
 from leakmeter.auditors.noise.integer import IntegerDistribution, RoundedNorms, Sampler
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip, model_within

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.reconstruction.attack import Attack
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted

@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.records.membership import Shadows, Use, logit_confidences

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from leakmeter.auditors.bounds.gaussian import brent_root
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.gaussian.pair import brent_root
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser

@@ -27,8 +27,8 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Adjacency, Bound
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.distribution import Grid, Shift
 from leakmeter.auditors.wording import counted

@@ -29,8 +29,8 @@ from scipy.special import logsumexp
 
 from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Conduct, Finding, ThreatModel
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
 

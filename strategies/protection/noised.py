@@ -29,7 +29,7 @@ from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, pattern, weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Opening, Wrapper
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending

@@ -14,10 +14,17 @@ from scipy.special import ndtr
 from scipy.stats import binomtest
 
 from leakmeter.auditors.bounds.one_run import coin_bound
-from leakmeter.auditors.canary_draws.blocks import KINDS, canary_products, canary_vector
-from leakmeter.auditors.canary_draws.kind import BLOCK, MAX_SCORE, canary_key
-from leakmeter.auditors.canary_draws.signs import TAIL_FACTOR, SignStream
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
+from leakmeter.auditors.canary_draws import (
+    BLOCK,
+    KINDS,
+    MAX_SCORE,
+    TAIL_FACTOR,
+    SignStream,
+    canary_key,
+    canary_products,
+    canary_vector,
+    cosine_logsf,
+)
 from leakmeter.auditors.rng import stream
 
 SIGNS = KINDS["signs"]

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.stats import binom
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.audit import DELTA, DIGITS, WRITERS, Runs, middle

@@ -36,7 +36,7 @@ from leakmeter.auditors.canaries.scores import (
     prove,
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
+from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.finding import Bound
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds

@@ -17,8 +17,8 @@ from scipy.special import log_ndtr
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.anytime import AnytimeBound
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import coin_bound
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.base import Cells, Table
 from leakmeter.papers.coverage.case import ALLOWED, Cell

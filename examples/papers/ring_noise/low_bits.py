@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.noise import distribution
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.noise_mod import RingNoise

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.strategies.accounting.rdp import (
     Contribution,
     Conversion,

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Kind, Losses, Sees, Spectrum
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.auditors.verdict.order import covers
 from leakmeter.auditors.wording import condition, number, percent, slug

@@ -12,13 +12,13 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
     scores_at,
     share_bound,
 )
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import laplace, norm
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import (
     MAX_EXACT,
@@ -24,7 +25,6 @@ from leakmeter.auditors.bounds.rules import (
     band_level,
     upper_limit,
 )
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 
 steady = settings(derandomize=True, deadline=None)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed, num_examples
 

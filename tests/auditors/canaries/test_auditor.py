@@ -23,9 +23,8 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
-from leakmeter.auditors.canary_draws.blocks import canary_vector
-from leakmeter.auditors.canary_draws.kind import MAX_SCORE, SEED_BITS
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
+from leakmeter.auditors.canary_draws import MAX_SCORE, SEED_BITS, canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.order import is_weaker
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples

@@ -11,11 +11,10 @@ from scipy.stats import kstest
 
 from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView
 from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canaries.plan import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary_draws.blocks import canary_vector
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.canary_draws import canary_vector, cosine_logsf
 from leakmeter.auditors.rng import stream
 
 DIM = 300

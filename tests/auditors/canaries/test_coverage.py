@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import laplace, norm
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import (
     Bonferroni,
@@ -15,7 +16,6 @@ from leakmeter.auditors.bounds.rules import (
     SimultaneousBand,
     upper_limit,
 )
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
 

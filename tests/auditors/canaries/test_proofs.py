@@ -11,6 +11,7 @@ from scipy.stats import t as student
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.anytime import AnytimeBound
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import coin_bound, share_bound
@@ -19,9 +20,7 @@ from leakmeter.auditors.canaries.scores import (
     prove,
 )
 from leakmeter.auditors.canaries.transcript import null_maxima
-from leakmeter.auditors.canary_draws.kind import MAX_SCORE
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.canary_draws import MAX_SCORE, cosine_logsf
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.papers.gaussian import gaussian_sigma

@@ -15,8 +15,7 @@ from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.canaries.plan import CanaryPlan
 from leakmeter.auditors.canaries.sign_transcript import SignTranscript
 from leakmeter.auditors.canaries.single_update import SingleUpdates
-from leakmeter.auditors.canary_draws.blocks import KINDS, canary_vector
-from leakmeter.auditors.canary_draws.kind import BLOCK
+from leakmeter.auditors.canary_draws import BLOCK, KINDS, canary_vector
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.rng import stream

@@ -23,11 +23,9 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canaries import single_update
-from leakmeter.auditors.canary_draws.blocks import canary_vector
-from leakmeter.auditors.canary_draws.kind import MAX_SCORE
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.canary_draws import MAX_SCORE, canary_vector, cosine_logsf
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed

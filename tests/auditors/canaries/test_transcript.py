@@ -12,7 +12,7 @@ from scipy.stats import kstest
 from leakmeter.auditors.auditor import DamagedError, DivergedError
 from leakmeter.auditors.canaries import transcript as module
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.rng import stream
 
 DIM, CANARIES = 150, 30

@@ -31,7 +31,7 @@ from leakmeter.auditors import (
     tap_mod,
 )
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundMessages
-from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout

@@ -43,8 +43,8 @@ from leakmeter.auditors import (
     canary_mod,
 )
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise, claims_of_mods, claims_of_strategy
 from leakmeter.auditors.hook.run_audit import RunAudit

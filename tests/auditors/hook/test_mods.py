@@ -24,7 +24,7 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.seat import Answer, Order, keyed, take_answer

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary_draws.blocks import KINDS, canary_vector
-from leakmeter.auditors.canary_draws.kind import canary_key
+from leakmeter.auditors.canary_draws import KINDS, canary_key, canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
 from leakmeter.auditors.hook.seat import (

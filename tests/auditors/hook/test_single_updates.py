@@ -24,7 +24,7 @@ from leakmeter.auditors import (
     canary_mod,
     passive,
 )
-from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod

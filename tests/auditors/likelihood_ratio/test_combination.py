@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.audited_round import Trials
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.findings import Combination, Transcripts
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.game import (
     Challenge,
     ConstantSumError,

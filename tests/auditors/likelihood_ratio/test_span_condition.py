@@ -52,7 +52,7 @@ def test_the_example_is_found_with_certainty(example: ModuleType) -> None:
 def test_noise_in_the_missing_directions_ends_it(
     example: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+    from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 
     first, second = example.candidates()
     most = epsilon_gaussian(example.DELTA, float(np.linalg.norm(first - second)))

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.headline import headline
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.planting.scores import (
     TorchScores,
     exposure,

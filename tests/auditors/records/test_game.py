@@ -12,10 +12,10 @@ from scipy import stats
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Bound, Finding
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.records.game import (
     RecordBudget,
     RecordCase,

@@ -17,8 +17,8 @@ from leakmeter.auditors import Membership, check_auditor
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.rules import Fixed
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.membership import (
     Shadows,
     advantage_bound,

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from leakmeter.auditors.noise import gaussian as noise
-from leakmeter.auditors.noise.gaussian import gaussian
+from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.clients.protection.clipping import clip
 
 finite = st.floats(-1e150, 1e150, allow_nan=False)

@@ -33,7 +33,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
-from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.information.draws import DrawPlan
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.fl_app.cli.main import main
 from tests.helpers.numbers import few_or_many, first_fast
 

@@ -14,10 +14,10 @@ from scipy.stats import beta
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary_draws.blocks import canary_vector
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.update import fedavg

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from tests.papers.small import Reproduced
 
 DELTA = 1e-5

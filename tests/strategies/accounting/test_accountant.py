@@ -9,8 +9,8 @@ import dp_accounting
 import pytest
 from dp_accounting import rdp
 
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Adjacency
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import (
     Release,
     amplified,

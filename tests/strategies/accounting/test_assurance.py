@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance, Spending

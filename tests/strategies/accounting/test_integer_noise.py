@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, logsumexp
 
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.noise.distribution import Grid, Shift
 from leakmeter.auditors.noise.integer import RoundedNorms

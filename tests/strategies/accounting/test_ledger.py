@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent, spent_amplified

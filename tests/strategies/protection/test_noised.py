@@ -17,8 +17,8 @@ from scipy import stats
 
 from leakmeter.auditors import Audited, Auditor, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary_draws.blocks import canary_vector
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.rng import stream

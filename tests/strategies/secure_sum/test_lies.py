@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors import Audited
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.keys import KeyPair

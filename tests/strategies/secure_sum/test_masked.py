@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors import Audited, Auditor, Finding, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, RoundFacts
-from leakmeter.auditors.canary_draws.blocks import canary_vector
+from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from leakmeter.auditors._types import Floats, within
-from leakmeter.auditors.gaussian.pair import log_hockey_stick
+from leakmeter.auditors.bounds.gaussian import log_hockey_stick
 from leakmeter.papers.ngo2024.ldp.loss_distribution import (
     LossDistribution,
     gamma_loss,

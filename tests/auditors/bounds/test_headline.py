@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from leakmeter.auditors.bounds.detectable import detectable_epsilon
-from leakmeter.auditors.bounds.headline import headline
-from leakmeter.auditors.canary_draws.sphere import cosine_logsf
+from leakmeter.auditors.bounds.headline import detectable_epsilon, headline
+from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many

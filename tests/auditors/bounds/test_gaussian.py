@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from leakmeter.auditors.gaussian.pair import (
+from leakmeter.auditors.bounds.gaussian import (
     brent_root,
     epsilon_between_gaussians,
     epsilon_gaussian,
@@ -256,7 +256,8 @@ def test_bad_input_names_field_range_and_value(call, message):
 
 
 @given(
-    st.lists(st.floats(-2, 2), min_size=4, max_size=4),
+    # Six digits: products of subnormal slopes are zero, and no step follows from them.
+    st.lists(st.floats(-2, 2).map(lambda x: round(x, 6)), min_size=4, max_size=4),
     st.floats(-4, 4),
     st.floats(-4, 4),
     st.sampled_from([{"xtol": 2e-12}, {"xtol": 1e-14, "rtol": 1e-14}]),
@@ -268,7 +269,9 @@ def test_roots_are_those_of_scipy_bit_for_bit(
         return weights[0] * x**3 + weights[1] * x + math.tanh(5 * x * weights[2]) + weights[3]
 
     if (curve(low) < 0) != (curve(high) < 0):
-        assert brent_root(curve, low, high, **exactness) == brentq(curve, low, high, **exactness)
+        # Of x³ neither finds the zero in 100 steps: both return their last point.
+        scipys = brentq(curve, low, high, **exactness, disp=False)
+        assert brent_root(curve, low, high, **exactness) == scipys
 
 
 def test_scipys_optimisers_are_not_imported_for_the_report_on_canaries() -> None:

@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
-from leakmeter.auditors.canary_draws.blocks import (
+from leakmeter.auditors.canary_draws import (
+    BLOCK,
     KINDS,
     CanaryBlocks,
     DrawnCanaries,
     KindName,
+    Normals,
+    Sphere,
+    canary_key,
     canary_products,
     canary_vector,
 )
-from leakmeter.auditors.canary_draws.kind import BLOCK, canary_key
-from leakmeter.auditors.canary_draws.sphere import Normals, Sphere
 from leakmeter.auditors.rng import stream
 
 # Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law

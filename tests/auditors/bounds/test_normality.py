@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_ndtr
 from scipy.stats import kstest
 
-from leakmeter.auditors.gaussian.pair import anderson_darling
+from leakmeter.auditors.bounds.gaussian import anderson_darling
 from leakmeter.auditors.rng import stream
 
 

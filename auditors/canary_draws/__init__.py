@@ -1,1 +1,0 @@
-"""How canaries are drawn: what a kind of them must say, the sphere, random signs, and blocks."""

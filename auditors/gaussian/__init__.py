@@ -1,1 +1,0 @@
-"""Exact privacy of two Gaussians: epsilon, delta, trade-off, noise; needs scipy only."""
