@@ -38,8 +38,7 @@ from leakmeter.clients.secure_sum import keys as agreement
 from leakmeter.clients.secure_sum import sharing
 from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
 from leakmeter.clients.secure_sum.keys import Session
-from leakmeter.clients.secure_sum.participant import Participant
-from leakmeter.clients.secure_sum.policy import Policy
+from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.clients.secure_sum.wire import (

@@ -39,15 +39,12 @@ from leakmeter.auditors.hook.mods import (
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint
-from leakmeter.clients.secure_sum.keys import Session
+from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
 from leakmeter.clients.secure_sum.masking import RingVector
-from leakmeter.clients.secure_sum.participant import Participant
-from leakmeter.clients.secure_sum.policy import Policy
+from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
-from leakmeter.clients.secure_sum.signing_client import SigningClient
-from leakmeter.clients.secure_sum.steps import take_once
+from leakmeter.clients.secure_sum.signing_client import SigningClient, take_once
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,

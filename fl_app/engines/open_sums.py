@@ -16,8 +16,8 @@ from flwr.serverapp import Grid
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call, mods_around, with_answer
 from leakmeter.clients import MaskMod
-from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors
+from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.clients.secure_sum.wire import put_upload
 from leakmeter.fl_app.config.config import Config
 from leakmeter.strategies import Masked

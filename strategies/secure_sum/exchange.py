@@ -15,26 +15,29 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
-from leakmeter.clients.secure_sum.announcement import PublicKeys, SignedKeys
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.quantise import Quantiser
-from leakmeter.clients.secure_sum.signed_wire import (
-    get_drawn,
-    get_signature,
-    get_signed_keys,
-    put_roster,
-    put_signatures,
+from leakmeter.clients.secure_sum.signing import (
+    PublicKeys,
+    SignedKeys,
+    TrustedKeys,
+    is_signed,
+    survivors_text,
 )
-from leakmeter.clients.secure_sum.signing import TrustedKeys, is_signed, survivors_text
 from leakmeter.clients.secure_sum.signing import roster as fingerprint_of
 from leakmeter.clients.secure_sum.wire import (
     get_boxes,
+    get_drawn,
     get_keys,
     get_settings,
     get_shares,
+    get_signature,
+    get_signed_keys,
     get_upload,
     put_by_number,
+    put_roster,
+    put_signatures,
 )
 from leakmeter.strategies.secure_sum.unmasking import MaskedCohort
 

@@ -24,9 +24,9 @@ from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import EndedError, Wrapper
 from leakmeter.auditors.noise import distribution
-from leakmeter.clients.secure_sum.announcement import PublicKeys
-from leakmeter.clients.secure_sum.drawn import union
+from leakmeter.clients.secure_sum.graph import union
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean
+from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only

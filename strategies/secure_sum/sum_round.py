@@ -13,7 +13,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout, shaped
 from leakmeter.auditors.hook.wrapper import Opening
-from leakmeter.clients.secure_sum.binding import Instructions, Terms
+from leakmeter.clients.secure_sum.keys import Instructions, Terms
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.quantise import BlankSumError, Quantiser, SecureMean
 from leakmeter.strategies.secure_sum.exchange import Exchange, convinced

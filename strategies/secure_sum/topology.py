@@ -2,7 +2,7 @@
 
 Bonawitz et al. 2017 for the complete graph, Bell et al. 2020 for the sparse ones; the
 probabilities come from `clients.secure_sum.graph`, and where clients draw their neighbours
-themselves, because the server may do anything, from `clients.secure_sum.drawn`.
+themselves, because the server may do anything, from `clients.secure_sum.graph`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import Literal
 import numpy as np
 
 from leakmeter.auditors.finding import Conduct
-from leakmeter.clients.secure_sum.drawn import assess_drawn, plan_drawn
 from leakmeter.clients.secure_sum.graph import (
     MAX_ABORT,
     MAX_EXPOSURE,
     Graph,
     Risk,
     assess,
+    assess_drawn,
     check_threshold,
     complete_graph,
     count,
+    plan_drawn,
     plan_graph,
     regular_graph,
 )

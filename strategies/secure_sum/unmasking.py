@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.graph import Graph
 from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, belongs, opens, self_mask_key
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors, unmask
 from leakmeter.clients.secure_sum.sharing import recover
+from leakmeter.clients.secure_sum.signing import PublicKeys
 
 
 class AbandonedError(Exception):

@@ -20,11 +20,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
-from leakmeter.clients.secure_sum.binding import Instructions
-from leakmeter.clients.secure_sum.keys import KEY_BYTES
+from leakmeter.clients.secure_sum.keys import KEY_BYTES, Instructions
 from leakmeter.clients.secure_sum.masking import RingVector
-from leakmeter.clients.secure_sum.signed_wire import get_signature, put_signatures
-from leakmeter.clients.secure_sum.wire import get_by_number
+from leakmeter.clients.secure_sum.wire import get_by_number, get_signature, put_signatures
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.papers.active_server.federation import Federation, Shape, to_record
 from leakmeter.papers.active_server.perceptron import Weights

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.hook.wire import RefusedError
-from leakmeter.clients.secure_sum.drawn import (
+from leakmeter.clients.secure_sum.graph import (
     assess_drawn,
     draw,
     plan_drawn,
     smallest_sum,
     union,
 )
-from leakmeter.clients.secure_sum.policy import Policy
+from leakmeter.clients.secure_sum.participant import Policy
 from tests.helpers.numbers import few_or_many
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum import keys
-from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     ClientSecrets,
     KeyPair,
@@ -29,6 +28,7 @@ from leakmeter.clients.secure_sum.keys import (
     self_mask_key,
     unseal,
 )
+from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.clients.secure_sum.wire import check_keys
 from tests.helpers.numbers import num_examples
 

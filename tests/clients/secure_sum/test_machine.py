@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from leakmeter.clients.secure_sum.binding import Terms
-from leakmeter.clients.secure_sum.participant import Participant
-from leakmeter.clients.secure_sum.policy import Policy
+from leakmeter.clients.secure_sum.keys import Terms
+from leakmeter.clients.secure_sum.participant import Participant, Policy
 from tests.helpers.machine.compiled import Found, has_compiler, search
 from tests.helpers.machine.local import Group, Part, Reveal, Setting, explored
 from tests.helpers.machine.product import breaches, knowledge, products
@@ -387,7 +386,7 @@ def test_a_client_that_uploads_twice_is_found(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_a_threshold_that_two_halves_reach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four clients with threshold 2: two call the others dropped, and the others them."""
-    monkeypatch.setattr("leakmeter.clients.secure_sum.policy.check_threshold", lambda *_: None)
+    monkeypatch.setattr("leakmeter.clients.secure_sum.participant.check_threshold", lambda *_: None)
     setting = world(4)
     assert search(setting, explored(setting)).both
 

@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients import MaskMod
-from leakmeter.clients.secure_sum.announcement import SignedKeys
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.signing import (
     Identity,
     KeyFileError,
+    SignedKeys,
     TrustedKeys,
     is_signed,
     public_line,

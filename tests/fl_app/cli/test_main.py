@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import leakmeter
-from leakmeter.clients.secure_sum.announcement import PublicKeys
+from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab

@@ -14,14 +14,13 @@ from functools import cache
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord
 
-from leakmeter.clients.secure_sum.announcement import SignedKeys
-from leakmeter.clients.secure_sum.binding import Terms
-from leakmeter.clients.secure_sum.keys import Session, agree, seal, unseal
+from leakmeter.clients.secure_sum.keys import Session, Terms, agree, seal, unseal
 from leakmeter.clients.secure_sum.masking import Ring
 from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 from leakmeter.clients.secure_sum.signing import (
     Identity,
+    SignedKeys,
     TrustedKeys,
     announced,
     survivors_text,

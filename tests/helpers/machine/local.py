@@ -18,13 +18,10 @@ import numpy as np
 from flwr.app import ConfigRecord
 
 from leakmeter.clients.secure_sum import participant as module
-from leakmeter.clients.secure_sum.announcement import SignedKeys
-from leakmeter.clients.secure_sum.participant import Participant
-from leakmeter.clients.secure_sum.policy import Policy
+from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
-from leakmeter.clients.secure_sum.signed_wire import put_signatures
-from leakmeter.clients.secure_sum.signing import announced, survivors_text
-from leakmeter.clients.secure_sum.wire import get_by_number
+from leakmeter.clients.secure_sum.signing import SignedKeys, announced, survivors_text
+from leakmeter.clients.secure_sum.wire import get_by_number, put_signatures
 from tests.helpers.machine.cast import (
     RING,
     SESSION,

@@ -125,7 +125,7 @@ def _is_small(parts: Parts, part: Part, group: Group, colluders: int) -> bool:
     """Whether a sum that can be read has fewer clients than one of them may count on."""
     if not part.is_drawn:
         return len(group) < max(2, part.threshold - colluders)
-    # `drawn`, condition 2: so many of a client's draws are in the group or collude.
+    # `graph`, condition 2: so many of a client's draws are in the group or collude.
     drawn = {of for n, of in part.peers if n in part.holders}
     inside = {of for of in drawn if of in group or of not in parts}
     return len(inside) < 2 * part.threshold - len(drawn) - 2

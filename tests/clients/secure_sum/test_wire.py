@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.clients.secure_sum.signed_wire import (
+from leakmeter.clients.secure_sum.wire import (
     get_drawn,
     get_roster,
     get_signature,
