@@ -159,7 +159,7 @@ def test_no_federation_is_configured_that_flower_would_rewrite() -> None:
 STAGES = {
     "mathematics": [
         f"leakmeter.auditors.{name}"
-        for name in ("bounds", "gaussian", "information", "likelihood_ratio", "records")
+        for name in ("bounds", "noise", "information", "likelihood_ratio", "records")
     ],
     "auditors": modules("auditors"),
     "water filling": ["leakmeter.clients.protection.noise_mod"],

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors._types import NotFiniteError
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import Distribution
 
 # Records, by who writes them; all of ours begin with the same word.
@@ -334,7 +334,9 @@ def as_distribution(value: object) -> Distribution:
         WireError: There is no such distribution.
     """
     try:
-        return distribution(one_line(value, 40) if isinstance(value, str) else described(value))
+        return distribution_named(
+            one_line(value, 40) if isinstance(value, str) else described(value)
+        )
     except ValueError as error:
         raise WireError(f"noise {error}") from None
 

@@ -15,7 +15,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 }
 
 
-def distribution(name: object) -> Distribution:
+def distribution_named(name: object) -> Distribution:
     """Return the distribution of this name.
 
     Raises:

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import NotFiniteError, Vector
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.integer import MAX_NORM, MAX_STD
 from leakmeter.clients.secure_sum.masking import Ring, RingVector
 
@@ -158,7 +158,7 @@ class Quantiser:
                 f"{self.noise_distribution} noise: each of them rounds, and the ring has "
                 f"{self._half} steps, got {self.bits} bits"
             )
-        least = distribution(self.noise_distribution).least_std
+        least = distribution_named(self.noise_distribution).least_std
         if not least <= (std := self.noise_std / self.step):
             raise CoarseError(
                 f"noise of a client must be at least {least:g} rounding steps with "
@@ -169,7 +169,7 @@ class Quantiser:
     @property
     def has_integers(self) -> bool:
         """Whether clients add integer noise after rounding."""
-        return distribution(self.noise_distribution).is_integer
+        return distribution_named(self.noise_distribution).is_integer
 
     @property
     def _half(self) -> int:

@@ -29,7 +29,7 @@ from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Adjacency, Bound
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import Grid, Shift
 from leakmeter.auditors.wording import counted
 
@@ -79,7 +79,7 @@ class Release:
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
         require("(0, inf)", is_optional=True, bit_std=self.bit_std)
-        if distribution(self.distribution).is_gaussian != (self.grid is None):
+        if distribution_named(self.distribution).is_gaussian != (self.grid is None):
             raise ValueError(
                 f"grid must be None with Gaussian noise alone, got {self.grid} with noise of the "
                 f"distribution {self.distribution}"
@@ -124,7 +124,7 @@ class Release:
             dim=self.grid.dim,
             shares=self.grid.shares,
         )
-        return distribution(self.distribution).divergence(shift, orders)
+        return distribution_named(self.distribution).divergence(shift, orders)
 
     @property
     def distance(self) -> float:
@@ -136,7 +136,7 @@ class Release:
         if grid is None or self.noise_std == 0 or grid.shares == 0:
             return 0.0
         share = (self.noise_std / grid.step) ** 2 / grid.shares
-        return grid.dim * grid.shares * distribution(self.distribution).total_variation(share)
+        return grid.dim * grid.shares * distribution_named(self.distribution).total_variation(share)
 
 
 def unamplified(

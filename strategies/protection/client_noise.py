@@ -15,7 +15,7 @@ from flwr.app import Message
 from leakmeter.auditors._types import require
 from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import Distribution
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance, Charge, Exposure, Spending
@@ -52,7 +52,7 @@ class ClientNoise(Mechanism):
 
     @property
     def noise_distribution(self) -> Distribution:
-        return distribution(self.distribution)
+        return distribution_named(self.distribution)
 
     @property
     def by_clients(self) -> bool:
@@ -126,7 +126,7 @@ class ClientNoise(Mechanism):
             raise ValueError(
                 f"noise_multiplier must be {allowed} and finite, got {self.noise_multiplier}"
             )
-        distribution(self.distribution)  # raises if it is unknown
+        distribution_named(self.distribution)  # raises if it is unknown
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.codec import codec
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import Distribution
 from leakmeter.clients.protection.noise_mod import metrics_of
 from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
@@ -164,7 +164,7 @@ class Mechanism(ABC):
     @property
     def noise_distribution(self) -> Distribution:
         """The distribution of the noise."""
-        return distribution("gaussian")
+        return distribution_named("gaussian")
 
     def check_clipping(self, clipping: Clipping | None, clip_mean: float | None) -> None:
         """Raise if it cannot be combined with this clipping."""

@@ -23,7 +23,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import EndedError, Wrapper
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.clients.secure_sum.graph import union
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean
 from leakmeter.clients.secure_sum.signing import PublicKeys
@@ -294,7 +294,8 @@ class Masked(Wrapper):
         norm = max(wire.clip_norm(m.content) or 0.0 for m in exchange.messages.values())
         # Integer noise is added after the range clip, so nothing needs room.
         is_added_before = (
-            not distribution(noise["noise_distribution"]).is_integer and noise["noise_std"] > 0
+            not distribution_named(noise["noise_distribution"]).is_integer
+            and noise["noise_std"] > 0
         )
         if is_added_before and norm > self._shape["clip_range"]:
             raise ValueError(

@@ -25,7 +25,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims, Trials
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.integer import IntegerDistribution, Sampler, check_variance
 
 Integers = NDArray[np.int64]
@@ -47,14 +47,14 @@ class IntegerNoise:
     variance: float
 
     def __post_init__(self) -> None:
-        if not isinstance(distribution(self.distribution), IntegerDistribution):
+        if not isinstance(distribution_named(self.distribution), IntegerDistribution):
             raise ValueError(f"distribution must be over integers, got {self.distribution!r}")
         check_variance(self.variance)
 
     @property
     def family(self) -> IntegerDistribution:
         """Its distribution."""
-        found = distribution(self.distribution)
+        found = distribution_named(self.distribution)
         assert isinstance(found, IntegerDistribution)
         return found
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from leakmeter.auditors._types import Floats, Vector
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.auditors.rng import stream
@@ -104,7 +104,7 @@ def _as_float(dtype: str, total: Vector) -> Floats:
 
 
 def _central(law: str, total: Vector) -> Floats:
-    return distribution(law).noised(total, 1.0, None)
+    return distribution_named(law).noised(total, 1.0, None)
 
 
 def _in_ring(total: Vector) -> Floats:

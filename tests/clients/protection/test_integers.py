@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise import distribution, integer
+from leakmeter.auditors.noise import distribution_named, integer
 from leakmeter.auditors.noise.integer import LEAST_STD, MAX_STD
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
@@ -20,7 +20,7 @@ DRAWS = 200_000
 
 
 def total_variation(noise: IntegerNoise) -> float:
-    return distribution(noise.distribution).total_variation(noise.variance)
+    return distribution_named(noise.distribution).total_variation(noise.variance)
 
 
 def p_value(drawn: np.ndarray, noise: IntegerNoise) -> float:
@@ -76,7 +76,7 @@ def test_the_tables_law_is_within_the_stated_total_variation(law: str, std: floa
     exact = [Fraction(w if k == 0 else 2 * w, total) for k, w in enumerate(weights)]
     distance = sum(abs(a - b) for a, b in zip(drawn, exact, strict=True)) / 2
     assert distance <= total_variation(noise) < 1e-32
-    assert len(weights) * 2.0**-127 <= distribution(noise.distribution).total_variation(
+    assert len(weights) * 2.0**-127 <= distribution_named(noise.distribution).total_variation(
         noise.variance
     )
 

@@ -18,7 +18,7 @@ from scipy.special import gammaln, logsumexp
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import Grid, Shift
 from leakmeter.auditors.noise.integer import RoundedNorms
 from leakmeter.strategies.accounting.accountant import (
@@ -34,14 +34,14 @@ REACH = 90  # outcomes on either side
 
 
 def skellam_divergence(l2: float, l1: float, variance: float, orders: np.ndarray) -> np.ndarray:
-    return distribution("skellam").divergence(Shift(l2, l1, variance, 1, 1), orders)
+    return distribution_named("skellam").divergence(Shift(l2, l1, variance, 1, 1), orders)
 
 
 def discrete_gaussian_divergence(
     l2: float, l1: float, variance: float, orders: np.ndarray, *, shares: int, dim: int
 ) -> np.ndarray:
     shift = Shift(l2, l1, variance, dim, shares)
-    return distribution("discrete-gaussian").divergence(shift, orders)
+    return distribution_named("discrete-gaussian").divergence(shift, orders)
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ from scipy import stats
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import distribution
+from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms, Sampler
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.protection.noise_mod import RingNoise
@@ -359,7 +359,7 @@ def test_whatever_a_server_orders_is_refused_in_words_or_within_the_limits(
         return
     assert noise is not None
     assert noise.norm > 0
-    exact = Sampler.of(distribution("skellam"), (std / noise.step) ** 2)  # type: ignore[arg-type]
+    exact = Sampler.of(distribution_named("skellam"), (std / noise.step) ** 2)  # type: ignore[arg-type]
     assert noise.sampler.limits == exact.limits
 
 
