@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_MAX_BITS, _MAX_SHOWN = 300, 200
+from leakmeter.auditors._types import BadValueError, shown
 
 
 class ConfigError(ValueError):
     """A setting, a file or a folder is not as it must be. The text says which, and what to do."""
+
+
+class BadSettingError(BadValueError, ConfigError):
+    """A setting is not what it must be; `name` is the option as it is typed."""
 
 
 class RayError(RuntimeError):
@@ -48,7 +52,7 @@ def unknown_name(
     names = tuple(known)
     hint = nearest((short or {}).get(value.lower(), value), names) if isinstance(value, str) else ""
     range_ = allowed or f"one of {', '.join(names)}"
-    return ConfigError(f"{field} must be {range_}, got {shown(value)}{hint}")
+    return BadSettingError(field, range_, value, hint=hint)
 
 
 def out_of_range(field: str, allowed: str, value: object, *, fix: str = "") -> ConfigError:
@@ -63,29 +67,13 @@ def out_of_range(field: str, allowed: str, value: object, *, fix: str = "") -> C
     >>> print(out_of_range("--rounds", "at least 1", 0, fix="Try --rounds 1"))
     --rounds must be at least 1, got 0. Try --rounds 1.
     """
-    advice = f". {fix}." if fix else ""
-    return ConfigError(f"{field} must be {allowed}, got {shown(value)}{advice}")
+    return BadSettingError(field, allowed, value, fix=fix)
 
 
 def shown_name(name: object) -> str:
     """Return a name as it was typed, if it is one that a terminal can show in a few words."""
     plain = isinstance(name, str) and name.isprintable() and " " not in name and len(name) <= 40
     return str(name) if plain else shown(name)
-
-
-def shown(value: object) -> str:
-    """Return a value as Python writes it, in one line that fits a terminal.
-
-    >>> shown("x"), shown(10**5000), shown([1] * 1000)
-    ("'x'", 'a number of 16610 bits', '[1, 1, 1, 1, 1, 1, 1…')
-    """
-    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-        return f"a number of {value.bit_length()} bits"  # Python refuses to write very long ones
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # such a number, or deep nesting, inside of it
-        return f"a {type(value).__name__}"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:20].rstrip()}…"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 
 import pytest
 
-from leakmeter.auditors._types import require
+from leakmeter.auditors._types import BadValueError, require
+from leakmeter.fl_app.config.errors import BadSettingError
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,17 @@ def test_none_is_no_value_only_where_it_may_be() -> None:
         require("at least 1", chunk=None)
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
         require("at least 1", is_optional=True, chunk=0)
+
+
+@pytest.mark.parametrize("kind", [BadValueError, BadSettingError])
+def test_a_refusal_has_four_parts_and_survives_another_process(kind: type[BadValueError]) -> None:
+    error = kind("--rounds", "at least 1", 0, fix="Try --rounds 1")
+    assert str(error) == "--rounds must be at least 1, got 0. Try --rounds 1."
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back), back.name) == (kind, str(error), "--rounds")
+
+
+def test_a_refusal_shows_no_more_than_a_line_holds() -> None:
+    said = str(BadValueError("names", "short", ["x" * 1000] * 9, hint="; did you mean y?"))
+    assert len(said) < 120
+    assert said.endswith("; did you mean y?")
