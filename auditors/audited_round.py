@@ -18,7 +18,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -45,6 +44,7 @@ from leakmeter.auditors.finding import (
     Unit,
 )
 from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler, sampler_of_round
+from leakmeter.auditors.values import Vector, Watch
 
 SumObserver = Literal["server", "outsider"]
 # What each of them sees, as findings say it.

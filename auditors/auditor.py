@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from leakmeter.auditors._types import Record, Sliceable, Vector, Watch, require
 from leakmeter.auditors.canary_draws import KINDS, SEED_BITS, KindName
 from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding, RunWarning
+from leakmeter.auditors.values import Record, Sliceable, Vector, Watch, require, within
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from leakmeter.auditors.hook.layout import Layout, LazyModel
     from leakmeter.auditors.hook.seat import Answer, Sends
-from leakmeter.auditors._types import within
 
 DOUBLING = -1  # rounds 1, 2, 4, 8, … and the last
 FIRST = 0

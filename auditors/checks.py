@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.codec import codec, pack, plain, unpack
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Vector
 
 Make = Callable[[], Auditor]
 Change = Callable[[RoundView], RoundView]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args
 
 from leakmeter.auditors import wording
-from leakmeter.auditors._types import require
 from leakmeter.auditors.assumptions import Assumption, conditions
 from leakmeter.auditors.codec import plain
+from leakmeter.auditors.values import require
 
 
 @dataclass(frozen=True)

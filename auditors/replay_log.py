@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import (
     Auditor,
     Canary,
@@ -26,6 +25,7 @@ from leakmeter.auditors.auditor import (
 from leakmeter.auditors.codec import CodecError, Kept, codec, pack, plain, unpack
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.values import Vector
 from leakmeter.auditors.wording import counted
 
 FOLDER: Final = "recording"  # inside a run's folder

@@ -24,8 +24,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 from leakmeter.clients.protection.gradient_matrix import Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.protection.record_rule import WaterFilling

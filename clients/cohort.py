@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from leakmeter.auditors._types import Indices, require
+from leakmeter.auditors.values import Indices, require
 from leakmeter.clients.engine import Chunk, Engine, Plain, clients_in_cache, functional, steps
 from leakmeter.clients.layers import Layer, Stack, is_classified, layers_of
 from leakmeter.clients.update import LocalSteps, UpdateRule

@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.auditors._types import Indices
+from leakmeter.auditors.values import Indices
 from leakmeter.clients.update import LocalSteps, UpdateRule
 
 Parameters = dict[str, Tensor]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from leakmeter.auditors._types import require
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import require
 
 _TRAIN = "train"
 

@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakmeter.auditors._types import Indices, require, within
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.sampling.moments import sum_moments
 from leakmeter.auditors.sampling.row_store import taken
@@ -37,6 +36,7 @@ from leakmeter.auditors.sampling.sampler import (
     UpdateSampler,
 )
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM
+from leakmeter.auditors.values import Indices, require, within
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.source import Generators, Kept, Source

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final, Self, overload
 
 import numpy as np
 
-from leakmeter.auditors._types import Indices
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.rng import derive, of_key
+from leakmeter.auditors.values import Indices
 
 # Splits a pool of records into this many parts, or takes one such part out of it.
 Deal = Callable[[Indices, int, np.random.Generator], Sequence[Indices]]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors._types import require
+from leakmeter.auditors.values import require
 from leakmeter.clients.layers import Layer, Stack, dense_layers, descend, fast_forward
 
 

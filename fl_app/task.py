@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from leakmeter.auditors._types import Indices
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import packed, shaped
 from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.values import Indices
 from leakmeter.clients.layers import fast_forward, is_classified, layers_of
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.clients.sampler import Generated, Listed, Records

@@ -18,12 +18,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Indices, require
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.layout import shaped
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Indices, require
 from leakmeter.clients.node import identity_of
 from leakmeter.strategies.flower import evaluated, left_out, shapes, trained
 from leakmeter.strategies.grid import PartialGrid, Places, known_nodes

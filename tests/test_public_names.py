@@ -94,7 +94,7 @@ def test_the_check_knows_public_from_internal() -> None:
     assert [is_public(name) for name in names] == [True, True, False, True]
     assert not is_public("leakmeter.fl_app.engines.inline.run_inline")
     assert not is_public("leakmeter.auditors.rng.derive")
-    assert not is_public("leakmeter.auditors._types.Vector")
+    assert not is_public("leakmeter.auditors.values.Vector")
 
 
 def test_every_exception_is_shown_somewhere() -> None:

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri_exp
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 
 # Mean scores of visible canaries, in standard deviations of the null.
 _MEANS: Final = 2.0 ** (np.arange(-2, 8) / 2)

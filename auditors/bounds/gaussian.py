@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri, ndtri_exp
 
-from leakmeter.auditors._types import Floats, within
+from leakmeter.auditors.values import Floats, within
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _ULP = float(np.finfo(np.float64).eps)

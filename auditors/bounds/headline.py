@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
-from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.bounds.combined import combination
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import (
@@ -29,6 +28,7 @@ from leakmeter.auditors.bounds.one_run import (
 from leakmeter.auditors.canary_draws import MAX_SCORE, SEED_BITS
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats, Indices, within
 
 
 def headline(

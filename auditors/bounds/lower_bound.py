@@ -32,7 +32,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, ndtri_exp
 
 from leakmeter.auditors import finding
-from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.rules import (
@@ -49,6 +48,7 @@ from leakmeter.auditors.bounds.rules import (
     SimultaneousBand,
 )
 from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.values import Floats, within
 
 Family = Literal["any", "gaussian"]
 # Maps upper limits of ln FPR and FNR to the epsilon or mu that each pair proves.

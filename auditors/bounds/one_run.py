@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 
-from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.combined import combination
 from leakmeter.auditors.bounds.gaussian import brent_root, epsilon_gaussian
 from leakmeter.auditors.bounds.rules import checked_row
 from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.values import Floats, Indices, within
 
 
 def one_run_epsilon(

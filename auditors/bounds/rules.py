@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainccinv, gammaln, xlogy
 
-from leakmeter.auditors._types import Floats, Indices, within
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats, Indices, within
 
 Limit = Literal["clopper-pearson", "jeffreys"]
 

@@ -11,7 +11,6 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, UnableError
@@ -20,6 +19,7 @@ from leakmeter.auditors.canaries.scores import Scores, Std, band, normality, one
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import within
 
 NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
 _LEAST_DIM = 100

@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.canaries.changes import KeptRows
 from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.values import Vector
 
 DIRECTIONS: Final = 3  # a reply, that less the client's last one, that less another client's
 KEPT_CLIENTS: Final = 32  # clients whose last reply as a seat is kept, in a file

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_between_gaussians
@@ -29,6 +28,7 @@ from leakmeter.auditors.bounds.rules import Bonferroni, Limits
 from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
+from leakmeter.auditors.values import Vector
 
 Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Sliceable, Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.canaries.scores import Largest, Scores
 from leakmeter.auditors.canary_draws import BLOCK, KINDS, DrawnCanaries, SignStream, canary_key
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.values import Sliceable, Vector, Watch
 
 _NULL = KINDS["signs"]
 _GONE = 1e-6  # a total change this small, relative to the sum of all changes, is rounding

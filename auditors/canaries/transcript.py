@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Sliceable, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.headline import paid, surprise
@@ -21,6 +20,7 @@ from leakmeter.auditors.canaries.sign_transcript import SignTranscript
 from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries, cosine_logsf
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.values import Sliceable, Watch
 
 Scores = NDArray[np.float64]
 

@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import require
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.hook.chain import Foreign, foreigners
+from leakmeter.auditors.values import require
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import number
 

@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import RunWarning, WarningKind
+from leakmeter.auditors.values import Vector
 
 Early = Literal["ended-early", "stopped-above"]
 # Least share that causes a warning; 0 for any. Under differential privacy most updates may be

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors.values import Vector
 
 _log = logging.getLogger("flwr")
 

@@ -8,7 +8,6 @@ from typing import cast
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Finding
@@ -20,6 +19,7 @@ from leakmeter.auditors.hook.open_round import OpenRound, Updates, collect_truth
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.hook.sending import Sending, in_blocks
+from leakmeter.auditors.values import Vector
 
 
 class RoundObserver(Resumable):

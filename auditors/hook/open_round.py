@@ -12,12 +12,12 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Blocks, Layout, LazyModel, is_finite, is_float, values
 from leakmeter.auditors.hook.seat import Answer, Order, Sends, Size, keyed
+from leakmeter.auditors.values import Vector
 
 _log = logging.getLogger("flwr")
 

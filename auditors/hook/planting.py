@@ -22,9 +22,9 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Record
 from leakmeter.auditors.hook import legacy_wire, wire
 from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.values import Record
 
 MAX_BYTES: Final = 2**26  # of one order
 MAX_COPIES: Final = 10_000

@@ -15,12 +15,12 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors._types import require
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary_draws import SEED_BITS, KindName, canary_key
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.flower_noise import LocalNoise
 from leakmeter.auditors.hook.opacus import Engine
+from leakmeter.auditors.values import require
 
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
 Sends: TypeAlias = Literal["models", "differences"]

@@ -14,11 +14,11 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from leakmeter.auditors._types import Sliceable, Vector
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.hook.layout import Blocks
 from leakmeter.auditors.hook.remarks import MISTAKEN
 from leakmeter.auditors.hook.seat import Sends
+from leakmeter.auditors.values import Sliceable, Vector
 
 Choice: TypeAlias = Literal["auto"] | Sends
 

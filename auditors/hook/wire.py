@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors._types import NotFiniteError
 from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import Distribution
+from leakmeter.auditors.values import NotFiniteError
 
 # Records, by who writes them; all of ours begin with the same word.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it

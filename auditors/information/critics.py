@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.finding import Game
+from leakmeter.auditors.values import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor

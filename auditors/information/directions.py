@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats, within
 from leakmeter.auditors.sampling.row_store import RowStore
 from leakmeter.auditors.sampling.sampler import ROUNDING
+from leakmeter.auditors.values import AnyFloats, Floats, within
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Floats, Vector, Watch, within
 from leakmeter.auditors.audited_round import AuditedRound, unwatched
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.finding import Game
@@ -30,6 +29,7 @@ from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.row_store import RowStore, taken
 from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.values import Floats, Vector, Watch, within
 
 
 @dataclass(frozen=True)

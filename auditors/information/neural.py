@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import stdtrit
 
-from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, SumObserver
 from leakmeter.auditors.auditor import Project
@@ -32,6 +31,7 @@ from leakmeter.auditors.information.findings import NEURAL, Claims
 from leakmeter.auditors.information.theory import Information, LimitOf, Theory
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import RoundSampler
+from leakmeter.auditors.values import Floats, within
 from leakmeter.auditors.wording import counted
 
 MAX_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is

@@ -24,7 +24,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import (
     SEES,
@@ -54,6 +53,7 @@ from leakmeter.auditors.likelihood_ratio.game import (
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.row_store import check_room
 from leakmeter.auditors.sampling.sampler import RoundSampler
+from leakmeter.auditors.values import within
 
 _log = logging.getLogger("flwr")
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats, Vector, within
 from leakmeter.auditors.audited_round import AuditedRound, Trials
 from leakmeter.auditors.bounds.gaussian import anderson_darling
 from leakmeter.auditors.likelihood_ratio.others_sum import (
@@ -35,6 +34,7 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
 )
 from leakmeter.auditors.sampling.row_store import RowStore, file_bytes
 from leakmeter.auditors.sampling.sampler import HOLDING_OUT, Stream, finite
+from leakmeter.auditors.values import AnyFloats, Floats, Vector, within
 
 # Draws without an exception below which nothing is said about what never happens. By the rule of
 # three, 60 of them leave at most 3/60 = 5 % with 95 % confidence.

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import AnyFloats, Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 from leakmeter.auditors.likelihood_ratio.sum_distribution import (
@@ -24,6 +23,7 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.row_store import RowStore
 from leakmeter.auditors.sampling.sampler import HOLDING_OUT, ROUNDING, Stream, UpdateSampler, finite
+from leakmeter.auditors.values import AnyFloats, Vector, Watch
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had this many updates
 # of each client: fewer do not show what a sum never reaches.

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import AnyFloats, Floats, Vector, Watch, within
 from leakmeter.auditors.audited_round import AuditedRound
 from leakmeter.auditors.auditor import DivergedError, UnableError
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts
@@ -33,6 +32,7 @@ from leakmeter.auditors.likelihood_ratio.game import between, challenge
 from leakmeter.auditors.likelihood_ratio.others_sum import OthersSum, noised
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.values import AnyFloats, Floats, Vector, Watch, within
 
 Mode = Literal["frozen-models", "whole-runs"]
 _Features = tuple[list[Vector], list[Vector]]  # of sums and of models, a round each

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors.values import Vector
 
 # The norm of Gaussian noise exceeds σ·(√d + 10) with probability at most e^-50.
 _TAIL = 10.0

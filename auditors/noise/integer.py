@@ -34,8 +34,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.noise.distribution import Distribution, Grid, Reach, Shift
+from leakmeter.auditors.values import Vector
 
 # Standard deviations of one draw in grid steps. Tables grow with them.
 LEAST_STD, MAX_STD = 2.0**-6, 2.0**14

@@ -22,7 +22,6 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from leakmeter.auditors._types import Floats, Record, Vector, require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import (
@@ -52,6 +51,7 @@ from leakmeter.auditors.planting.scores import (
     log_p_values,
     normal_scores,
 )
+from leakmeter.auditors.values import Floats, Record, Vector, require
 
 _AT_ONCE = 1000  # records that a score gets
 _PILOT = 100  # records that tell how far losses fall in a round

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Record, require
 from leakmeter.auditors.rng import derive, of_key, stream
+from leakmeter.auditors.values import Record, require
 
 # Texts, or inputs and labels of several records, each in one array.
 Batch = list[str] | tuple[NDArray[Any], NDArray[Any]]

@@ -10,10 +10,10 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Unit
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import require
 
 Out = Literal["stand-in", "nothing"]
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.bounds.rules import Limits, SimultaneousBand
 from leakmeter.auditors.finding import Losses, LossUnit
 from leakmeter.auditors.planting.generators import Batch
+from leakmeter.auditors.values import Floats, Vector
 
 if TYPE_CHECKING:
     import torch

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import within
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import within
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import AnyFloats
+from leakmeter.auditors.values import AnyFloats
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIDE = 64  # pixels that an image should have on a screen; digits have 8

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from leakmeter.auditors._types import AnyFloats, Floats, Indices, within
+from leakmeter.auditors.values import AnyFloats, Floats, Indices, within
 
 CEILING: Final = 60.0  # dB; beyond it nobody sees a difference, and equal images have no finite one
 _MIN_BATCHES = 99

@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors._types import Floats, Indices, Vector, within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
@@ -30,6 +29,7 @@ from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.records.trajectory import Trajectory
+from leakmeter.auditors.values import Floats, Indices, Vector, within
 from leakmeter.auditors.wording import counted
 
 Spread = Literal["shared", "record"]

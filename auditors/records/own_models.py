@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.records.membership import Membership, Use
 from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.values import Floats, Indices, Vector
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from leakmeter.auditors import finding
-from leakmeter.auditors._types import Floats, Indices
+from leakmeter.auditors.values import Floats, Indices
 
 _RANK = 1e-12  # relative to the largest eigenvalue; smaller ones are rounding
 # Least variance, relative to the largest: with none at all the ratio may be infinite or undefined.

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.values import Floats
 
 
 class Trajectory(Resumable):

@@ -15,10 +15,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.values import Vector, require
 
 # With fewer partitions ("deals") than this many times the dimension, the covariance of their sums
 # alone is poor.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import sgemm, ssyrk
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors.values import Vector
 
 # From this many columns on, sums of blocks cost less than the products that they save.
 _BLOCKED_FROM = 4000

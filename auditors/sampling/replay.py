@@ -17,7 +17,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.auditor import Project, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
@@ -27,6 +26,7 @@ from leakmeter.auditors.hook.seat import Sends
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.moments import Reruns
 from leakmeter.auditors.sampling.sampler import Along, Clients, Moments, Stream, UpdateSampler
+from leakmeter.auditors.values import Vector, require
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from leakmeter.auditors._types import AnyFloats, Indices, Vector
 from leakmeter.auditors.auditor import UnableError
+from leakmeter.auditors.values import AnyFloats, Indices, Vector
 
 _MAX_IN_MEMORY = 2**26  # bytes in single precision
 _MAX_IN_BLOCK = 2**25

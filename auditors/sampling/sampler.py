@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import AnyFloats, Vector
 from leakmeter.auditors.auditor import DivergedError, Project, RoundMessages, RoundView
 from leakmeter.auditors.finding import Game
+from leakmeter.auditors.values import AnyFloats, Vector
 
 
 @dataclass(frozen=True)

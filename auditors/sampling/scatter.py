@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, ssyrk
 
-from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.sampling.products import ColumnProducts
 from leakmeter.auditors.sampling.sampler import Moments
+from leakmeter.auditors.values import Vector, require
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
 _SINGLE_FROM = 1000

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
 
-from leakmeter.auditors._types import require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel, Unit
+from leakmeter.auditors.values import require
 from leakmeter.auditors.verdict.order import Question, attacker, carries_bounds, is_weaker
 
 Per = Literal["round", "run"]

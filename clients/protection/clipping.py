@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import ArrayRecord
 
-from leakmeter.auditors._types import NotFiniteError, Vector, require
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.values import NotFiniteError, Vector, require
 
 
 def clip(update: Vector, norm: float) -> Vector:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors.values import Floats
 
 _COLUMNS = 4096  # columns of a float32 matrix that are converted to double at a time
 _CHUNK = 64  # examples whose patches are in memory at a time

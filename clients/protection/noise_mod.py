@@ -35,7 +35,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import NotFiniteError, Vector, require
 from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
@@ -43,6 +42,7 @@ from leakmeter.auditors.hook.mods import Call, OrderedMod, failure_note, mods_ar
 from leakmeter.auditors.noise.distribution import Distribution, gaussian
 from leakmeter.auditors.noise.integer import IntegerDistribution, RoundedNorms, Sampler
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import NotFiniteError, Vector, require
 from leakmeter.clients.protection.clipping import clip, model_within
 from leakmeter.clients.secure_sum.quantise import Rounding
 from leakmeter.clients.secure_sum.wire import get_quantiser

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
-from leakmeter.auditors._types import Floats, require
+from leakmeter.auditors.values import Floats, require
 from leakmeter.clients.protection.gradient_matrix import (
     DenseGradients,
     FactoredGradients,

@@ -30,9 +30,9 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor, nn
 
-from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.records.pair import Spectrum
+from leakmeter.auditors.values import Floats, require
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.update import Trained

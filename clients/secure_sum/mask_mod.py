@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout, values
 from leakmeter.auditors.hook.mods import (
@@ -39,6 +38,7 @@ from leakmeter.auditors.hook.mods import (
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import Participant, Policy

@@ -28,9 +28,9 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import NotFiniteError, Vector
 from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.integer import MAX_NORM, MAX_STD
+from leakmeter.auditors.values import NotFiniteError, Vector
 from leakmeter.clients.secure_sum.masking import Ring, RingVector
 
 # Room that noise gets in the ring, in standard deviations: beyond it with chance 1.5e-23.

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfinv, ndtri
 
-from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.bounds.gaussian import as_given, bracketed_root, log_hockey_stick
+from leakmeter.auditors.values import Floats, within
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _ULP = float(np.finfo(np.float64).eps)

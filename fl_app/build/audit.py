@@ -14,7 +14,6 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, RoundView
-from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.auditor import share_confidence
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
@@ -22,6 +21,7 @@ from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.planting.generators import Generator
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.sampler import RoundSampler
+from leakmeter.auditors.values import Vector, Watch
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.sampler import CohortSampler
 from leakmeter.clients.source import Dealt, Endless, Fresh, Kept, Source

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.records.membership import Shadows, Use, logit_confidences
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats, Indices, Vector
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from leakmeter.auditors._types import BadValueError, shown
+from leakmeter.auditors.values import BadValueError, shown
 
 
 class ConfigError(ValueError):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Indices
+from leakmeter.auditors.values import Indices
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.settings import TaskConfig

@@ -25,8 +25,8 @@ from itertools import accumulate, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Indices
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Indices
 from leakmeter.clients.source import typical
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.tables import PARTITIONS

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from leakmeter.auditors import PlantPlan, RandomLabel, RandomPattern
-from leakmeter.auditors._types import Indices
 from leakmeter.auditors.planting.generators import Generator, batch
+from leakmeter.auditors.values import Indices
 from leakmeter.fl_app.data.dataset import Dataset
 
 

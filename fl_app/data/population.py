@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Indices
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Indices
 from leakmeter.clients.source import EqualParts
 from leakmeter.fl_app.data.partition import label_counts
 

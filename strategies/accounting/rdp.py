@@ -27,10 +27,10 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from scipy.special import logsumexp
 
-from leakmeter.auditors._types import Floats, require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Conduct, Finding, ThreatModel
+from leakmeter.auditors.values import Floats, require
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
 

@@ -20,12 +20,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import require
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.values import require
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies.flower import left_out, trained
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only

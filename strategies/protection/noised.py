@@ -20,7 +20,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
@@ -31,6 +30,7 @@ from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Opening, Wrapper
 from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Vector, require
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending
 from leakmeter.strategies.flower import left_out

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
-from leakmeter.auditors._types import Vector, require
 from leakmeter.auditors.finding import Adjacency, Bound, Conduct, Finding
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.values import Vector, require
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.accounting.assurance import (
     OF_OWNERS,

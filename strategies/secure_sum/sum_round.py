@@ -9,10 +9,10 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout, shaped
 from leakmeter.auditors.hook.wrapper import Opening
+from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import Instructions, Terms
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.quantise import BlankSumError, Quantiser, SecureMean

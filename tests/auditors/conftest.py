@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.values import Vector
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from leakmeter.auditors._types import BadValueError
+from leakmeter.auditors.values import BadValueError
 
 
 @contextmanager
 def refuses(name: str) -> Iterator[pytest.ExceptionInfo[BadValueError]]:
     """Pass if the block refuses the value of an argument or option of this name.
 
-    What such an error says is tested once, in `tests/auditors/test_types.py`.
+    What such an error says is tested once, in `tests/auditors/test_values.py`.
     """
     with pytest.raises(BadValueError) as caught:
         yield caught

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.audited_round import AuditedRound, unwatched
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.sampling.sampler import UpdateSampler
+from leakmeter.auditors.values import Vector, Watch
 
 
 def audited_round(

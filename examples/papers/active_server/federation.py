@@ -13,10 +13,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call, canary_mod
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Vector
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.signing import Identity

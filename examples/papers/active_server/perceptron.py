@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Vector
 
 Weights = NDArray[np.float32]  # all of a network, flat: one array costs Flower less than four
 

@@ -18,8 +18,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import KEY_BYTES, Instructions
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.wire import get_by_number, get_signature, put_signatures

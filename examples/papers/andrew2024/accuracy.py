@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors.values import Floats
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit

@@ -20,11 +20,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from scipy.signal import lfilter
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.scores import two_fits
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 from leakmeter.auditors.wording import counted
 from leakmeter.papers.andrew2024.audit import SEED, mean_std, published
 from leakmeter.papers.andrew2024.writers import TABLE2, TABLE5

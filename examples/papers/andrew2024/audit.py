@@ -23,7 +23,6 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from leakmeter.auditors import OneShotCanaries
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
@@ -31,6 +30,7 @@ from leakmeter.auditors.bounds.rules import Fixed, Limit, Limits, Scores
 from leakmeter.auditors.canaries.scores import CanaryScores, Std, band, one_fit, two_fits
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.values import Floats
 from leakmeter.auditors.verdict.order import covers
 from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, Vector
+from leakmeter.auditors.values import Floats, Vector
 
 
 def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Vector:

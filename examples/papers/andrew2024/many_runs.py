@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canaries.scores import one_fit
 from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.values import Vector
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit

@@ -22,8 +22,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from scipy.stats import binom
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
+from leakmeter.auditors.values import Floats
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.audit import DELTA, DIGITS, WRITERS, Runs, middle

@@ -15,10 +15,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.values import Floats, Vector
 from leakmeter.clients.protection.clipping import clip
 
 Rng = np.random.Generator

@@ -20,7 +20,6 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import beta
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
@@ -38,6 +37,7 @@ from leakmeter.auditors.canaries.scores import (
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.values import Floats
 from leakmeter.papers.andrew2024 import audit
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.papers.coverage.case import CONFIDENCE, Case, Coins, Rng, no_bound

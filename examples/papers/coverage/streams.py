@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_ndtr, ndtri
 from scipy.stats import laplace
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import anytime
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 from leakmeter.papers.coverage.case import ALLOWED, Coins, Rng
 from leakmeter.papers.gaussian import gaussian_sigma
 

@@ -20,7 +20,6 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import hypergeom
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
@@ -29,6 +28,7 @@ from leakmeter.auditors.finding import Bound, ThreatModel
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
 from leakmeter.auditors.records.membership import membership_bound
+from leakmeter.auditors.values import Floats
 from leakmeter.clients.protection.gradient_matrix import Rows
 from leakmeter.papers.andrew2024 import audit as one_shot
 from leakmeter.papers.coverage.case import ALLOWED, CONFIDENCE, Case, Rng, no_bound

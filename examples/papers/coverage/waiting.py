@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import log_ndtr
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import coin_bound
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 from leakmeter.papers.base import Cells, Table
 from leakmeter.papers.coverage.case import ALLOWED, Cell
 from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1, gaussian_sigma

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from leakmeter.auditors._types import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.theory import (
     Case,
@@ -17,6 +16,7 @@ from leakmeter.auditors.information.theory import (
     update_entropy,
     whole,
 )
+from leakmeter.auditors.values import within
 
 
 def run_bound(

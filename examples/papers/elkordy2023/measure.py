@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.draws import Drawing, DrawPlan, Draws, measure
 from leakmeter.auditors.information.theory import NATS_PER_BIT, gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
+from leakmeter.auditors.values import Floats, Vector
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import LocalSteps
 from leakmeter.fl_app.build.audit import sampler_for

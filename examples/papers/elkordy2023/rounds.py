@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.information import over_rounds
 from leakmeter.auditors.information.draws import Draws
 from leakmeter.auditors.information.theory import NATS_PER_BIT, IndependentWhitened
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats, Vector
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import load_task
 from leakmeter.papers.base import Cells, Comparison

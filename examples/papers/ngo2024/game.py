@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.lower_bound import DELTAS, ErrorCurve, proven_epsilons
 from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
 from leakmeter.auditors.finding import Game
@@ -31,6 +30,7 @@ from leakmeter.auditors.likelihood_ratio.game import (
 )
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
 from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.values import Floats
 from leakmeter.papers import distribute
 from leakmeter.papers.base import Cells
 

@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.noise import distribution_named
 from leakmeter.auditors.noise.distribution import gaussian
 from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats, Vector
 from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.papers.base import Cells, Table
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise

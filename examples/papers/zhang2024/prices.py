@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
+from leakmeter.auditors.values import Floats
 from leakmeter.strategies.accounting.rdp import (
     Contribution,
     Conversion,

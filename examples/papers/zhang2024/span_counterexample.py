@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.likelihood_ratio.span import outside_span
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.plot import Line, Panel
 

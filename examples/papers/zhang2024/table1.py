@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors.values import Floats
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.plot import Line, Panel
 from leakmeter.papers.zhang2024 import prices

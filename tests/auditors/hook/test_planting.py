@@ -27,9 +27,9 @@ from leakmeter.auditors import (
     plant_mod,
     planted,
 )
-from leakmeter.auditors._types import Record
 from leakmeter.auditors.hook import planting, wire
 from leakmeter.auditors.hook.planting import Planted, order_of, planted_in, take_answer
+from leakmeter.auditors.values import Record
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import run_inline
 

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from leakmeter.auditors import DrawPlan, Finding, MutualInformation, RoundView
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Game
@@ -26,6 +25,7 @@ from leakmeter.auditors.information.over_rounds import (
 from leakmeter.auditors.information.theory import NATS_PER_BIT, Theory, UpdateEntropy
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
+from leakmeter.auditors.values import Vector
 from leakmeter.auditors.wording import claim
 
 DIM, PAIRS = 3, 1500

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Finding
@@ -20,6 +19,7 @@ from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition, spans
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import Stream
+from leakmeter.auditors.values import Vector
 from tests.helpers.numbers import first_fast
 from tests.helpers.project import ROOT
 

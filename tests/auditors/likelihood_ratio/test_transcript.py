@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio, check_auditor
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import DamagedError, Project, RoundFacts, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
@@ -22,6 +21,7 @@ from leakmeter.auditors.likelihood_ratio.transcript_runs import Cohort, HiddenCo
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.values import Vector
 from leakmeter.auditors.verdict.order import covers
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from leakmeter.auditors import Membership, check_auditor
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
@@ -27,6 +26,7 @@ from leakmeter.auditors.records.membership import (
     separation,
 )
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 from leakmeter.auditors.verdict.order import is_weaker
 
 RECORDS, DELTA = 60, 1e-5

@@ -29,7 +29,6 @@ from leakmeter.auditors import (
     assumptions,
     wording,
 )
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
@@ -45,6 +44,7 @@ from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, RecordLikelihoodRatio
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Floats
 from leakmeter.auditors.verdict import meaning
 from leakmeter.auditors.verdict.lines import details
 from leakmeter.auditors.verdict.order import covers

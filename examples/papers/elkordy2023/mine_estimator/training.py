@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.information.critics import log_mean_exp, nwj
+from leakmeter.auditors.values import Floats, within
 from leakmeter.papers.elkordy2023.mine_estimator.critics import (
     Critic,
     JointCritic,

@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from leakmeter.auditors._types import Floats, within
 from leakmeter.auditors.bounds.gaussian import log_hockey_stick
+from leakmeter.auditors.values import Floats, within
 from leakmeter.papers.ngo2024.ldp.loss_distribution import (
     LossDistribution,
     gamma_loss,

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors.values import Floats
 
 _ORDER = 8  # of the Taylor polynomial
 _REACH = 30.0  # standard deviations; the density beyond is below e^-400 and treated as 0

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.special import gammainc, gammaincc, gammaln, lambertw
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors.values import Floats
 from leakmeter.papers.ngo2024.ldp.irwin_hall import IrwinHall
 from leakmeter.papers.ngo2024.ldp.privacy_loss import LARGEST, NODES, Cells, Ends
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 from scipy.optimize import brentq
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors.values import Floats
 
 NODES = np.array([0.5 - math.sqrt(1 / 12), 0.5 + math.sqrt(1 / 12)])  # Gauss-Legendre on [0, 1]
 LARGEST = 2**22  # lattice points of a composition

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from leakmeter.auditors._types import BadValueError, require
+from leakmeter.auditors.values import BadValueError, require
 from leakmeter.fl_app.config.errors import BadSettingError
 
 

@@ -48,7 +48,7 @@ class BadValueError(ValueError):
 
     >>> raise BadValueError("rounds", "at least 1", 0, fix="Try rounds=1")
     Traceback (most recent call last):
-    leakmeter.auditors._types.BadValueError: rounds must be at least 1, got 0. Try rounds=1.
+    leakmeter.auditors.values.BadValueError: rounds must be at least 1, got 0. Try rounds=1.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ def within(
 
     >>> within("delta", 1.5, lowest=0.0, below=1.0)
     Traceback (most recent call last):
-    leakmeter.auditors._types.BadValueError: delta must be in [0, 1), got 1.5
+    leakmeter.auditors.values.BadValueError: delta must be in [0, 1), got 1.5
     """
     array = np.asarray(values, dtype=np.float64)
     # NaN fails every comparison, and without a bound above or below so does infinity.
@@ -124,7 +124,7 @@ def require(allowed: str, *, is_optional: bool = False, **named: float | None) -
 
     >>> require("(0, 1]", rate=1.0, share=0.0)
     Traceback (most recent call last):
-    leakmeter.auditors._types.BadValueError: share must be in (0, 1], got 0.0
+    leakmeter.auditors.values.BadValueError: share must be in (0, 1], got 0.0
     """
     least, most, left_out = _range(allowed)
     for name, value in named.items():
