@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Self
 
-from leakmeter.auditors.values import shown
+from leakmeter.auditors.errors import shown
 from leakmeter.fl_app.config.errors import ConfigError, nearest, out_of_range, shown_name
 from leakmeter.fl_app.config.field import expanded, read_toml
 

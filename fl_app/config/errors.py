@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from leakmeter.auditors.values import BadValueError, shown
+from leakmeter.auditors.errors import BadValueError, shown
 
 
 class ConfigError(ValueError):

@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from leakmeter.auditors.values import BadValueError, require
+from leakmeter.auditors.errors import BadValueError
+from leakmeter.auditors.values import require
 from leakmeter.fl_app.config.errors import BadSettingError
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from leakmeter.auditors.values import BadValueError
+from leakmeter.auditors.errors import BadValueError
 
 
 @contextmanager

@@ -161,10 +161,7 @@ def first_screen(run: Run) -> Markup:
         together=sentences.together(verdict),
         left=counted(left, "more attacker") if left > 0 else "",
         ticks=[(place(epsilon), name) for epsilon, name in _TICKS],
-        steps=[
-            (_unbroken(step.text.rstrip(":")), step.command)
-            for step in next_steps(run, is_public=True)
-        ],
+        steps=[(_unbroken(step.text.rstrip(":")), step.command) for step in next_steps(run)],
     )
 
 

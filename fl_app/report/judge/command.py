@@ -59,16 +59,38 @@ def again(
 def spelled(words: Sequence[str], settings: Mapping[str, Any], out: str = "") -> str:
     """Return a command that begins with these words and names every setting that it must."""
     options = [word for name, value in _given(settings).items() for word in _option(name, value)]
-    return " ".join([*words, *options, *(["--out", shlex.quote(out)] if out else [])])
+    return " ".join([*words, *options, *(["--out", quoted(out)] if out else [])])
+
+
+def typed(folder: Path, *, is_whole: bool = False) -> str:
+    """Return a folder as its user may type it: from here, from the home folder, or whole.
+
+    Args:
+        folder: The folder.
+        is_whole: Whether the command runs elsewhere, as in Flower's runtime.
+    """
+    folder, here, home = folder.absolute(), Path.cwd(), Path.home()
+    if folder.is_relative_to(here) and not is_whole:
+        return str(folder.relative_to(here))
+    # A page may be shown to others, who need not know what the home folder is called.
+    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
+
+
+def quoted(path: str) -> str:
+    """Return a path for a shell, which expands a leading ~ only where it is not quoted.
+
+    >>> quoted("runs/my demo"), quoted("~/runs/my demo")
+    ("'runs/my demo'", "~/'runs/my demo'")
+    """
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
 def resumed(run: Run, called: str = SCRIPT) -> str:
     """Return the command that finishes an interrupted run."""
-    folder = str(run.folder)
-    if run.spelling != "run-config":
-        return f"{called} --resume {shlex.quote(folder)}"
-    # Flower runs the app in a folder of its own, so only a whole path would do.
-    return _by_flower(run, {}, {"resume": folder if run.folder.is_absolute() else f"/…/{folder}"})
+    folder = typed(run.folder, is_whole=True)
+    if run.spelling == "run-config":
+        return _by_flower(run, {}, {"resume": folder})
+    return f"{called} --resume {quoted(folder)}"
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.finding import ThreatModel
@@ -18,7 +16,7 @@ from leakmeter.auditors.wording import counted, is_certain, number, share
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import AUTO, PLAYERS
 from leakmeter.fl_app.config.tables import NO_NOISE, NOISES, RECORD_NOISES
-from leakmeter.fl_app.report.judge.command import again, program, resumed
+from leakmeter.fl_app.report.judge.command import again, program, quoted, resumed, typed
 from leakmeter.fl_app.report.judge.of_run import verdict_of
 from leakmeter.fl_app.report.read import LAUNCH, REPLAY_OF, Rehearsal, Run
 
@@ -28,16 +26,8 @@ _RUINED = 0.1  # of accuracy: a model that loses more is not worth its guarantee
 _SEARCHED = "2..32"  # targets of a sweep
 
 
-def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
-    """Return what to do next, the most useful first; words alone for another project's run.
-
-    Args:
-        run: The run.
-        is_public: Whether others may read it: then of a path elsewhere only the last part is named.
-    """
-    if is_public:
-        here = Path(_short(run))
-        run = replace(run, folder=Path(here.name) if here.is_absolute() else here)
+def next_steps(run: Run) -> list[Step]:
+    """Return what to do next, the most useful first; words alone for another project's run."""
     verdict = verdict_of(run)
     if not run.settings:
         cohorts = [one.num_clients for one in run.rounds]
@@ -295,8 +285,6 @@ def _changed(run: Run, text: str, changes: Mapping[str, Any], suffix: str) -> It
     if REPLAY_OF in run.settings:
         return  # a replay trains nothing, so nothing of the training can change
     out = _beside(run, suffix)
-    if run.spelling == "run-config" and not Path(out).is_absolute():
-        out = ""  # Flower runs the app in a folder of its own
     command = again(run, changes, out=out, called=program())
     if command is not None:
         yield Step(text, command, out)
@@ -306,15 +294,14 @@ def _compared(run: Run, found: Sequence[Step]) -> Iterator[Step]:
     """Yield the command that sets the run against the first step's."""
     first = next((one.out for one in found if one.out), None)
     if first is not None:
-        here, there = shlex.quote(_short(run)), shlex.quote(first)
+        here, there = quoted(_folder(run)), quoted(first)
         yield Step("Compare both runs:", f"{program()} report {here} {there}")
 
 
 def _beside(run: Run, suffix: str) -> str:
-    return f"{_short(run)}-{suffix}"
+    return f"{_folder(run)}-{suffix}"
 
 
-def _short(run: Run) -> str:
-    """Return the folder, from here if it is below."""
-    here = Path.cwd()
-    return str(run.folder.relative_to(here) if run.folder.is_relative_to(here) else run.folder)
+def _folder(run: Run) -> str:
+    # Flower runs the app in a folder of its own, so only a whole path would do.
+    return typed(run.folder, is_whole=run.spelling == "run-config")

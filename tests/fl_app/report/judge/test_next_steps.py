@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import RunWarning, WarningKind
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import AUTO
+from leakmeter.fl_app.report.html import page
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read import Round, Run
+from tests.fl_app.report.html.test_page import Page
 from tests.fl_app.report.judge.makers import bound, finding, guarantee
 
 
@@ -135,16 +138,33 @@ def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> No
     assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-central-8"
 
 
-def test_a_page_has_the_same_folders_as_the_terminal_where_they_are_below_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("below", "folder"), [("here", "runs/my demo"), ("home", "~/runs/my demo")]
+)
+def test_folders_are_named_as_their_user_may_type_them(
+    below: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    ours = replace(run(bound(9.0)), folder=tmp_path / "runs" / "demo")
-    [private, public] = [next_steps(ours, is_public=one) for one in (False, True)]
-    assert [step.command for step in private] == [step.command for step in public]
-    assert public[0].command.endswith(" --out runs/demo-central-8")
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    ours = replace(run(bound(9.0)), folder=tmp_path / below / "runs" / "my demo")
+    [first, *_, compared] = next_steps(ours)
+    assert shlex.split(first.command)[-1] == f"{folder}-central-8"
     unfinished = replace(ours, is_finished=False)
-    assert next_steps(unfinished, is_public=True)[0].command.endswith("--resume runs/demo")
+    for command in (first.command, compared.command, next_steps(unfinished)[0].command):
+        words = subprocess.run(
+            ["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        named = [Path(word) for word in words if "my demo" in word]
+        assert named
+        assert all((here / one).is_relative_to(tmp_path / below / "runs") for one in named)
+
+
+def test_a_page_prints_the_steps_of_the_terminal() -> None:
+    ours = run(bound(9.0))
+    said = Page(page([ours])).words
+    assert all(step.command in said for step in next_steps(ours))
 
 
 @pytest.mark.parametrize(
@@ -171,12 +191,6 @@ def test_noise_that_drowns_the_updates_is_named_in_place_of_the_learning_rate(
     assert settings(first.command).items() >= advised.items()
     few = replace(noised, config={**noised.config, "noise-multiplier": 0.5, "noise": "central"})
     assert next_steps(few)[0].text.startswith("Lower the clients' learning rate")
-
-
-def test_a_page_names_only_the_last_part_of_a_path_elsewhere() -> None:
-    steps = next_steps(run(bound(9.0)), is_public=True)
-    assert not any("/somewhere" in step.command for step in steps)
-    assert steps[0].command.endswith(" --out demo-central-8")
 
 
 def test_another_project_gets_words_and_no_command() -> None:
@@ -213,11 +227,6 @@ def test_a_run_by_flower_is_made_again_by_flower() -> None:
 def test_a_deployment_keeps_its_own_nodes() -> None:
     steps = next_steps(by_flower(bound(9.0), launch="deployment"))
     assert steps[0].command.startswith("flwr run . --run-config ")
-
-
-def test_a_page_for_others_names_no_folder_that_flower_would_refuse() -> None:
-    steps = next_steps(by_flower(bound(9.0)), is_public=True)
-    assert "out" not in flower_settings(steps[0].command)
 
 
 def test_an_interrupted_run_by_flower_is_resumed_by_flower() -> None:
