@@ -116,8 +116,9 @@ def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) 
     seats = min(now * max(2, math.ceil(_MANY_CANARIES / few.total)), most)
     rounds = math.ceil(_MANY_CANARIES / seats)
     longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
-    said = {"audit": f"--seats {seats}"}.get(spelling, f"OneShotCanaries(seats={seats})")
-    return Step(f"Play more canaries{longer}:", said)
+    if spelling == "audit":
+        return Step(f"Play more canaries{longer}; add to the command:", f"--seats {seats}")
+    return Step(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
 
 def _against(row: Row, price: str) -> Step:

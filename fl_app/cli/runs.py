@@ -102,6 +102,7 @@ def _listed(folder: Path) -> dict[str, Any]:
         "planned": run.config.get("rounds"),
         "accuracy": run.accuracy,
         "verdict": _in_short(verdict) if run.rounds else "no round yet",
+        "at_most": _guaranteed(verdict) if run.rounds else "",
         "headline": headline(verdict),
         "resume": resumed(run, program()) if state == "interrupted" and is_ours else None,
     }
@@ -121,17 +122,25 @@ def _in_short(verdict: Verdict) -> str:
     return f"{shown(most)}, {most.attacker.observer}"
 
 
+def _guaranteed(verdict: Verdict) -> str:
+    """Return what is guaranteed to whom the run shows the most."""
+    from leakmeter.auditors.verdict.labels import at_most
+
+    return "" if verdict.is_distorted or not verdict.rows else at_most(verdict.rows[0])
+
+
 def _lines(listed: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a table, with the way out below each run that is not whole."""
     width = max(len("RUN"), *(len(one["name"]) for one in listed))
-    yield f"{'RUN':{width}}  {'DATE':16}  {'ROUNDS':8}  SHOWN"
+    yield f"{'RUN':{width}}  {'DATE':16}  {'ROUNDS':8}  {'SHOWN':20}  AT MOST"
     for one in listed:
         state, planned = one["state"], one.get("planned")
         rounds = str(one.get("rounds", "?"))
         if planned or state != "finished":  # an app's own report does not say what was planned
             rounds += f"/{planned or '?'}"
         is_whole = state != "damaged"
-        yield f"{one['name']:{width}}  {one['date']}  {rounds:8}  {one['verdict'] * is_whole}"
+        cells = f"{one['verdict']:20}  {one['at_most']}" if is_whole else ""
+        yield f"{one['name']:{width}}  {one['date']}  {rounds:8}  {cells}".rstrip()
         if state != "finished":
             then = one["resume"] if is_whole else one["verdict"]
             yield f"  {state}{f': {then}' if then else ''}"

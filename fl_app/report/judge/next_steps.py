@@ -190,7 +190,9 @@ def _effect(run: Run, heard: Rehearsal) -> str:
     played, planned = len(heard.accuracies), int(run.settings["rounds"])
     part = "" if played == planned else f" of {counted(played, 'round')}"
     before = "" if heard.without_noise is None else f"{share(heard.without_noise)} → "
-    return f"accuracy {before}{share(heard.accuracy)} in a rehearsal{part}"
+    return (
+        f"accuracy {before}{share(heard.accuracy)} in a rehearsal{part} (this run without audits)"
+    )
 
 
 def _searched(
@@ -242,9 +244,11 @@ def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
 
 
 def _target(rows: Sequence[Row]) -> float:
-    """Return half of the smallest ε that is guaranteed now against anybody, in one digit."""
-    finite = [row.high for row in rows if math.isfinite(row.high)]
-    return float(f"{min(finite) / 2:.1g}") if finite else TARGET
+    """Return half of the smallest ε that is guaranteed now against anybody, in one digit.
+
+    At most the usual target: half of a guarantee that means nothing means nothing either.
+    """
+    return min([TARGET, *(float(f"{row.high / 2:.1g}") for row in rows)])
 
 
 def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:

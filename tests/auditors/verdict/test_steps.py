@@ -79,6 +79,8 @@ def test_few_canaries_become_more_by_a_line_of_python() -> None:
     first, *others = steps(few, [20, 20, 20])  # so there were two seats
     assert first == Step("Play more canaries:", "OneShotCanaries(seats=8)")
     assert not any("canaries" in one.text for one in others)
+    audited = Step("Play more canaries; add to the command:", "--seats 8")
+    assert steps(few, [20, 20, 20], "audit")[0] == audited
     assert steps(few)[0] == Step("Play more canaries, in more seats or rounds.")
     assert few.warnings[0].text.count("OneShotCanaries(seats=…)") == 1
 

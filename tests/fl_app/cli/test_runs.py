@@ -61,12 +61,12 @@ def refused(capsys: Printed, *words: str) -> str:
 def test_a_list_has_the_newest_run_first_and_how_to_resume(runs: Path, capsys: Printed) -> None:
     assert main(["list", "runs"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["RUN", "DATE", "ROUNDS", "SHOWN"]
+    assert head.split() == ["RUN", "DATE", "ROUNDS", "SHOWN", "AT", "MOST"]
     assert [line.split()[0] for line in lines] == ["cut", "interrupted:", "whole", "old"]
     assert lines[0].split()[3] == "4/4"
     assert lines[1] == f"  interrupted: python run_sim.py --resume {runs / 'cut'}"
     assert lines[2].split()[3] == "4/4"
-    assert lines[2].endswith(", outsider")
+    assert lines[2].split(", outsider")[1].strip() == "no bound"
     assert "ε ≥ " in lines[2]
     assert all(len(line) <= 80 for line in (lines[0], *lines[2:]))
 

@@ -78,10 +78,13 @@ def test_a_target_under_an_integer_law_gets_the_grid_or_the_law_that_it_needs() 
     assert given.get("--noise-distribution", "gaussian") == "gaussian"
 
 
-def test_a_run_with_a_guarantee_is_asked_for_half_of_it() -> None:
-    found = (bound(2.0), guarantee(8.0))
+@pytest.mark.parametrize(("guaranteed", "asked"), [(8.0, "4"), (1800.0, "8")])
+def test_a_run_with_a_guarantee_is_asked_for_half_of_it_or_what_means_something(
+    guaranteed: float, asked: str
+) -> None:
+    found = (bound(2.0), guarantee(guaranteed))
     steps = next_steps(run(*found, noise="central", **{"clip-norm": 1.0}))
-    assert settings(steps[0].command)["--target-epsilon"] == "4"
+    assert settings(steps[0].command)["--target-epsilon"] == asked
 
 
 def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
