@@ -4,6 +4,9 @@ Flower's bundles ask for `license = {file = …}`, package indexes for the SPDX 
 can have one of them only, so it has the file, and what is built gets the name.
 """
 
+import os
+import re
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -40,10 +43,45 @@ class Rooms(BuildHookInterface):  # type: ignore[type-arg]
         build_data["force_include_editable"] = {str(stub): "leakmeter/__init__.py"}
 
 
-class Licence(MetadataHookInterface):
-    """Names the licence by its SPDX expression."""
+class Metadata(MetadataHookInterface):
+    """Names the licence by its SPDX expression, and the repository that the package came from."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Write the expression in place of the file, which is shipped as before."""
+        """Write the expression in place of the file, which is shipped as before, and the links."""
         metadata["license"] = "Apache-2.0"
         metadata["license-files"] = ["LICENSE"]
+        if (home := repository(_origin(self.root))) and "urls" not in metadata:
+            metadata["urls"] = {
+                "Repository": home,
+                "Documentation": f"{home}/tree/main/docs",
+                "Changelog": f"{home}/blob/main/CHANGELOG.md",
+                "Issues": f"{home}/issues",
+            }
+
+
+def repository(origin: str) -> str:
+    """Return the page of a repository that git knows by this address; "" if it has none.
+
+    A project that moves, or is forked, so names its own place. A user and a password are left out.
+
+    >>> repository("git@example.org:team/leakmeter.git")
+    'https://example.org/team/leakmeter'
+    >>> repository("https://me:secret@example.org/team/leakmeter"), repository("../leakmeter")
+    ('https://example.org/team/leakmeter', '')
+    """
+    scheme, user = r"(?:https?://|ssh://|(?=[^/]+@))", r"(?:[^@/]*@)?"
+    form = rf"{scheme}{user}([\w-]+(?:\.[\w-]+)+)(?::\d+/|[:/])([\w./-]+?)"
+    found = re.fullmatch(rf"{form}(?:\.git)?/?", origin)
+    return f"https://{found[1]}/{found[2]}" if found else ""
+
+
+def _origin(root: str) -> str:
+    """Return the address of the repository: the workflow's, or where the clone came from."""
+    if place := os.environ.get("GITHUB_REPOSITORY"):
+        return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{place}"
+    command = ["git", "-C", root, "config", "--get", "remote.origin.url"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if Path(root, ".git").exists() else ""

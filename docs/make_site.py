@@ -23,7 +23,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,8 @@ def stage(folder: Path, examples: Path) -> None:
     shutil.copytree(DOCS, docs, ignore=_LEFT_OUT)
     for name in ("zensical.toml", "reexports.py"):
         shutil.copy(DOCS / "site" / name, folder)
+    settings = (folder / "zensical.toml").read_text(encoding="utf-8")
+    (folder / "zensical.toml").write_text(with_repository(settings), encoding="utf-8")
     has_report = (examples / "default" / "report.html").exists()
     if has_report:
         # Made anew from the run's numbers, so that it is today's page whenever the run was.
@@ -160,6 +163,21 @@ def stage(folder: Path, examples: Path) -> None:
         cells = json.loads(source.read_text(encoding="utf-8"))["cells"]
         page = "\n\n".join(notebook_text(cells, name, docs))
         (docs / f"{name}.md").write_text(page + "\n", encoding="utf-8")
+
+
+def with_repository(settings: str, links: Iterable[str] | None = None) -> str:
+    """Return the site's settings with a link to the repository that was installed from.
+
+    Args:
+        settings: Of the generator.
+        links: Those of the installed package, as in its metadata; None looks them up.
+    """
+    found = metadata("leakmeter").get_all("Project-URL") if links is None else links
+    by_name = dict(link.split(", ", 1) for link in found or ())
+    if (home := by_name.get("Repository")) is None:
+        return settings
+    # Not as `repo_url`: readers' browsers would then fetch the number of stars.
+    return settings.replace("\n]\n", f'\n  {{ "Repository" = {json.dumps(home)} }},\n]\n', 1)
 
 
 def build(folder: Path) -> int:

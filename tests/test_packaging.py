@@ -9,14 +9,18 @@ import re
 import shutil
 import sys
 import tarfile
+import tomllib
 import warnings
 import zipfile
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
+from docs.make_site import with_repository
+from hatch_build import Metadata, repository
 from tests.helpers.flower import BUNDLES
 from tests.helpers.installed import build_wheel, checkout
 from tests.helpers.processes import bare_python, run, run_python, site_packages
@@ -25,6 +29,7 @@ from tests.helpers.project import BIN, PAPERS, PROJECT, ROOMS, ROOT, modules, so
 OWN = {f"leakmeter/{name}.py" for name in ("__init__", "_rooms", "loggers")}
 SHIPPED = {f"leakmeter/{name}" for name in sources()} | OWN | {"leakmeter/py.typed"}
 
+ORIGIN = "git@example.org:team/fork.git"
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
@@ -133,6 +138,50 @@ def test_every_module_of_flowers_bundle_imports(bundle: Path, tmp_path: Path) ->
 def test_no_source_has_a_name_that_flower_leaves_out() -> None:
     names = [Path(path).name for path in sources()]
     assert not [n for n in names if n.startswith("test_") or n.endswith("_test.py")]
+
+
+@pytest.mark.parametrize(
+    ("origin", "home"),
+    [
+        ("git@example.org:team/leakmeter.git", "https://example.org/team/leakmeter"),
+        ("ssh://git@example.org:22/team/leakmeter.git", "https://example.org/team/leakmeter"),
+        ("https://me:secret@example.org/team/leakmeter/", "https://example.org/team/leakmeter"),
+        ("../leakmeter", ""),
+        ("/srv/leakmeter.git", ""),
+        ("file:///srv/leakmeter", ""),
+        ("https://example.org/a b", ""),
+        ("", ""),
+    ],
+)
+def test_the_package_links_to_where_its_clone_came_from(origin: str, home: str) -> None:
+    assert repository(origin) == home
+
+
+def test_a_build_writes_the_links_of_its_clone_and_none_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    (tmp_path / ".git").mkdir()
+    hook = Metadata(str(tmp_path), {})
+    for lines, wanted in (("", None), (f"url = {ORIGIN}", "https://example.org/team/fork")):
+        (tmp_path / ".git" / "config").write_text(f'[remote "origin"]\n{lines}\n')
+        (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+        for folder in ("objects", "refs"):
+            (tmp_path / ".git" / folder).mkdir(exist_ok=True)
+        found: dict[str, Any] = {}
+        hook.update(found)
+        assert found["license"] == "Apache-2.0"
+        assert found.get("urls", {}).get("Repository") == wanted
+
+
+def test_the_site_links_to_the_repository_of_the_package() -> None:
+    settings = (ROOT / "docs" / "site" / "zensical.toml").read_text(encoding="utf-8")
+    linked = with_repository(settings, ["Repository, https://example.org/team/fork"])
+    nav = tomllib.loads(linked)["project"]["nav"]
+    assert nav == tomllib.loads(settings)["project"]["nav"] + [
+        {"Repository": "https://example.org/team/fork"}
+    ]
+    assert with_repository(settings, []) == settings
 
 
 def test_the_version_is_the_same_everywhere() -> None:
