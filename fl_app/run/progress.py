@@ -217,7 +217,7 @@ def _round(line: RoundLine, total: int) -> str:
     if line.accuracy is not None:
         pieces.append(f"accuracy {share(line.accuracy)}")
     first = {f.auditor: f for f in reversed(line.findings)}
-    pieces += _without_units([words for f in reversed(first.values()) if (words := glimpse(f))])
+    pieces += _one_unit([words for f in reversed(first.values()) if (words := glimpse(f))])
     for gap in ("  ", " "):
         if len(text := gap.join(pieces)) <= _WIDTH:
             return text
@@ -229,10 +229,18 @@ def _round(line: RoundLine, total: int) -> str:
     return f"{text} …"
 
 
-def _without_units(pieces: Sequence[str]) -> list[str]:
-    """Return pieces of which the last in bits alone names the unit."""
-    bits = [i for i, words in enumerate(pieces) if words.endswith((" bit", " bits"))]
-    return [words.rpartition(" ")[0] if i in bits[:-1] else words for i, words in enumerate(pieces)]
+def _one_unit(pieces: Sequence[str]) -> list[str]:
+    """Return pieces of which those in bits are one list, with one unit, at the end.
+
+    >>> _one_unit(["MI≈0.20 bit", "LRT ε≥2.15", "MINE≈1.40 bits"])
+    ['LRT ε≥2.15', 'MI≈0.20, MINE≈1.40 bits']
+    """
+    bits = [words for words in pieces if words.endswith((" bit", " bits"))]
+    if not bits:
+        return list(pieces)
+    *others, last = bits
+    listed = ", ".join([*(words.rpartition(" ")[0] for words in others), last])
+    return [*(words for words in pieces if words not in bits), listed]
 
 
 def _noise(config: Config) -> str:

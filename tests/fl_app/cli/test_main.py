@@ -655,7 +655,7 @@ def test_a_run_audits_the_rounds_it_is_asked_to_and_says_which_it_skips(
     assert [f["server_round"] for f in mine] == [1, 2, 4, None]
     assert all(f["null_band"] and f["cap"] for f in mine)
     said = capsys.readouterr().out
-    assert re.search(r"^round 1/4  .*  MI≈\d.*  MINE≈\S+ bits?$", said, re.MULTILINE)
+    assert re.search(r"^round 1/4  .*  MI≈\d.*, MINE≈\S+ bits?$", said, re.MULTILINE)
     page = (folder / "report.html").read_text()
     assert "audited rounds 1, 2, 4 of 4; the others were skipped as" in page
     assert "--lrt-every</code> -1 asks." in page

@@ -318,15 +318,15 @@ def test_a_round_fits_in_80_columns() -> None:
         bits(value=0.184, auditor="mine"),
     )
     assert a_round(*found) == (
-        "round 19/30  accuracy 0.882  one-shot ε≈100  LRT ε≥2.15  MI≈0.20  MINE≈0.18 bit"
+        "round 19/30  accuracy 0.882  one-shot ε≈100  LRT ε≥2.15  MI≈0.20, MINE≈0.18 bit"
     )
     small = (replace(found[0], value=0.954), replace(found[1], value=0.0438))
     assert a_round(*small, *found[2:]) == (  # a bound is rounded down
-        "round 19/30  accuracy 0.882  one-shot ε≈0.95  LRT ε≥0.04  MI≈0.20  MINE≈0.18 bit"
+        "round 19/30  accuracy 0.882  one-shot ε≈0.95  LRT ε≥0.04  MI≈0.20, MINE≈0.18 bit"
     )
     large = replace(found[0], value=7000.0)
     assert a_round(large, *found[1:]) == (  # two columns too long: narrower, and nothing is lost
-        "round 19/30 accuracy 0.882 one-shot ε≈7,000 LRT ε≥2.15 MI≈0.20 MINE≈0.18 bit"
+        "round 19/30 accuracy 0.882 one-shot ε≈7,000 LRT ε≥2.15 MI≈0.20, MINE≈0.18 bit"
     )
     even = [bound(value=v, auditor="likelihood-ratio", server_round=19) for v in (2.6, 3.0, 0.29)]
     assert [a_round(one).split("≥")[1] for one in even] == ["2.60", "3.00", "0.29"]
