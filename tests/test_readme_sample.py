@@ -49,7 +49,7 @@ def test_the_default_job_prints_the_readme_s_sample(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     printed = [line.strip() for line in done.stdout.splitlines()]
     missing = [line for line in sample() if not any(agrees(line, one) for one in printed)]
-    assert len(sample()) > 10
+    assert len(sample()) >= 8
     start = next(i for i, line in enumerate(printed) if line.startswith("VERDICT"))
     assert len(printed) - start <= 25  # the verdict and what follows from it, on one screen
     assert not missing, f"the default job printed none of {missing} in:\n{done.stdout}"
