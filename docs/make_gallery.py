@@ -28,16 +28,28 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for `tests`, which knows how to run a foreign app
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian  # noqa: E402
-from leakmeter.auditors.verdict.meaning import told  # noqa: E402
+from leakmeter.auditors.verdict.sentences import told  # noqa: E402
 from leakmeter.auditors.verdict.verdict import Row  # noqa: E402
 from leakmeter.auditors.wording import remarked  # noqa: E402
-from leakmeter.fl_app.report.draw.curves import cosines, losses, tradeoffs  # noqa: E402
-from leakmeter.fl_app.report.draw.figure import REFERENCE, Axis, Figure, Scale, Series  # noqa: E402
-from leakmeter.fl_app.report.draw.layout import axis_strip, layout  # noqa: E402
-from leakmeter.fl_app.report.html.assets import STYLE  # noqa: E402
-from leakmeter.fl_app.report.html.details import AXIS, bar, epsilons, title  # noqa: E402
-from leakmeter.fl_app.report.html.template import chart, render, strip, swatch  # noqa: E402
+from leakmeter.fl_app.report.curves import cosines, losses, tradeoffs  # noqa: E402
+from leakmeter.fl_app.report.details import AXIS, bar, epsilons, title  # noqa: E402
+from leakmeter.fl_app.report.figure import (  # noqa: E402  # noqa: E402
+    REFERENCE,
+    Axis,
+    Figure,
+    Scale,
+    Series,
+    axis_strip,
+    layout,
+)
 from leakmeter.fl_app.report.read import Run, read_run  # noqa: E402
+from leakmeter.fl_app.report.template import (  # noqa: E402
+    STYLE,
+    chart,
+    render,
+    strip,
+    swatch,
+)
 from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1  # noqa: E402
 
 FOLDER = Path(__file__).with_name("gallery")

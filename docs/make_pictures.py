@@ -20,7 +20,7 @@ from pathlib import Path
 from leakmeter.auditors.callback import PROGRESS, RunProgress
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.run_log import ROUNDS
-from leakmeter.fl_app.live.server import open_server, serving
+from leakmeter.fl_app.report.live import open_server, serving
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent

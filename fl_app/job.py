@@ -81,7 +81,7 @@ def read_result(folder: str | Path) -> AuditResult:
     Raises:
         ConfigError: It is no folder of a run.
     """
-    from leakmeter.fl_app.report.judge.of_run import result_of
+    from leakmeter.fl_app.report.judge import result_of
     from leakmeter.fl_app.report.read import read_run
 
     return result_of(read_run(Path(folder)))
@@ -120,7 +120,7 @@ def _audited(config: Config, out: Path, *, quiet: bool) -> AuditResult:
     check_early(config)
     from rich.console import Console
 
-    from leakmeter.fl_app.report.html import leave_page
+    from leakmeter.fl_app.report.page import leave_page
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
     from leakmeter.fl_app.run.run import new_run

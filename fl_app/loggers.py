@@ -270,7 +270,7 @@ def _files(end: RunEnd) -> Iterator[list[Path]]:
     if end.folder is None:
         yield []
         return
-    from leakmeter.fl_app.report.html import page
+    from leakmeter.fl_app.report.page import page
     from leakmeter.fl_app.report.read import read_runs
 
     with TemporaryDirectory() as folder:

@@ -128,9 +128,9 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_engine", lambda *_: nullcontext())
     monkeypatch.setattr("leakmeter.fl_app.report.read.read_runs", stop)
     monkeypatch.setattr("leakmeter.fl_app.report.read.read_run", stop)
-    monkeypatch.setattr("leakmeter.fl_app.live.page.LiveFolder.check", stop)
-    monkeypatch.setattr("leakmeter.fl_app.sweep.run.check_points", stop)
-    monkeypatch.setattr("leakmeter.fl_app.sweep.folder.SweepFolder.open", stop)
+    monkeypatch.setattr("leakmeter.fl_app.report.live.LiveFolder.check", stop)
+    monkeypatch.setattr("leakmeter.fl_app.sweep.sweep.check_points", stop)
+    monkeypatch.setattr("leakmeter.fl_app.sweep.sweep.SweepFolder.open", stop)
     try:
         assert main(arguments) == 0, f"not understood: {arguments}"
     except Parsed:
@@ -173,8 +173,8 @@ def test_no_module_keeps_what_a_test_replaced() -> None:
         "from tests.test_docs import understood\n"
         "with pytest.MonkeyPatch.context() as patch: understood(['report', 'runs/demo'], patch)\n"
         "from leakmeter.fl_app.report.read import read_run\n"
-        "from leakmeter.fl_app.live import page\n"
-        "assert page.read_run is read_run"
+        "from leakmeter.fl_app.report import live\n"
+        "assert live.read_run is read_run"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 

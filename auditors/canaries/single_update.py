@@ -52,7 +52,7 @@ from leakmeter.auditors.canaries.scores import (
 from leakmeter.auditors.canary_draws import CanaryBlocks, DrawnCanaries, Kind
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
-from leakmeter.auditors.verdict.order import Question
+from leakmeter.auditors.verdict.claim import Question
 
 _DELTA_PAYS: Final = 4  # δ may take a quarter of a bound's failures, or a half without coins
 _MASKED: Final = (

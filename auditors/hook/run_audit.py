@@ -48,8 +48,7 @@ from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
-from leakmeter.auditors.verdict.lines import Ending, summary
-from leakmeter.auditors.verdict.steps import Step, steps
+from leakmeter.auditors.verdict.lines import Ending, Step, steps, summary
 from leakmeter.auditors.verdict.verdict import Verdict, judge
 from leakmeter.auditors.wording import plain_spaces
 

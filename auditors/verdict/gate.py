@@ -1,4 +1,4 @@
-"""Limits that a verdict must keep, for pipelines: passed, exceeded, or not able to tell.
+"""Limits that a verdict must keep: passed, exceeded, or not able to tell.
 
 An audit that shows nothing passes only if it could have shown something. Where its cap is not above
 the limit, where the run is distorted or incomplete, the answer is that it cannot tell.
@@ -7,13 +7,15 @@ the limit, where the run is distorted or incomplete, the answer is that it canno
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
+from textwrap import wrap
 from typing import Final, Literal, get_args
 
 from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.verdict.labels import amount, tells, who
-from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.sentences import claimed, given_that, refuted
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_rebuilt
@@ -30,6 +32,12 @@ _EXAMPLES: Final = {
 }
 _MOST_DIGITS = 17  # of a double
 _MOST_NAMED = 3  # rows in one sentence
+SAID: Final[Mapping[Outcome, str]] = {
+    "passed": "passed: the run keeps its limits",
+    "exceeded": "failed: a limit is exceeded",
+    "unable": "failed: the audit cannot tell",
+}
+_HEAD, _WIDTH = "GATE  ", 80  # columns of an ordinary terminal
 
 
 def _name(observer: str, sees: str | None) -> str:
@@ -388,3 +396,68 @@ def _require_number(name: str, value: object, most: float, allowed: str) -> None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= most or math.isinf(value):  # type: ignore[operator,arg-type]
         raise ValueError(f"{name} must be {allowed}, got {value!r}; for example {_EXAMPLES[name]}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A run, its limits, and what came of each.
+
+    Attributes:
+        name: What the run is called.
+        folder: Where it is; None if it is not kept.
+        verdict: On the run.
+        limits: What it must keep.
+        checks: What came of each limit.
+    """
+
+    name: str
+    folder: Path | None
+    verdict: Verdict
+    limits: Limits
+    checks: tuple[Check, ...]
+
+    @classmethod
+    def of(cls, result: AuditResult, limits: Limits) -> Gate:
+        """Return what came of the limits of a run.
+
+        Raises:
+            ValueError: Nothing is asked for.
+        """
+        name = "run" if result.folder is None else result.folder.name
+        checks = tuple(check(result, limits))
+        return cls(name, result.folder, result.verdict, limits, checks)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What came of all limits together."""
+        return outcome(self.checks)
+
+    @property
+    def code(self) -> int:
+        """What a process ends with."""
+        return EXIT_CODES[self.outcome]
+
+
+def lines(gate: Gate) -> list[str]:
+    """Return what came of a gate for a terminal: first the answer, then each limit."""
+    said = [(_HEAD, f"{SAID[gate.outcome]} (exit code {gate.code}; {terms(gate)})")]
+    said += [("  ", f"{one.outcome:<9} {one.name}: {one.text}") for one in gate.checks]
+    return [
+        line
+        for head, text in said
+        for line in wrap(
+            text,
+            _WIDTH,
+            initial_indent=head,
+            subsequent_indent=" " * 12 if head.isspace() else " " * len(head),
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def terms(gate: Gate) -> str:
+    """Return what every ε of a gate depends on, in words."""
+    against = "" if gate.limits.against is None else f", against {gate.limits.against}"
+    # A reconstruction has no δ, and a run of such tests alone no ε.
+    at = f"ε at {delta(gate.verdict)}" if gate.verdict.rows else "no attacker has an ε"
+    return at + against

@@ -12,8 +12,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Final, get_args
 
 from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel
-from leakmeter.auditors.verdict.claim import Claim, ClaimResult
-from leakmeter.auditors.verdict.order import Question, attacker
+from leakmeter.auditors.verdict.claim import Claim, ClaimResult, Question, attacker
 from leakmeter.auditors.verdict.verdict import Block, Row, Severity, Verdict
 from leakmeter.auditors.wording import (
     CERTAIN,

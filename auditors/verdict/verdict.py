@@ -23,8 +23,9 @@ from scipy.special import ndtri
 
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, RunWarning, ThreatModel
-from leakmeter.auditors.verdict.claim import Claim, ClaimResult
-from leakmeter.auditors.verdict.order import (
+from leakmeter.auditors.verdict.claim import (
+    Claim,
+    ClaimResult,
     Question,
     attacker,
     carries_bounds,

@@ -34,7 +34,7 @@ from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.inline import run_inline
-from leakmeter.fl_app.report.gate import gated
+from leakmeter.fl_app.report.judge import gate_outcome
 from leakmeter.fl_app.report.read import AUDIT_COMMAND, LAUNCH, read_run
 from leakmeter.fl_app.run.progress import Progress
 
@@ -376,7 +376,7 @@ def end_audit(audit: AppAudit, progress: Progress, before: str) -> int:
     run = read_run(audit.out)
     has_page = end(run, progress)
     progress.say(_same_files(audit, before))
-    said, code = gated(audit.out, Config())
+    said, code = gate_outcome(audit.out, Config())
     for line in said:
         progress.say(line)
     return code if has_page and not run.failures else 1

@@ -116,8 +116,9 @@ def _gate(arguments: argparse.Namespace) -> int:
     known = {kebab(spec.name) for spec in fields(_Options)}
     given = {name: value for name, value in vars(arguments).items() if name in known}
     asked = _checked({**_from_file(_FILE, known), **given})
-    from leakmeter.fl_app.report.gate import FORMATS, Gate, lines
-    from leakmeter.fl_app.report.judge.of_run import result_of
+    from leakmeter.auditors.verdict.gate import Gate, lines
+    from leakmeter.fl_app.report.export import FORMATS
+    from leakmeter.fl_app.report.judge import result_of
     from leakmeter.fl_app.report.read import read_run
 
     limits = _limits(asked)

@@ -20,10 +20,10 @@ from leakmeter.fl_app.config.errors import ConfigError, RayError, interrupted_co
 from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
 from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.job import settled
-from leakmeter.fl_app.live import HOST, PORT
+from leakmeter.fl_app.report import HOST, PORT
 
 if TYPE_CHECKING:
-    from leakmeter.fl_app.live.server import LiveServer
+    from leakmeter.fl_app.report.live import LiveServer
     from leakmeter.fl_app.run.folder import RunFolder
 
 GROUPS = {
@@ -250,7 +250,7 @@ def _uncollected() -> Iterator[None]:
 def _port(arguments: argparse.Namespace) -> AbstractContextManager[LiveServer | None]:
     """Return the server of the live page, if that was asked for; a busy port leaves no folder."""
     if arguments.live:
-        from leakmeter.fl_app.live.server import open_server
+        from leakmeter.fl_app.report.live import open_server
 
         return open_server(arguments.host, arguments.port)
     if arguments.port is not None or arguments.host != HOST:
@@ -262,7 +262,7 @@ def _live(server: LiveServer | None, folder: RunFolder) -> AbstractContextManage
     """Serve the page during the run."""
     if server is None:
         return nullcontext()
-    from leakmeter.fl_app.live.server import serving
+    from leakmeter.fl_app.report.live import serving
 
     print(f"live page: {server.url}", flush=True)
     return serving(server, folder.path)
@@ -315,7 +315,8 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
 
 def _launch(folder: RunFolder, program: str) -> int:
     """Launch, and say how to resume a run that is cut short."""
-    from leakmeter.fl_app.report.gate import EXCEEDED, gated
+    from leakmeter.auditors.verdict.gate import EXIT_CODES
+    from leakmeter.fl_app.report.judge import gate_outcome
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
     from leakmeter.fl_app.run.run import end
@@ -344,12 +345,12 @@ def _launch(folder: RunFolder, program: str) -> int:
     if not (folder.path / "report.json").exists():
         progress.say(f"no report could be written; {_how_to_resume(folder, program)}")
         return 1
-    said, code = gated(folder.path, folder.config)
+    said, code = gate_outcome(folder.path, folder.config)
     for line in said:
         progress.say(line)
     # What is proven is proven; else a run that is not whole has failed.
     is_whole = not done.failures and all(one.kind != "ended-early" for one in done.warnings)
-    return code if code == EXCEEDED or (is_whole and has_page) else 1
+    return code if code == EXIT_CODES["exceeded"] or (is_whole and has_page) else 1
 
 
 def _how_to_resume(folder: RunFolder, program: str) -> str:

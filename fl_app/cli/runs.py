@@ -58,7 +58,7 @@ def _add_folder(parser: argparse.ArgumentParser, about: str) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     """Print one line for each run, or the same in JSON."""
-    from leakmeter.fl_app.report.judge.command import program
+    from leakmeter.fl_app.report.judge import program
     from leakmeter.fl_app.report.read import FILES, runs_in
 
     folder = expanded("DIR", arguments.folder)
@@ -80,9 +80,8 @@ def _list(arguments: argparse.Namespace) -> int:
 def _listed(folder: Path) -> dict[str, Any]:
     """Return what a list says of a run, in JSON types."""
     from leakmeter.auditors.verdict.sentences import headline
-    from leakmeter.fl_app.live.page import LiveFolder
-    from leakmeter.fl_app.report.judge.command import program, resumed
-    from leakmeter.fl_app.report.judge.of_run import verdict_of
+    from leakmeter.fl_app.report.judge import program, resumed, verdict_of
+    from leakmeter.fl_app.report.live import LiveFolder
     from leakmeter.fl_app.report.read import changed
     from leakmeter.fl_app.run.folder import is_held
 
@@ -249,7 +248,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def _summarize(runs: Sequence[Run]) -> int:
     """Write one sheet about each run into its folder, and say where it is."""
-    from leakmeter.fl_app.report.html import summary
+    from leakmeter.fl_app.report import summary
 
     for run in runs:
         out = run.folder / summary.NAME
@@ -266,7 +265,7 @@ def _write_page(
 ) -> None:
     """Write a page about runs, or what `make` makes; raise if something else is in its place."""
     from leakmeter.auditors.run_log import write_atomically
-    from leakmeter.fl_app.report.html import GENERATOR, page
+    from leakmeter.fl_app.report.page import GENERATOR, page
 
     with _writing(runs):
         is_ours = not out.exists() or (
@@ -305,7 +304,7 @@ def _print(runs: Sequence[Run]) -> int:
 def _print_json(folders: Sequence[Path]) -> int:
     """Print the reports of finished runs as they are, in letters that every terminal has."""
     from leakmeter.auditors.run_log import REPORT
-    from leakmeter.fl_app.report.judge.command import program, resumed
+    from leakmeter.fl_app.report.judge import program, resumed
     from leakmeter.fl_app.report.read import read_run
 
     found = []
@@ -330,8 +329,7 @@ def set_up_watch(parser: argparse.ArgumentParser) -> None:
 
 def _watch(arguments: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
-    from leakmeter.fl_app.live.page import LiveFolder
-    from leakmeter.fl_app.live.server import open_server
+    from leakmeter.fl_app.report.live import LiveFolder, open_server
 
     check_port(arguments.port)
     folder = LiveFolder.at(Path(arguments.run))

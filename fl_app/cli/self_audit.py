@@ -60,8 +60,7 @@ def _self_audit(arguments: argparse.Namespace) -> int:
     """Print what the models reveal."""
     losses = _function(arguments.losses)
     from leakmeter.auditors.records.own_models import self_audit
-    from leakmeter.auditors.verdict.lines import Ending, details, summary
-    from leakmeter.auditors.verdict.steps import LEAKS, Step
+    from leakmeter.auditors.verdict.lines import LEAKS, Ending, Step, details, summary
     from leakmeter.auditors.verdict.verdict import judge
 
     try:

@@ -18,10 +18,10 @@ from leakmeter.fl_app.config.config import Config, preset_line, preset_settings
 from leakmeter.fl_app.config.errors import ConfigError, interrupted_code
 from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
 from leakmeter.fl_app.report import NAME
-from leakmeter.fl_app.sweep.plan import REFUSED, Plan, named, plan_of, shown
+from leakmeter.fl_app.sweep.points import REFUSED, Plan, named, plan_of, shown
 
 if TYPE_CHECKING:
-    from leakmeter.fl_app.sweep.folder import SweepFolder
+    from leakmeter.fl_app.sweep.sweep import SweepFolder
 
 _USAGE = """\
 %(prog)s --over NAME=V1,V2 [--seeds N] [settings]
@@ -114,10 +114,10 @@ def _sweep(arguments: argparse.Namespace) -> int:
     print(f"leakmeter {__version__}: {count} ({axes}){seeds}; checking …", flush=True)
     from leakmeter.auditors.verdict.lines import Ending
     from leakmeter.fl_app.engines import inline  # noqa: F401 - clients are simulated
-    from leakmeter.fl_app.report.judge.command import program
+    from leakmeter.fl_app.report.judge import program
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
-    from leakmeter.fl_app.sweep.folder import TABLE, SweepFolder
-    from leakmeter.fl_app.sweep.run import check_points, run_sweep
+    from leakmeter.fl_app.sweep.results import TABLE
+    from leakmeter.fl_app.sweep.sweep import SweepFolder, check_points, run_sweep
 
     set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     points, more = check_points(plan, points)
@@ -172,7 +172,7 @@ def _opened(arguments: argparse.Namespace) -> SweepFolder:
         raise ConfigError(
             f"--resume takes all settings from the folder; leave out --{', --'.join(sorted(names))}"
         )
-    from leakmeter.fl_app.sweep.folder import SweepFolder
+    from leakmeter.fl_app.sweep.sweep import SweepFolder
 
     return SweepFolder.open(Path(arguments.resume))
 

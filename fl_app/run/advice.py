@@ -12,7 +12,7 @@ from leakmeter.fl_app.build.strategy import calibrated, noise_ratio
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.judge.next_steps import is_ruined, noise_changes
+from leakmeter.fl_app.report.judge import is_ruined, noise_changes
 from leakmeter.fl_app.report.read import Rehearsal, Run
 from leakmeter.fl_app.run.rehearsal import sketch
 from leakmeter.fl_app.task import load_task

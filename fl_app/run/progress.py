@@ -14,9 +14,8 @@ from rich.progress import Progress as Bar
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.verdict.labels import glimpse, short_name
-from leakmeter.auditors.verdict.lines import Ending, summary
+from leakmeter.auditors.verdict.lines import Ending, steps, summary
 from leakmeter.auditors.verdict.sentences import claimed
-from leakmeter.auditors.verdict.steps import steps
 from leakmeter.auditors.verdict.verdict import Verdict
 from leakmeter.auditors.wording import counted, in_ascii, plain_spaces, share
 from leakmeter.fl_app.config.config import Config

@@ -30,10 +30,8 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.loggers import loggers_of
-from leakmeter.fl_app.report.html import leave_page
-from leakmeter.fl_app.report.judge.command import program
-from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge import next_steps, program, verdict_of
+from leakmeter.fl_app.report.page import leave_page
 from leakmeter.fl_app.report.read import LAUNCH, Run, read_run, spelling_of
 from leakmeter.fl_app.run.advice import rehearsed_advice
 from leakmeter.fl_app.run.budget import Account, check_budget, reserve

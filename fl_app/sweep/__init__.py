@@ -1,1 +1,1 @@
-"""Sweeps: `plan.py` has the points, `run.py` runs them, `results.py` compares them."""
+"""Sweeps: `points` has the points, `sweep` runs them, `results` compares them."""

@@ -63,7 +63,7 @@ def _one_parser() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def short_page() -> Iterator[None]:
     """Leave a page of one word: a whole one takes as long as the rounds of a tiny run."""
-    with patch("leakmeter.fl_app.report.html.page", lambda _: "<title>short</title>"):
+    with patch("leakmeter.fl_app.report.page.page", lambda _: "<title>short</title>"):
         yield
 
 

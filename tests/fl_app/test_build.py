@@ -21,7 +21,7 @@ from leakmeter.auditors import (
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
-from leakmeter.auditors.verdict.order import attacker, covers, is_weaker
+from leakmeter.auditors.verdict.claim import attacker, covers, is_weaker
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.audit import AuditRun

@@ -18,7 +18,7 @@ from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.judge import command
+from leakmeter.fl_app.report.judge import again as command_of
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from tests.helpers.project import ROOT
@@ -122,7 +122,7 @@ def test_a_whole_run_guarantees_what_was_asked_for(
     assert 0.99 * 3 < epsilon <= 3
     # The settings can be used again, and the page's command as well.
     assert "noise-multiplier =" not in (out / "config.toml").read_text()
-    again = command.again(read_run(out))
+    again = command_of(read_run(out))
     assert again is not None
     assert "--target-epsilon 3 " in f"{again} "
     assert "--noise-multiplier" not in again

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.auditors.verdict.steps import STEPPED
+from leakmeter.auditors.verdict.lines import STEPPED
 from leakmeter.auditors.verdict.verdict import Row
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.report.judge.next_steps import next_steps
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge import next_steps, verdict_of
 from leakmeter.fl_app.report.read import Run, read_run
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.run import new_run

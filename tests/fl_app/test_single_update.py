@@ -16,7 +16,7 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.deployment import with_possible_auditors
-from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.judge import next_steps
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch

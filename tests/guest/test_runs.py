@@ -17,7 +17,8 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import Auditor, OneShotCanaries, passive
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.report import export, html
+from leakmeter.fl_app.report import export
+from leakmeter.fl_app.report import page as pages
 from leakmeter.fl_app.report.read import read_run
 from tests.guest.clients import Gradients, Stateful
 from tests.guest.harness import (
@@ -260,7 +261,7 @@ def test_a_guest_reads_no_option_of_our_command_line(
     _, audited = run_audited(Cell(FEDAVG, Stateful), [canaries(seats=1)], out=tmp_path / "run")
     assert [one.kind for one in audited.warnings] == ["few-canaries"]
     made = read_run(tmp_path / "run")
-    page = re.sub("<(style|script).*?</(style|script)>", "", html.page([made]), flags=re.DOTALL)
+    page = re.sub("<(style|script).*?</(style|script)>", "", pages.page([made]), flags=re.DOTALL)
     report = (tmp_path / "run/report.json").read_text()
     options = re.compile("|".join(rf"--{kebab(name)}\b" for name in Config.__dataclass_fields__))
     for words in (caplog.text, report, page, "\n".join(export.text(made))):

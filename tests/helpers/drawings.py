@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from leakmeter.fl_app.report.draw.layout import TEXT, WIDE, Drawing, Text, width_of
+from leakmeter.fl_app.report.figure import TEXT, WIDE, Drawing, Text, width_of
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the plot
 

@@ -31,7 +31,7 @@ from leakmeter.auditors.canaries.scores import CanaryScores, Std, band, one_fit,
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Floats
-from leakmeter.auditors.verdict.order import covers
+from leakmeter.auditors.verdict.claim import covers
 from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import audited_run, median_range

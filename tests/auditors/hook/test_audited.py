@@ -35,8 +35,7 @@ from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.verdict.lines import Ending, summary
-from leakmeter.auditors.verdict.steps import steps
+from leakmeter.auditors.verdict.lines import Ending, steps, summary
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Central, Chosen, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize

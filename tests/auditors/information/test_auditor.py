@@ -407,7 +407,7 @@ def test_theorem_1_is_printed_for_fedsgd_with_independent_clients_only(
 
 
 def test_the_bound_of_theorem_1_is_compared_with_nothing(gaussian_sampler) -> None:
-    from leakmeter.auditors.verdict.order import covers
+    from leakmeter.auditors.verdict.claim import covers
 
     found, run = audited(gaussian_sampler(EYE), view_of(), cases=[IndependentWhitened(1.0)])
     findings = [*found, *run]

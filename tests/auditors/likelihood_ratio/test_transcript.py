@@ -22,7 +22,7 @@ from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.auditors.values import Vector
-from leakmeter.auditors.verdict.order import covers
+from leakmeter.auditors.verdict.claim import covers
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4
 QUICK = TranscriptBudget(fit=400, candidates=6, own=40, pilot=300, trials=700)

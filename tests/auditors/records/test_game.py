@@ -24,7 +24,7 @@ from leakmeter.auditors.records.game import (
 )
 from leakmeter.auditors.records.pair import PairDistribution
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.verdict.order import is_weaker
+from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon

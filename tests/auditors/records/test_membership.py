@@ -27,7 +27,7 @@ from leakmeter.auditors.records.membership import (
 )
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats
-from leakmeter.auditors.verdict.order import is_weaker
+from leakmeter.auditors.verdict.claim import is_weaker
 
 RECORDS, DELTA = 60, 1e-5
 

@@ -17,11 +17,17 @@ from leakmeter.auditors.bounds.headline import detectable_epsilon
 from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.finding import Adjacency, Observer, RunWarning
 from leakmeter.auditors.verdict import labels, lines, sentences
-from leakmeter.auditors.verdict.claim import ClaimResult, Per, claims_of
+from leakmeter.auditors.verdict.claim import (
+    ClaimResult,
+    Per,
+    Question,
+    attacker,
+    claims_of,
+    is_weaker,
+)
 from leakmeter.auditors.verdict.gate import Limits, assert_private, check, outcome
-from leakmeter.auditors.verdict.order import Question, attacker, is_weaker
+from leakmeter.auditors.verdict.lines import steps
 from leakmeter.auditors.verdict.result import AuditResult
-from leakmeter.auditors.verdict.steps import steps
 from leakmeter.auditors.verdict.verdict import Verdict, judge
 from tests.auditors.verdict.test_laws import RUNS, findings
 from tests.helpers.findings import finding

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors import Assumption, Finding, ThreatModel
 from leakmeter.auditors.finding import Observer, RunWarning, Sees
 from leakmeter.auditors.verdict import labels, sentences
+from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.verdict.gate import (
     ATTACKERS,
     Limits,
@@ -25,7 +26,6 @@ from leakmeter.auditors.verdict.gate import (
     check,
     outcome,
 )
-from leakmeter.auditors.verdict.order import is_weaker
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import judge
 from tests.auditors.verdict.test_laws import RUNS

@@ -11,7 +11,7 @@ import pytest
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import Adjacency, Observer, Sees, Unit
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.order import Question
+from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.verdict.verdict import Row, Severity, judge
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee
 

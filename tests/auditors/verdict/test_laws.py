@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Observer, Sees, Unit
-from leakmeter.auditors.verdict.order import (
+from leakmeter.auditors.verdict.claim import (
     Question,
     attacker,
     carries_bounds,

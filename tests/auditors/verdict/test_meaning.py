@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.verdict.meaning import leading, told
-from leakmeter.auditors.verdict.sentences import draws_of
+from leakmeter.auditors.verdict.sentences import draws_of, leading, told
 from leakmeter.auditors.verdict.verdict import Block, Row, judge
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, one
 

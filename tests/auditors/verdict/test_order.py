@@ -21,7 +21,7 @@ from leakmeter.auditors.finding import (
     Sees,
     Unit,
 )
-from leakmeter.auditors.verdict.order import (
+from leakmeter.auditors.verdict.claim import (
     Question,
     attacker,
     carries_bounds,

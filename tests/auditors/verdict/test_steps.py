@@ -8,7 +8,7 @@ import pytest
 
 from leakmeter.auditors import Finding
 from leakmeter.auditors.finding import RunWarning, WarningKind
-from leakmeter.auditors.verdict.steps import MAX_STEPS, Step, steps
+from leakmeter.auditors.verdict.lines import MAX_STEPS, Step, steps
 from leakmeter.auditors.verdict.verdict import judge
 from tests.fl_app.report.judge.makers import CANARY, bound, guarantee
 

@@ -13,9 +13,9 @@ from leakmeter.auditors import ThreatModel
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.order import Question
+from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.verdict.verdict import Verdict, is_beyond, judge
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, finding, guarantee
 

@@ -18,7 +18,7 @@ from leakmeter.auditors import Claim
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch

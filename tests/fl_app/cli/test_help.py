@@ -13,7 +13,7 @@ from leakmeter.fl_app.cli.run import COMMON
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.settings import PRESETS
-from leakmeter.fl_app.sweep.plan import REFUSED
+from leakmeter.fl_app.sweep.points import REFUSED
 from tests.helpers.project import ROOT, sources
 
 SETTINGS = {kebab(spec.name) for spec in fields(Config)}

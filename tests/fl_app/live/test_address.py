@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.live.server import Address
+from leakmeter.fl_app.report.live import Address
 
 
 def test_an_unknown_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:

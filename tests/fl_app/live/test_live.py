@@ -24,8 +24,7 @@ import pytest
 from leakmeter.auditors.callback import RunProgress
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.live.page import FIRST, LiveFolder, _words
-from leakmeter.fl_app.live.server import LiveServer, open_server, serving
+from leakmeter.fl_app.report.live import FIRST, LiveFolder, LiveServer, _words, open_server, serving
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
 from tests.helpers.pages import check_policy
 from tests.helpers.project import ROOT
@@ -276,7 +275,7 @@ def test_a_busy_port_is_named_with_the_next_free_one() -> None:
 
 def test_a_busy_usual_port_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_server(port=0) as busy:
-        monkeypatch.setattr("leakmeter.fl_app.live.server.PORT", busy.port)
+        monkeypatch.setattr("leakmeter.fl_app.report.live.PORT", busy.port)
         with open_server() as other:
             assert other.port > busy.port
 
@@ -321,7 +320,7 @@ def test_mistakes_are_one_line(
 def test_every_reader_sees_the_end_before_the_server_goes(
     unfinished: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakmeter.fl_app.live.server._RECENT", 0.6)
+    monkeypatch.setattr("leakmeter.fl_app.report.live._RECENT", 0.6)
     seen: list[bool] = []
 
     def read() -> None:

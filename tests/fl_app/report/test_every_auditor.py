@@ -45,17 +45,16 @@ from leakmeter.auditors.records.game import RecordBudget, RecordCase, RecordLike
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats
-from leakmeter.auditors.verdict import meaning
+from leakmeter.auditors.verdict import sentences
+from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.verdict.lines import details
-from leakmeter.auditors.verdict.order import covers
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import claim, condition, quantity, value
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
-from leakmeter.fl_app.report.draw import figures
+from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.export import write_csv
-from leakmeter.fl_app.report.html import page
-from leakmeter.fl_app.report.judge.advice import _of_block, _of_row, advice
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge import _of_block, _of_row, advice, verdict_of
+from leakmeter.fl_app.report.page import page
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
@@ -196,8 +195,8 @@ def said(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         full = " ".join(details(made))
         said[f"terminal of {run.name}"] = " ".join(f"{file.getvalue()} {full}".split())
         for i, part in enumerate(parts(made)):
-            head = [meaning.ends(part)] if isinstance(part, Row) else []
-            about = [*meaning.found(part), *meaning.sure(part), *advice(part, run, made)]
+            head = [sentences.ends(part)] if isinstance(part, Row) else []
+            about = [*sentences.found(part), *sentences.reliability(part), *advice(part, run, made)]
             said[f"part {i} of {run.name}"] = " ".join([*head, *about])
         said[f"page of {run.name}"] = Page(page([run])).words
     said["comparison"] = Page(page(runs)).words
@@ -257,7 +256,7 @@ def test_every_claim_of_a_leading_number_is_the_same_everywhere(
     assert [row["claim"][: len(p)] for row, p in zip(rows, plain, strict=True)] == plain
     for run in runs:
         for part in parts(verdict_of(run)):
-            for f in meaning.told(part):
+            for f in sentences.told(part):
                 words = re.sub(r"\s+", " ", claim(f))
                 assert words in said[f"terminal of {run.name}"]
                 page_of = said[f"page of {run.name}"]
@@ -344,13 +343,13 @@ def _decisions(runs: Sequence[Run]) -> dict[str, Any]:
             (v.headline[0], v.rows.index(v.headline[1]) if v.headline[1] else None) for v in made
         ],
         "told": [
-            [_places(run, meaning.told(part)) for part in parts(verdict)] for run, verdict in both
+            [_places(run, sentences.told(part)) for part in parts(verdict)] for run, verdict in both
         ],
         "advice": [
             [[words[:9] for words in _advised(part, run, verdict)] for part in parts(verdict)]
             for run, verdict in both
         ],
-        "surprises": [[len(list(meaning.surprises(p))) for p in parts(v)] for v in made],
+        "surprises": [[len(list(sentences.surprises(p))) for p in parts(v)] for v in made],
         "damage": [verdict.is_distorted for verdict in made],
         "figures": [(f.name, len(f.series)) for f in figures(runs)],
         "page": [(name, len(Page(page([run])).ids)) for run in runs for name in (run.name,)],

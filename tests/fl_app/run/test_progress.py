@@ -18,8 +18,7 @@ from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Limitation, RunWarning, Sees
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.verdict.lines import Ending, brief, details
-from leakmeter.auditors.verdict.steps import Step
+from leakmeter.auditors.verdict.lines import Ending, Step, brief, details
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes

@@ -16,8 +16,8 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.sweep.folder import SweepFolder
-from leakmeter.fl_app.sweep.plan import Plan, plan_of, shown, usual
+from leakmeter.fl_app.sweep.points import Plan, plan_of, shown, usual
+from leakmeter.fl_app.sweep.sweep import SweepFolder
 
 RECORDS = ("--algorithm", "fedsgd", "--wfna-floor", "0.1", "--clip-norm", "1")
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict.lines import Ending
 from leakmeter.fl_app.report.read import Rehearsal, Run
-from leakmeter.fl_app.sweep.plan import plan_of
+from leakmeter.fl_app.sweep.points import plan_of
 from leakmeter.fl_app.sweep.results import COST, Result, Results, frontier
 from tests.helpers.findings import finding
 

@@ -25,7 +25,7 @@ from leakmeter.fl_app.run.folder import locked_folder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import new_run
-from leakmeter.fl_app.sweep import run as sweep_run
+from leakmeter.fl_app.sweep import sweep as sweep_run
 from tests.fl_app.report.html.test_page import Page
 from tests.helpers.numbers import first_fast
 from tests.helpers.pages import check_policy

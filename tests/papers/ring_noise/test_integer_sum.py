@@ -12,7 +12,7 @@ import pytest
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.noise.distribution import Grid
 from leakmeter.auditors.noise.integer import RoundedNorms
-from leakmeter.auditors.verdict.order import covers
+from leakmeter.auditors.verdict.claim import covers
 from leakmeter.clients.protection.noise_mod import to_integers
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise, IntegerSum
 from leakmeter.strategies.accounting.accountant import Release

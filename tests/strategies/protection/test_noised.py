@@ -22,7 +22,7 @@ from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.verdict.order import is_weaker
+from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import add_identity
 from leakmeter.clients.protection.clipping import clip

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.finding import ErrorCurve
-from leakmeter.fl_app.report.draw.curves import _closed, epsilons, tradeoffs
-from leakmeter.fl_app.report.html.template import figure
+from leakmeter.fl_app.report.curves import _closed, epsilons, tradeoffs
 from leakmeter.fl_app.report.read import Run
+from leakmeter.fl_app.report.template import figure
 from tests.helpers.findings import finding
 
 

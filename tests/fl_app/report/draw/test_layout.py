@@ -13,13 +13,11 @@ import pytest
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Losses, Spectrum
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.fl_app.report.draw import figures
-from leakmeter.fl_app.report.draw.figure import Axis, Figure, Series
-from leakmeter.fl_app.report.draw.layout import TEXT, Drawing, Text, layout
-from leakmeter.fl_app.report.html.assets import STYLE
-from leakmeter.fl_app.report.html.compare import tradeoff
-from leakmeter.fl_app.report.html.template import chart, figure
+from leakmeter.fl_app.report.curves import figures
+from leakmeter.fl_app.report.details import tradeoff
+from leakmeter.fl_app.report.figure import TEXT, Axis, Drawing, Figure, Series, Text, layout
 from leakmeter.fl_app.report.read import Run
+from leakmeter.fl_app.report.template import STYLE, chart, figure
 from tests.fl_app.report.judge.makers import bound, conditional, finding, guarantee, run
 from tests.helpers.drawings import WIDTHS, covered, outside
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakmeter.fl_app.report.draw import information
+from leakmeter.fl_app.report.curves import information
 from tests.fl_app.report.judge.makers import finding, run
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.fl_app.report.draw.figure import Form, Scale
+from leakmeter.fl_app.report.figure import Form, Scale
 
 
 @given(

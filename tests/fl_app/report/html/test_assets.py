@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from leakmeter.fl_app.report.html import document
-from leakmeter.fl_app.report.html.assets import STYLE
-from leakmeter.fl_app.report.html.template import Markup
+from leakmeter.fl_app.report.page import document
+from leakmeter.fl_app.report.template import STYLE, Markup
 from tests.helpers.project import ROOT
 
 TONES = ("alarm", "warn", "mild", "calm", "good", "grey")
@@ -53,7 +52,7 @@ def test_words_and_lines_have_contrast_with_what_is_behind_them(scheme: str) -> 
 
 
 def test_classes_of_templates_have_a_look() -> None:
-    folders = (ROOT / "fl_app/report/html", ROOT / "fl_app/sweep")
+    folders = (ROOT / "fl_app/report", ROOT / "fl_app/sweep")
     texts = [path.read_text(encoding="utf-8") for one in folders for path in one.glob("*.py")]
     used = {
         name

@@ -10,8 +10,8 @@ import pytest
 
 from leakmeter.auditors import Finding, wording
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.verdict.order import attacker
-from leakmeter.fl_app.report.html.compare import aliased, comparison, tradeoff
+from leakmeter.auditors.verdict.claim import attacker
+from leakmeter.fl_app.report.details import aliased, comparison, tradeoff
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 

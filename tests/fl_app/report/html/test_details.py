@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from leakmeter.fl_app.report.html.details import forest
+from leakmeter.fl_app.report.details import forest
 from tests.fl_app.report.judge.makers import bound, finding, guarantee, run
 
 

@@ -23,11 +23,11 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Due, Schedule
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, RunLog
-from leakmeter.auditors.verdict.meaning import parts
+from leakmeter.auditors.verdict.sentences import parts
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.report.draw import figures
-from leakmeter.fl_app.report.html import page
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.curves import figures
+from leakmeter.fl_app.report.judge import verdict_of
+from leakmeter.fl_app.report.page import page
 from leakmeter.fl_app.report.read import read_run
 from tests.helpers import findings
 from tests.helpers.pages import check_policy
@@ -575,7 +575,7 @@ def test_a_page_that_fails_does_not_cost_the_run(
     def broken(*_: Any) -> str:
         raise ArithmeticError("made up")
 
-    monkeypatch.setattr("leakmeter.fl_app.report.html.page", broken)
+    monkeypatch.setattr("leakmeter.fl_app.report.page.page", broken)
     settings = [*tiny, "--rounds", "1", "--auditors", "none"]
     assert main([*settings, "--out", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().out

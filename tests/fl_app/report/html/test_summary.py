@@ -12,9 +12,8 @@ import pytest
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.report.html.summary import summary
-from leakmeter.fl_app.report.judge.summary import answers, risks
 from leakmeter.fl_app.report.read import Run
+from leakmeter.fl_app.report.summary import answers, risks, summary
 from tests.fl_app.report.html.test_browser import BROWSER, printed
 from tests.fl_app.report.html.test_page import Page, finding, foreign
 from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, guarantee

@@ -6,7 +6,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from leakmeter.fl_app.report.html.template import render, with_code
+from leakmeter.fl_app.report.template import render, with_code
 
 
 def test_text_is_escaped_and_markup_is_not() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.verdict import meaning
+from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
-from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge import advice, verdict_of
 from leakmeter.fl_app.report.read import Run
 from tests.helpers import findings
 
@@ -59,7 +58,7 @@ def one(*findings: Finding, **config: Any) -> tuple[Row | Block, str]:
     whole = run(*findings, **config)
     verdict = verdict_of(whole)
     part = part_of(verdict, findings[0])
-    head = [meaning.ends(part)] if isinstance(part, Row) else []
+    head = [sentences.ends(part)] if isinstance(part, Row) else []
     todo = advice(part, whole, verdict)
-    said = " ".join([*head, *meaning.found(part), *meaning.sure(part), *todo])
+    said = " ".join([*head, *sentences.found(part), *sentences.reliability(part), *todo])
     return part, said.replace("\N{NO-BREAK SPACE}", " ")

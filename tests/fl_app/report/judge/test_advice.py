@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import ThreatModel
-from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.of_run import verdict_of
+from leakmeter.fl_app.report.judge import advice, verdict_of
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import CANARY, bound, finding, guarantee, one, run
 

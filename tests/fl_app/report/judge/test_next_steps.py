@@ -15,8 +15,8 @@ from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import RunWarning, WarningKind
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import AUTO
-from leakmeter.fl_app.report.html import page
-from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.judge import next_steps
+from leakmeter.fl_app.report.page import page
 from leakmeter.fl_app.report.read import Round, Run
 from tests.fl_app.report.html.test_page import Page
 from tests.fl_app.report.judge.makers import bound, finding, guarantee

@@ -8,9 +8,9 @@ import pytest
 
 from leakmeter.auditors import Finding
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.verdict import meaning
-from leakmeter.fl_app.report.html.first_screen import first_screen
-from leakmeter.fl_app.report.judge.of_run import this_round, verdict_of
+from leakmeter.auditors.verdict import sentences
+from leakmeter.fl_app.report.judge import this_round, verdict_of
+from leakmeter.fl_app.report.page import first_screen
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, run
 
 SERVER = replace(CANARY, observer="server", sees="round sum", holds="two updates")
@@ -18,7 +18,7 @@ SERVER = replace(CANARY, observer="server", sees="round sum", holds="two updates
 
 def said(*found: Finding) -> list[str]:
     wrong = ": an assumption of one of them does not hold"
-    ends = [meaning.ends(row) for row in verdict_of(run(*found)).rows]
+    ends = [sentences.ends(row) for row in verdict_of(run(*found)).rows]
     return [words for words in ends if words.endswith(wrong)]
 
 
@@ -55,4 +55,4 @@ def test_what_is_called_proven_never_shrinks_while_a_run_goes_on() -> None:
 def test_a_number_of_one_round_is_called_so() -> None:
     unfinished = replace(run(finding(kind="estimate", server_round=7)), is_finished=False)
     [part] = verdict_of(unfinished).rows
-    assert "this round (7)" in " ".join(meaning.found(part))
+    assert "this round (7)" in " ".join(sentences.found(part))

@@ -14,18 +14,18 @@ from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.sentences import headline
-from leakmeter.fl_app.report.judge.of_run import verdict_of
-from leakmeter.fl_app.report.judge.summary import (
+from leakmeter.fl_app.report.judge import verdict_of
+from leakmeter.fl_app.report.read import Rehearsal, Run
+from leakmeter.fl_app.report.summary import (
     NOT_SHOWN,
     answers,
     risks,
     unaudited,
     whose,
 )
-from leakmeter.fl_app.report.judge.summary import (
+from leakmeter.fl_app.report.summary import (
     guarantee as guaranteed,
 )
-from leakmeter.fl_app.report.read import Rehearsal, Run
 from tests.fl_app.report.judge.makers import (
     ANYONE,
     CANARY,

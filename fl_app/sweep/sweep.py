@@ -1,4 +1,4 @@
-"""Runs a sweep in its folder: rehearsals of all points, then audits of those on the frontier.
+"""The folder of a sweep, and the run in it: rehearsals of all points, audits of the frontier.
 
 What is there already is read, so a sweep that was cut off continues where it stopped.
 """
@@ -8,27 +8,84 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from rich.console import Console
 
-from leakmeter.auditors.codec import plain
+from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.run_log import REPORT, write_atomically
 from leakmeter.auditors.wording import counted
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.report import NAME
-from leakmeter.fl_app.report.html import leave_page
+from leakmeter.fl_app.report.page import leave_page
 from leakmeter.fl_app.report.read import read_run
-from leakmeter.fl_app.run.folder import RunFolder, locked_folder, read_rehearsal
+from leakmeter.fl_app.run.folder import RunFolder, check_free, locked_folder, read_rehearsal
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import rehearse
 from leakmeter.fl_app.run.run import new_run, preflight, use_one_thread
-from leakmeter.fl_app.sweep.folder import POINTS, TABLE, SweepFolder
-from leakmeter.fl_app.sweep.page import page
-from leakmeter.fl_app.sweep.plan import Plan, Point
-from leakmeter.fl_app.sweep.results import Result, Results
+from leakmeter.fl_app.sweep.points import Plan, Point
+from leakmeter.fl_app.sweep.results import AUDIT, POINTS, SCHEMA, TABLE, Result, Results, page
+
+_PLAN = "sweep.json"
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What `sweep.json` contains."""
+
+    schema: str
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The folder of a sweep: its plan, a folder for each point, and what came of all of them."""
+
+    path: Path
+    plan: Plan
+
+    @classmethod
+    def create(cls, path: Path, plan: Plan) -> Self:
+        """Make the folder; raise if it exists and is not empty."""
+        path = expanded("--out", path)
+        check_free(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            kept = json.dumps(plain(_Kept(SCHEMA, plan)), indent=1)
+            write_atomically(path / _PLAN, f"{kept}\n")
+        except OSError as error:
+            raise ConfigError(f"--out must be writable, got {path}: {error.strerror}") from None
+        return cls(path, plan)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the folder of a sweep that was cut off, or to write its page again."""
+        path = expanded("--resume", path)
+        try:
+            values = json.loads((path / _PLAN).read_bytes())
+            kept: _Kept = codec(_Kept).read(values)
+            if kept.schema != SCHEMA:
+                raise ValueError(f"schema must be {SCHEMA}, got {kept.schema}")
+        except FileNotFoundError:
+            raise ConfigError(
+                f"--resume must be the folder of a sweep with {_PLAN}, got {path}"
+            ) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"--resume needs a whole {path / _PLAN}, got: {error}") from None
+        return cls(path, kept.plan)
+
+    def rehearsal(self, point: Point, config: Config) -> Path:
+        """Return the file with the rehearsal of a point for one seed."""
+        return self.path / point.folder / f"rehearsal-{config.seed}.json"
+
+    def audit(self, point: Point) -> Path:
+        """Return the folder of a point's audited run."""
+        return self.path / point.folder / AUDIT
 
 
 def check_points(plan: Plan, points: Sequence[Point]) -> tuple[list[Point], list[str]]:

@@ -1,1 +1,0 @@
-"""What a run says (`of_run`), and what to do about it (`advice`)."""
