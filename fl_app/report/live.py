@@ -32,6 +32,7 @@ from leakmeter.auditors.run_log import REPORT, ROUNDS
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report import HOST, PORT
+from leakmeter.fl_app.report.judge import typed
 from leakmeter.fl_app.report.page import Live, document, page
 from leakmeter.fl_app.report.read import FILES, Run, read_run, runs_in
 
@@ -199,8 +200,8 @@ class LiveFolder:
         run = self.run()
         if not (run.rounds or run.is_finished):
             return self._saying(FIRST, live)
-        failures = tuple(map(self._without_place, run.failures))
-        return page([replace(run, is_running=self.is_running, failures=failures)], live=live)
+        told = page([replace(run, is_running=self.is_running)], live=live)
+        return self._without_place(told)  # next steps name the folder
 
     def run(self) -> Run:
         """Return the run as it is now; before its first round, one that has nothing yet."""
@@ -237,8 +238,9 @@ class LiveFolder:
         return progress is not None and not progress.is_overdue(time.time())
 
     def _without_place(self, words: str) -> str:
-        """Return an error without where the folder is: whoever reads the page may be anybody."""
-        for place in (self.path.absolute(), self.path.resolve()):
+        """Return words without where the folder is: whoever reads the page may be anybody."""
+        places = (self.path.absolute(), self.path.resolve(), Path(typed(self.path, is_whole=True)))
+        for place in places:
             words = words.replace(f"{place}{os.sep}", "").replace(str(place), place.name)
         return words
 
