@@ -20,7 +20,7 @@ PAPERS = "examples/papers"
 # A path in backticks: from a folder of the repository, or one of the files at its top.
 TOP = "auditors|clients|strategies|fl_app|leakmeter|tests|docs|benchmarks|examples|\\.ci"
 PATH = re.compile(rf"`((?:{TOP})/[\w./-]*|run_sim\.py|pyproject\.toml|\w+\.cff|\w+\.md)`")
-LIMIT = 40  # house words
+LIMIT = 30  # words of the glossary
 
 
 def section(name: str) -> str:
