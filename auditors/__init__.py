@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.assumptions import Assumption as Assumption
     from leakmeter.auditors.auditor import Auditor as Auditor
     from leakmeter.auditors.auditor import Project as Project
     from leakmeter.auditors.auditor import RoundView as RoundView
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from leakmeter.auditors.bounds.anytime import Anytime as Anytime
     from leakmeter.auditors.bounds.gaussian import epsilon_gaussian as epsilon_gaussian
     from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound as epsilon_lower_bound
-    from leakmeter.auditors.callback import Callback as Callback
-    from leakmeter.auditors.callback import StopAbove as StopAbove
     from leakmeter.auditors.canaries.auditor import OneShotCanaries as OneShotCanaries
     from leakmeter.auditors.canaries.single_update import SingleUpdates as SingleUpdates
     from leakmeter.auditors.checks import check_auditor as check_auditor
@@ -63,11 +60,14 @@ if TYPE_CHECKING:
     from leakmeter.auditors.replay_log import AggregateRecorder as AggregateRecorder
     from leakmeter.auditors.replay_log import replay as replay
     from leakmeter.auditors.rng import stream as stream
+    from leakmeter.auditors.run_log import Callback as Callback
+    from leakmeter.auditors.run_log import StopAbove as StopAbove
     from leakmeter.auditors.sampling.replay import ReplaySampler as ReplaySampler
     from leakmeter.auditors.verdict.claim import Claim as Claim
     from leakmeter.auditors.verdict.gate import assert_private as assert_private
     from leakmeter.auditors.verdict.result import AuditResult as AuditResult
     from leakmeter.auditors.verdict.verdict import Verdict as Verdict
+    from leakmeter.auditors.wording import Assumption as Assumption
 else:
     __all__, __getattr__ = front_page(__spec__)
 

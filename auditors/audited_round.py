@@ -18,7 +18,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import (
     Auditor,
     DivergedError,
@@ -29,8 +28,13 @@ from leakmeter.auditors.auditor import (
     RoundView,
     check_noise_is_known,
 )
-from leakmeter.auditors.bounds.lower_bound import CurveRule, drawn, epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed, SimultaneousBand
+from leakmeter.auditors.bounds.lower_bound import (
+    BandAndFixed,
+    CurveRule,
+    SimultaneousBand,
+    drawn,
+    epsilon_lower_bound,
+)
 from leakmeter.auditors.finding import (
     Adjacency,
     Bound,
@@ -45,6 +49,7 @@ from leakmeter.auditors.finding import (
 )
 from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler, sampler_of_round
 from leakmeter.auditors.values import Vector, Watch
+from leakmeter.auditors.wording import Assumption
 
 SumObserver = Literal["server", "outsider"]
 # What each of them sees, as findings say it.

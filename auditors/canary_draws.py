@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln, log_ndtr, ndtr
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.rng import derive, of_key
 from leakmeter.auditors.values import Vector
+from leakmeter.auditors.wording import Assumption
 
 SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
 MAX_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show

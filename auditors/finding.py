@@ -1,7 +1,8 @@
 """A finding: one number, how strong it is, and which attacker it is about.
 
 Fields carry the meaning, never prose: `ThreatModel` says who attacks, `Quantity` what the number
-is, `assumptions` names what it depends on. `wording` makes sentences from the fields.
+is, `assumptions` names what it depends on. `wording` makes sentences from the fields, except that
+a `RunWarning` has its own.
 
 The data behind a finding's figures are a few small types with a `type` tag. Every list is checked
 when it is created, so figures need no checks. Single numbers are in `Finding.facts`.
@@ -12,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.assumptions import Assumption, conditions
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.values import require
+from leakmeter.auditors.wording import Assumption, conditions
 
 
 @dataclass(frozen=True)
@@ -301,6 +302,63 @@ class Limitation:
     text: str
 
 
+# Settings are in braces; each becomes an aside such as " (--lr)", or nothing.
+_WARNINGS: Final[Mapping[WarningKind, str]] = {
+    "clipped-coordinates": (
+        "{share} of all coordinates ({count} of {total}) were clipped to fit the secure sum, so "
+        "the model is distorted. Lower the clients' learning rate{lr} or raise the clip range."
+    ),
+    "clipped-updates": (
+        "{count} of the {total} updates that the audit saw in clear were clipped to the clip norm. "
+        "Raise the clip norm{clip-norm}, or lower the clients' learning rate{lr}."
+    ),
+    "abandoned-rounds": (
+        "{count} of {total} rounds gave no aggregate; the model did not change. The log has the "
+        "reason."
+    ),
+    "dropouts": (
+        "{share} of the requested updates ({count} of {total}) did not arrive. Bounds hold for "
+        "those that did; look for client errors in the log."
+    ),
+    "non-finite-updates": (
+        "{count} of {total} updates contained values that are not finite. Training diverged: "
+        "lower the clients' learning rate{lr}."
+    ),
+    "blank-updates": (
+        "{count} of {total} clients had no update to send: their training failed or diverged, or "
+        "their weight was too large for the secure sum. Their own logs say which; lower the "
+        "learning rate{lr} if it diverged."
+    ),
+    "few-canaries": (
+        "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
+        "more canary seats{canary-seats} or more rounds{rounds}."
+    ),
+    "trained-on-canaries": (
+        "The model has been trained on canaries: {count} of {total} records that nobody has were "
+        "planted in the clients' data. Train again without them before you use the model."
+    ),
+    "untaken-canaries": (
+        "{count} of {total} clients that hold canaries never took them, so bounds are lower than "
+        "they could be. List plant_mod in the client app, and let its training function take them: "
+        "with leakmeter.planted(message, context) as canaries."
+    ),
+    "rejected-sums": (
+        "{count} of {total} rounds opened a secure sum that honest clients cannot produce, and "
+        "rejected it. The server has seen these sums, so they are charged like any other. Some "
+        "client lies or has other settings: the log has the reason."
+    ),
+    "stopped-above": (
+        "The run stopped {count} of {total} rounds early, as asked: the proven ε has passed the "
+        "limit{stop-above}. Model and report are those of the rounds played."
+    ),
+    "ended-early": (
+        "The run ended {count} of {total} rounds early: three secure sums in a row were opened and "
+        "rejected, and each further one would cost privacy. Masks hide whose update was wrong: "
+        "check that all clients list the same mods, then start again with other clients."
+    ),
+}
+
+
 @dataclass(frozen=True)
 class RunWarning:
     """A reason to doubt the run itself, with how much of it is affected.
@@ -329,11 +387,18 @@ class RunWarning:
     @classmethod
     def of(cls, kind: WarningKind, count: int, total: int) -> Self:
         """Return the warning about `count` of `total`, with its sentence."""
-        return cls(kind, count / total, count, total, wording.warning(kind, count, total))
+        return cls(kind, count / total, count, total, _warning(kind, count, total, "python"))
 
     def spelled(self, spelling: wording.Spelling) -> RunWarning:
         """Return the same, with what to do in the language of another reader."""
-        return replace(self, text=wording.warning(self.kind, self.count, self.total, spelling))
+        return replace(self, text=_warning(self.kind, self.count, self.total, spelling))
+
+
+def _warning(kind: WarningKind, count: int, total: int, spelling: wording.Spelling) -> str:
+    """Return what happened, to how much of a run, and what to do, in the reader's language."""
+    share = f"{wording.number(100 * count / total, 2)} %"
+    numbers = {"share": share, "count": f"{count:,}", "total": f"{total:,}"}
+    return _WARNINGS[kind].format_map({**numbers, **wording.asides(spelling)})
 
 
 @dataclass(frozen=True)

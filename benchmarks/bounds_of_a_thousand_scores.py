@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from benchmarks.measure import Row, Scale, Timer, interleave, timer
-from leakmeter.auditors.bounds import rules
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds import lower_bound
+from leakmeter.auditors.bounds.lower_bound import Bonferroni, Fixed, PilotSplit, epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
-from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit
 from leakmeter.auditors.rng import stream
 
 REPETITIONS, DELTA, LIMIT = 15, 1e-6, 50e-3
@@ -85,8 +84,8 @@ def first(call: Call) -> Call:
     """Return `call` as the first of a process: nothing has been computed before."""
 
     def forgetful() -> float:
-        rules.band_level.cache_clear()
-        rules.limit_table.cache_clear()
+        lower_bound.band_level.cache_clear()
+        lower_bound.limit_table.cache_clear()
         return call()
 
     return forgetful
@@ -97,7 +96,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     count, repetitions = (100, 2) if scale == "quick" else (1000, REPETITIONS)
     rng = stream(0, "benchmark")
     scores = Scores(rng.normal(2, 1, count), rng.normal(0, 1, count))
-    level, calls = rules.band_level(count, 0.025), scores.calls()
+    level, calls = lower_bound.band_level(count, 0.025), scores.calls()
     assert math.isclose(calls["band"](), scores.plain(level), rel_tol=1e-9)
     # First calls forget, so the others go before them, and once more before they are timed.
     warm = {name: warmed(call) for name, call in calls.items() if "first" not in name}

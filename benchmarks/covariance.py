@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from benchmarks.memory import grown
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.auditors.sampling.sampler import Moments
-from leakmeter.auditors.sampling.scatter import Scatter
 
 CHUNK, TARGET = 2_048, 2.0
 SIZES = {"quick": (300, 200, 2), "full": (3 * CHUNK, 7_850, 5), "long": (25_000, 7_850, 5)}

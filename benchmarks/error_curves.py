@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from benchmarks.measure import Row, Scale, compare, timer
-from leakmeter.auditors.bounds.lower_bound import ErrorCurve
+from leakmeter.auditors.bounds.lower_bound import TradeoffBound
 from leakmeter.auditors.rng import stream
 
 DELTAS = np.logspace(-6, math.log10(0.5), 20)
@@ -45,7 +45,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     inside, outside = rng.normal(3, 1, trials), rng.normal(0, 1, trials)
     yield compare(
         f"{trials:,} trials, 20 deltas",
-        timer(lambda: ErrorCurve.of(inside, outside).epsilons(DELTAS), calls=9),
+        timer(lambda: TradeoffBound.of(inside, outside).epsilons(DELTAS), calls=9),
         timer(lambda: looped(inside, outside, thresholds)),
         peer=f"a loop over {thresholds:,} thresholds",
         repetitions=repetitions,

@@ -19,7 +19,7 @@ from benchmarks.secure_sum_ours import our_functions
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary_draws import canary_products
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling

@@ -34,8 +34,8 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     SumDistribution,
 )
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.row_store import RowStore, taken
-from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.sampling.moments import Scatter
+from leakmeter.auditors.sampling.sampler import RowStore, taken
 
 CHUNK, PART, SMALL, CLASSES = 2_048, 250, 50, 10
 PRODUCTS = "ssyrk of the same rows"

@@ -13,8 +13,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
-from leakmeter.auditors.noise.distribution import gaussian
-from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.auditors.noise import RoundedNorms, gaussian
 from leakmeter.auditors.values import Vector
 from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser

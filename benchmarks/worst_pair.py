@@ -20,7 +20,7 @@ from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from leakmeter.auditors.likelihood_ratio.game import farthest
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.sampling.moments import Scatter
 
 FEW, CHUNK = 4, 2_000
 EUCLID, LITERAL = (

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampling.moments import sum_moments
-from leakmeter.auditors.sampling.row_store import taken
+from leakmeter.auditors.sampling.moments import RUNNING_FROM, sum_moments
 from leakmeter.auditors.sampling.sampler import (
     HOLDING_OUT,
     Along,
@@ -34,8 +33,8 @@ from leakmeter.auditors.sampling.sampler import (
     Moments,
     Stream,
     UpdateSampler,
+    taken,
 )
-from leakmeter.auditors.sampling.scatter import RUNNING_FROM
 from leakmeter.auditors.values import Indices, require, within
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.protection.clipping import clip

@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from leakmeter.auditors.callback import PROGRESS, RunProgress
 from leakmeter.auditors.codec import plain
-from leakmeter.auditors.run_log import ROUNDS
+from leakmeter.auditors.run_log import PROGRESS, ROUNDS, RunProgress
 from leakmeter.fl_app.report.live import open_server, serving
 
 ROOT = Path(__file__).parents[1]

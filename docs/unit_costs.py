@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from leakmeter.auditors.canary_draws import canary_products
-from leakmeter.auditors.noise.distribution import gaussian
+from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.secure_sum.graph import plan_graph
 from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, seal, unseal

@@ -17,9 +17,8 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from leakmeter.auditors.callback import Callback, RunEnd, RunStart
 from leakmeter.auditors.finding import Finding, RunWarning
-from leakmeter.auditors.run_log import REPORT, RoundLine
+from leakmeter.auditors.run_log import REPORT, Callback, RoundLine, RunEnd, RunStart
 from leakmeter.auditors.verdict.lines import summary
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.config.errors import ConfigError

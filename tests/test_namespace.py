@@ -49,13 +49,13 @@ SNIPPETS = {
         assert fl_app.config is leakmeter.fl_app.config
     """,
     "deep modules": """
-        import auditors.bounds.rules
-        from leakmeter.auditors.bounds import rules
+        import auditors.bounds.lower_bound
+        from leakmeter.auditors.bounds import lower_bound
         from clients.secure_sum.graph import plan_graph
         import leakmeter.clients.secure_sum.graph as graph
         import strategies.chosen
         import leakmeter.strategies.chosen as participation
-        assert auditors.bounds.rules is rules and graph.plan_graph is plan_graph
+        assert auditors.bounds.lower_bound is lower_bound and graph.plan_graph is plan_graph
         assert strategies.chosen is participation
     """,
     "from a room": """
@@ -113,17 +113,17 @@ SNIPPETS = {
         kept = {n: sys.modules.pop(n) for n in list(sys.modules) if n.split(".")[0] == "scipy"}
         sys.modules["scipy"] = None  # as if it were not installed
         try:
-            import auditors.bounds.rules
+            import auditors.bounds.lower_bound
         except ImportError:
             pass
         else:
             raise AssertionError("imported")
-        assert not [n for n in sys.modules if n.endswith("auditors.bounds.rules")]
+        assert not [n for n in sys.modules if n.endswith("auditors.bounds.lower_bound")]
         del sys.modules["scipy"]
         sys.modules.update(kept)
-        import auditors.bounds.rules
-        import leakmeter.auditors.bounds.rules as rules
-        assert auditors.bounds.rules is rules
+        import auditors.bounds.lower_bound
+        import leakmeter.auditors.bounds.lower_bound as lower_bound
+        assert auditors.bounds.lower_bound is lower_bound
     """,
     "threads": """
         import leakmeter, threading

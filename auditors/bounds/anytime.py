@@ -36,13 +36,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
-from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.combined import log_mean, shares
-from leakmeter.auditors.bounds.one_run import checked_p_values
+from leakmeter.auditors.bounds.one_run import checked_p_values, log_mean, shares
 from leakmeter.auditors.canary_draws import MAX_SCORE
 from leakmeter.auditors.codec import CodecError, Kept, Resumable
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.values import Floats, Indices, within
+from leakmeter.auditors.wording import Assumption
 
 _MOST: Final = 0.98  # share of visible canaries: at 1, one that failed to deliver would end a bet
 # Means of visible canaries in standard deviations of the null, relative to √(2ε + ½). Around 1 they

@@ -10,7 +10,23 @@ family's own parameter, which does not depend on delta, and converts it to epsil
 Bounds from p-values: all canaries of a run share its noise, so their scores are dependent. Both
 bounds hold for any dependence. `coin_bound` uses that a fair coin decided whether each canary takes
 part; `share_bound` needs no coins. The p-values of excluded canaries are exact, so both can show an
-ε far above ln(samples).
+ε far above ln(samples). `headline` chooses between them, and `detectable_epsilon` says beforehand
+how far it can see: what a mechanism must leak for a claim to be refuted.
+
+`coin_bound` is one test from the evidence of all canaries, at its full level. Each canary gives
+*evidence* x against an ε. If the ε is true, then given everything before, P(x ≥ a) ≤ 1/(1 + e^a)
+for every a. Most canaries may be seen a little, or a few of them clearly. So the statistic is a
+mixture of likelihood ratios, as in Cover's universal portfolio, with one part for each way of being
+seen:
+
+    T = mean over l of Π_i f_l(x_i), where f_l rises, and its mean is 1 if P(x ≥ a) = 1/(1 + e^a)
+
+1. T rises with every x. So T ≥ t is most likely for independent x with exactly that tail, whatever
+   noise the canaries share.
+2. That probability is simulated by draws that have the density T, so that each of them counts 1/T
+   (importance sampling): small levels need no more draws than large ones. Three standard errors
+   are added to it, so the level is kept for the draws that are used and not just on average.
+3. No f_l depends on ε, and x falls as ε grows. So data that refute an ε refute every smaller one.
 """
 
 from __future__ import annotations
@@ -18,18 +34,136 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
+from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri, ndtri_exp, stdtrit
 
-from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.combined import combination
 from leakmeter.auditors.bounds.gaussian import brent_root, epsilon_gaussian
-from leakmeter.auditors.bounds.rules import checked_row
+from leakmeter.auditors.bounds.lower_bound import checked_row
+from leakmeter.auditors.canary_draws import MAX_SCORE, SEED_BITS
 from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats, Indices, within
+from leakmeter.auditors.wording import Assumption
+
+# Mean scores of visible canaries, in standard deviations of the null.
+_MEANS: Final = 2.0 ** (np.arange(-2, 8) / 2)
+# Evidence is counted in bins of 0.1, from −3 on. In k canaries, more than ln k + 6 is rare: bins of
+# 1 beyond it serve small levels.
+_LOWEST, _FINE, _RARE, _COARSE, _HIGHEST = -3.0, 0.1, 6.0, 1.0, 26.0
+_NATS: Final = 6.0  # information of all canaries in the weakest case that a part is made for
+_DRAWS: Final = 8000
+_FEWEST: Final = 50  # draws behind a standard error
+_ERRORS: Final = 3.0  # standard errors that are paid for
+_TIE: Final = 1e-9
+
+
+def shares(num_canaries: int) -> Floats:
+    """Return which shares of the included canaries may be visible, (shares,).
+
+    1, 1/4, 1/16 and so on, as long as at least one visible canary is expected.
+    """
+    return np.asarray(0.25 ** np.arange(max(int(math.log(num_canaries / 2, 4)), 0) + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureTest:
+    """The statistic for a number of canaries, and its distribution in the worst case.
+
+    Attributes:
+        edges: Evidence at which the next bin begins, ascending, (bins - 1,).
+        log_ratios: ln f of every bin, (bins, parts).
+        drawn: ln T of draws, descending; those where a standard error means something.
+        chances: Upper limit on P(T ≥ t) at each of these, ascending.
+    """
+
+    edges: Floats
+    log_ratios: Floats
+    drawn: Floats
+    chances: Floats
+
+    def log_statistic(self, reached: NDArray[Any], num_canaries: int) -> Floats:
+        """Return ln T from how many canaries reach each edge, (..., bins - 1)."""
+        ends = np.zeros((*reached.shape[:-1], 1))
+        counts = -np.diff(reached, axis=-1, prepend=ends + num_canaries, append=ends)
+        return log_mean(counts @ self.log_ratios)
+
+    def threshold(self, level: float) -> float:
+        """Return a ln t that T exceeds with probability at most `level` if ε is true."""
+        # The mean of T is 1, so P(T ≥ t) ≤ 1/t without any draw. A tie with a draw, up to rounding,
+        # exceeds nothing.
+        kept = int(np.searchsorted(self.chances, level, side="right"))
+        from_draws = float(self.drawn[kept - 1]) + _TIE if kept else math.inf
+        return min(from_draws, -math.log(level))
+
+
+@functools.lru_cache(maxsize=64)
+def mixture_test(num_canaries: int) -> MixtureTest:
+    """Return the statistic for so many canaries: 40 ms for a hundred, 80 ms for a thousand."""
+    rare = math.log(num_canaries) + _RARE
+    edges = np.append(
+        np.arange(_LOWEST, rare, _FINE), rare + np.arange(0, _HIGHEST - _RARE, _COARSE)
+    )
+    null = -np.diff(expit(-edges), prepend=1.0, append=0.0)  # (bins,)
+    ratios = _parts(num_canaries, edges, null)
+    log_ratios, num_parts = np.log(ratios.T), len(ratios)
+    rng = stream(0, "combination", num_canaries)
+    numbers = rng.multinomial(_DRAWS, np.full(num_parts, 1 / num_parts))
+    drawn = np.empty(0)
+    for part, number in zip(ratios * null, numbers, strict=True):
+        counts = rng.multinomial(num_canaries, part / part.sum(), number)
+        drawn = np.append(drawn, log_mean(counts @ log_ratios))
+    drawn = np.sort(drawn)[::-1]
+    weight = np.exp(-drawn)
+    mean, square = np.cumsum(weight) / _DRAWS, np.cumsum(weight**2) / _DRAWS
+    chances = mean + _ERRORS * np.sqrt((square - mean**2) / _DRAWS)
+    kept = slice(_FEWEST - 1, None)
+    return MixtureTest(edges, log_ratios, drawn[kept], np.maximum.accumulate(chances[kept]))
+
+
+def _parts(num_canaries: int, edges: Floats, null: Floats) -> Floats:
+    """Return f of every part and bin, (parts, bins).
+
+    A share of the included canaries is visible: with Gaussian scores of one of `_MEANS`, or, in the
+    last rows, with equal scores. The ε of a part is where such canaries begin to refute it.
+    """
+    some, tails = shares(num_canaries), expit(-edges)
+    mean = np.repeat(_MEANS, some.size)[:, None]
+    share = np.tile(some, _MEANS.size + 1)[:, None]
+
+    def ratios(at: Floats) -> Floats:
+        # Evidence a against a large ε needs the score ε + a. Equal scores are equal evidence; the
+        # nearest rising density is uniform from there on.
+        gaussian, equal = np.split(at, [mean.size])
+        z = -ndtri_exp(-np.maximum(gaussian + edges, 0.0))
+        visible = np.concatenate([ndtr(mean - z), np.minimum(tails / expit(equal), 1.0)])
+        reached = share / 2 * visible  # coins are fair, (parts, bins - 1)
+        # The nearest rising density has one value below some edge: that edge where the mean of all
+        # below is smallest. Canaries that are out are in the lowest bin.
+        raw = -np.diff(reached, prepend=1.0, append=0.0) / null
+        below = (1 - np.append(reached, np.zeros_like(share), axis=1)) / np.cumsum(null)
+        edge = below.argmin(axis=1)[:, None]
+        pooled = np.where(np.arange(null.size) <= edge, below.min(axis=1, keepdims=True), raw)
+        rising = np.minimum.accumulate(pooled[:, ::-1], axis=1)[:, ::-1]  # whatever rounding does
+        return np.asarray(rising / (rising @ null)[:, None])
+
+    low = np.repeat([0.0, -20.0], [mean.size, some.size])[:, None]
+    high = np.full_like(low, 200.0)
+    for _ in range(18):
+        middle = (low + high) / 2
+        found = ratios(middle)
+        is_much = num_canaries * (found * null * np.log(found)).sum(axis=1, keepdims=True) > _NATS
+        low, high = np.where(is_much, middle, low), np.where(is_much, high, middle)
+    return ratios(low)
+
+
+def log_mean(logs: NDArray[Any]) -> Floats:
+    """Return ln of the mean of e^logs along the last axis."""
+    most = logs.max(axis=-1, keepdims=True)  # so that no exponential overflows
+    return np.asarray(most[..., 0] + np.log(np.exp(logs - most).mean(axis=-1)))
 
 
 def one_run_epsilon(
@@ -200,7 +334,7 @@ def coin_bound(
     in *and* has p ≤ e^−c is at most q(c) = e^(ε−c) / (1 + e^(ε−c) + e^−ε·(1 − e^−c)), apart from a
     part that is at most (1 + e^−ε)·δ/2 on average. Canaries that are out score −∞. Except with
     probability at most (1 + e^−ε)·k·δ/2, independent scores with the tail q(c) dominate these
-    scores. So they dominate every statistic that rises with the scores; `combined` has one that
+    scores. So they dominate every statistic that rises with the scores; `mixture_test` is one that
     adapts to how many canaries are seen, and how clearly.
 
     Args:
@@ -230,7 +364,7 @@ def coin_bound(
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
     k = scores.size
-    test, own = combination(k), np.sort(scores[is_in])
+    test, own = mixture_test(k), np.sort(scores[is_in])
 
     def is_refuted(epsilon: float, needed: float) -> bool:
         reached = own.size - np.searchsorted(own, scores_at(test.edges, epsilon))
@@ -337,3 +471,178 @@ def checked_p_values(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDA
     if (scores < -_SLACK).any():
         raise ValueError(f"log_p must be in [-inf, 0], got {-scores.min()}")
     return np.maximum(scores, 0.0), is_in.astype(np.bool_)
+
+
+def headline(
+    scores: Floats,
+    is_in: NDArray[np.bool_],
+    log_p: Floats,
+    *,
+    delta: float,
+    confidence: float,
+    guesses: int | None,
+    spent: float = 0.0,
+    most: float = MAX_SCORE,
+) -> tuple[Bound, dict[str, float]]:
+    """Return the bound that does not need independent scores, and how many canaries made it.
+
+    With fair coins it is `coin_bound`. Without them, or where k·δ takes nearly all of the failure
+    probability, it is `share_bound`.
+
+    Args:
+        scores: Scores of all canaries; larger means more likely in.
+        is_in: Whether the coin said in, also if the seat failed to deliver.
+        log_p: ln of each score's p-value if the canary is out, or upper limits on it.
+        delta: The delta of ε.
+        confidence: Of the bound.
+        guesses: None for canaries that were not included by fair coins.
+        spent: Probability that any of `log_p` is too small, which the bound pays for.
+        most: The largest −ln p that the null can show: the cap of the bound follows from it.
+
+    Returns:
+        The bound, and as facts `threshold`, a score −ln p, `share_at_threshold`, the share of
+        included canaries that reach it, and `median_score` of the included ones. The threshold is
+        the lowest at which this share is at least e^(ε − threshold): from 50:50, an attacker who
+        says "in" there is right with odds of e^ε. Without a positive bound there is only the last.
+    """
+    shown = surprise(log_p)
+    takes_coins = guesses is not None and has_level(scores.size, delta, confidence + spent)
+
+    def from_scores(s: Floats) -> Bound:
+        if takes_coins:
+            return coin_bound(-s, is_in, delta=delta, confidence=confidence + spent)
+        return share_bound(s[is_in], delta=delta, confidence=confidence + spent)
+
+    bound = capped(shown, from_scores, most)
+    own = np.sort(shown[is_in])
+    facts = {"median_score": float(np.median(own))}
+    if bound.value > 0:
+        reach = 1 - np.searchsorted(own, own) / own.size  # the share that reaches each score
+        made = own + np.log(reach) >= bound.value
+        threshold = own[made.argmax()] if made.any() else own[-1]
+        share = float((own >= threshold).mean())
+        facts |= {"threshold": float(threshold), "share_at_threshold": share}
+    return replace(bound, confidence=confidence, rule=bound.rule + paid(spent, most)), facts
+
+
+def surprise(log_p: Floats) -> Floats:
+    """Return −ln p, at most 128·ln 2: canaries from seeds of 128 bits show no smaller p-value."""
+    return np.minimum(-log_p, MAX_SCORE)
+
+
+def capped(shown: Floats, bound_of: Callable[[Floats], Bound], most: float = MAX_SCORE) -> Bound:
+    """Return a bound with its cap: its value if every score were the largest possible."""
+    bound, cap = bound_of(shown), bound_of(np.full_like(shown, most)).value
+    return replace(bound, cap=cap, saturated=bound.value >= cap)
+
+
+def paid(spent: float = 0.0, most: float = MAX_SCORE) -> str:
+    """Return in words what was done to the p-values."""
+    if most < MAX_SCORE:
+        return f" (null from decoys, at a chance of {spent:.2g} to fail: scores up to {most:.1f})"
+    simulated = f"null simulated, at a chance of {spent:.2g} to fail, " if spent else ""
+    return f" ({simulated}scores capped at {MAX_SCORE:.1f}, seeds of {SEED_BITS} bits)"
+
+
+_POWER: Final = 0.8  # share of runs that refute a claim
+_RUNS: Final = 1000
+_TINY: Final = 1e-9
+
+
+@functools.lru_cache(maxsize=256)
+def detectable_epsilon(
+    epsilon: float,
+    *,
+    canaries: int,
+    dim: int,
+    delta: float,
+    confidence: float,
+    directions: int = 1,
+    tail_factor: float = 1.0,
+    has_coins: bool = True,
+) -> float:
+    """Return the ε at which a Gaussian mechanism is refuted in four of five runs.
+
+    The claim of `epsilon` is refuted if the headline bound of canaries exceeds it: `coin_bound`
+    with fair coins, else `share_bound`. Each canary is scored by its cosine with itself in Gaussian
+    noise; other canaries do not hide it. The answer is simulated with 1,000 runs in less than half
+    a second, and always the same.
+
+    Args:
+        epsilon: The claim.
+        canaries: Number of canaries; with coins, half of them take part.
+        dim: Length of the vectors.
+        delta: In [0, 1), of the claim and of what is returned.
+        confidence: In (0, 1), of the bound.
+        directions: Each p-value is the smallest of so many, times their number.
+        tail_factor: Each p-value is so many times that of a canary on the sphere.
+        has_coins: Whether a fair coin decides about each canary; otherwise all take part.
+
+    Returns:
+        The smallest such ε at `delta`; infinity if no mechanism would be refuted so often.
+
+    >>> found = detectable_epsilon(8.0, canaries=100, dim=10**6, delta=1e-5, confidence=0.95)
+    >>> 15 < found < 20
+    True
+    """
+    within("epsilon", epsilon, lowest=0.0, below=math.inf)
+    within("canaries", canaries, lowest=1)
+    within("dim", dim, lowest=2)
+    within("delta", delta, lowest=0.0, below=1.0)
+    within("confidence", confidence, above=0.0, below=1.0)
+    within("directions", directions, lowest=1)
+    within("tail_factor", tail_factor, lowest=1.0, below=math.inf)
+    if has_coins and has_level(canaries, delta, confidence):
+        number, chance, test = canaries, 0.5, mixture_test(canaries)
+        level = 1 - confidence - (1 + math.exp(-epsilon)) * canaries * delta / 2
+        needed, scores = test.threshold(level), scores_at(test.edges, epsilon)
+
+        def refuted(reached: Indices) -> NDArray[np.bool_]:
+            return np.asarray(test.log_statistic(reached, canaries) > needed)
+    else:
+        number, chance = max(canaries // 2, 1) if has_coins else canaries, 1.0
+        asked, log_chances = asked_shares(number, delta, confidence)
+        scores = epsilon - log_chances
+
+        def refuted(reached: Indices) -> NDArray[np.bool_]:
+            return np.asarray((reached >= asked).any(axis=-1))
+
+    reach = _reach(scores, dim, directions * tail_factor)
+
+    def is_enough(mean: float) -> bool:
+        bins = -np.diff(chance * reach(mean), prepend=1.0, append=0.0)
+        counts = stream(0, "detectable").multinomial(number, bins, _RUNS)
+        return bool(refuted(number - counts.cumsum(axis=1)[:, :-1]).mean() >= _POWER)
+
+    if not is_enough(math.inf):
+        return math.inf
+    low, high = 0.0, 1.0
+    while not is_enough(high):
+        low, high = high, 2 * high
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return epsilon_gaussian(delta, high)
+
+
+def _reach(scores: Floats, dim: int, times: float) -> Callable[[float], Floats]:
+    """Return how likely a canary in Gaussian noise has each score or more, given its mean.
+
+    A p-value is so many `times` that of a cosine.
+
+    From its cosine t follows t·√(d − 1)/√(1 − t²): Student's t with d − 1 degrees of freedom if the
+    canary is out, the noncentral t if it is in.
+    """
+    # The tail of the noncentral t by Johnson and Welch 1940, as if the length of the noise were
+    # normal. A score of at least 0 needs no evidence; a p-value of exactly 1 would be at −∞.
+    freedom = dim - 1
+    p = np.exp(-np.clip(scores, _TINY, MAX_SCORE)) / times
+    at = -stdtrit(freedom, p)
+    scale = np.sqrt(1 + at**2 / (2 * freedom))
+
+    def tails(mean: float) -> Floats:
+        visible = ndtr((mean - at * (1 - 1 / (4 * freedom))) / scale)
+        visible = np.select([scores <= 0, scores > MAX_SCORE], [1.0, 0.0], visible)
+        return np.minimum.accumulate(visible)
+
+    return tails

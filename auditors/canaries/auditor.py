@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Project, RoundView
 from leakmeter.auditors.bounds.anytime import Anytime
-from leakmeter.auditors.bounds.headline import headline
+from leakmeter.auditors.bounds.one_run import headline
 from leakmeter.auditors.canaries import canary_auditor
 from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
 from leakmeter.auditors.canaries.changes import check_room, file_size
@@ -57,6 +56,7 @@ from leakmeter.auditors.canary_draws import Kind, KindName
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 
 _NULL_POOL = 100_000  # canaries drawn for the null of the maxima
 _SPENT = 0.1  # share of a bound's failure probability that limits from these draws may use

@@ -11,7 +11,6 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, UnableError
 from leakmeter.auditors.canaries.plan import CanaryPlan
@@ -20,6 +19,7 @@ from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import within
+from leakmeter.auditors.wording import Assumption
 
 NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
 _LEAST_DIM = 100

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, Project, RoundView, UnableError
 from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.changes import file_size
@@ -25,7 +24,7 @@ from leakmeter.auditors.canary_draws import (
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Adjacency
 from leakmeter.auditors.rng import derive, stream
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted
 
 Seats = int | Literal["auto"]
 Repetitions = int | Literal["auto"]

@@ -18,17 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_between_gaussians
-from leakmeter.auditors.bounds.headline import capped, paid, surprise
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.one_run import guess_by_rank, one_run_gaussian_epsilon
-from leakmeter.auditors.bounds.rules import Bonferroni, Limits
+from leakmeter.auditors.bounds.lower_bound import Bonferroni, RateLimits, epsilon_lower_bound
+from leakmeter.auditors.bounds.one_run import (
+    capped,
+    guess_by_rank,
+    one_run_gaussian_epsilon,
+    paid,
+    surprise,
+)
 from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Histogram
 from leakmeter.auditors.values import Vector
+from leakmeter.auditors.wording import Assumption
 
 Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]
@@ -233,7 +237,7 @@ def largest_cosine_log_p(
     """
     larger = pool.size - np.searchsorted(np.sort(pool), maxima, side="left")
     # Bonferroni limits hold for all canaries at once, whichever counts they reach.
-    drawn = np.log(Limits(Bonferroni(), level, "clopper-pearson")(larger, pool.size))
+    drawn = np.log(RateLimits(Bonferroni(), level, "clopper-pearson")(larger, pool.size))
     union = cosine_logsf(maxima, dim) + math.log(rounds)
     return np.minimum(np.minimum(drawn, union), 0.0)
 

@@ -27,11 +27,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
-from leakmeter.auditors.bounds.headline import headline
-from leakmeter.auditors.bounds.one_run import FEW, SHARES
+from leakmeter.auditors.bounds.one_run import FEW, SHARES, headline
 from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
 from leakmeter.auditors.canaries.changes import KeptRows, check_room, file_size
 from leakmeter.auditors.canaries.plan import (
@@ -53,6 +51,7 @@ from leakmeter.auditors.canary_draws import CanaryBlocks, DrawnCanaries, Kind
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
 from leakmeter.auditors.verdict.claim import Question
+from leakmeter.auditors.wording import Assumption
 
 _DELTA_PAYS: Final = 4  # δ may take a quarter of a bound's failures, or a half without coins
 _MASKED: Final = (

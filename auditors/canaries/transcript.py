@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import AnytimeBound
-from leakmeter.auditors.bounds.headline import paid, surprise
+from leakmeter.auditors.bounds.one_run import paid, surprise
 from leakmeter.auditors.canaries.changes import Changes
 from leakmeter.auditors.canaries.scores import Largest, largest_cosine_log_p
 from leakmeter.auditors.canaries.sign_transcript import SignTranscript

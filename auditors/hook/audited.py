@@ -18,7 +18,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import Auditor
-from leakmeter.auditors.callback import Callback
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks
@@ -28,6 +27,7 @@ from leakmeter.auditors.hook.round_log import OnRound
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.sending import Choice
 from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, has_own_loop
+from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import Verdict
 

@@ -16,13 +16,13 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.auditor import Auditor
-from leakmeter.auditors.callback import Callback
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks
 from leakmeter.auditors.hook.run_audit import RunAudit, are_equal
 from leakmeter.auditors.hook.seat import take_answer
 from leakmeter.auditors.hook.sending import Choice
 from leakmeter.auditors.hook.wrapper import EndedError
+from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import Verdict
 

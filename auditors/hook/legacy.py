@@ -26,7 +26,6 @@ from flwr.server.strategy import FedAvg, Strategy
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors.auditor import Auditor
-from leakmeter.auditors.callback import Callback
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.grid import TIMEOUT
@@ -36,6 +35,7 @@ from leakmeter.auditors.hook.round_log import scalars
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.sending import Choice
 from leakmeter.auditors.hook.wrapper import EndedError
+from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
 
 _log = logging.getLogger("flwr")

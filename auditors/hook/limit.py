@@ -10,13 +10,12 @@ from typing import Literal
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor
-from leakmeter.auditors.callback import Callback, StopAbove
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook.wrapper import EndedError
-from leakmeter.auditors.wording import is_epsilon, number
+from leakmeter.auditors.run_log import Callback, StopAbove
+from leakmeter.auditors.wording import Assumption, is_epsilon, number
 
 _log = logging.getLogger("flwr")
 

@@ -19,9 +19,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
-from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEnd, RunStart
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.hook import planting, remarks, wire
@@ -45,12 +43,20 @@ from leakmeter.auditors.hook.panel import BEFORE, Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
 from leakmeter.auditors.hook.seat import Answer, Size, take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
-from leakmeter.auditors.run_log import RoundLine, RunLog
+from leakmeter.auditors.run_log import (
+    Callback,
+    Listeners,
+    ProgressFile,
+    RoundLine,
+    RunEnd,
+    RunLog,
+    RunStart,
+)
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
 from leakmeter.auditors.verdict.lines import Ending, Step, steps, summary
 from leakmeter.auditors.verdict.verdict import Verdict, judge
-from leakmeter.auditors.wording import plain_spaces
+from leakmeter.auditors.wording import Assumption, plain_spaces
 
 _log = logging.getLogger("flwr")
 _OVERSIZE: Final = 10.0  # a clip that does not work lets so much more pass

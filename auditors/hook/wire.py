@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.distribution import Distribution
+from leakmeter.auditors.noise import Distribution, distribution_named
 from leakmeter.auditors.values import NotFiniteError
 
 # Records, by who writes them; all of ours begin with the same word.

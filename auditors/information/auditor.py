@@ -24,7 +24,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor, SumObserver
 from leakmeter.auditors.auditor import Due, Project, RoundView, few_clients
 from leakmeter.auditors.codec import Kept
@@ -48,9 +47,9 @@ from leakmeter.auditors.information.over_rounds import (
 )
 from leakmeter.auditors.information.theory import Information, Theory, round_bound
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.row_store import check_room, file_bytes
-from leakmeter.auditors.sampling.sampler import RoundSampler, Stream
+from leakmeter.auditors.sampling.sampler import RoundSampler, Stream, check_room, file_bytes
 from leakmeter.auditors.values import within
+from leakmeter.auditors.wording import Assumption
 
 _log = logging.getLogger("flwr")
 _KEEPING: Final = "independent"  # the game in which a client's data can be kept over rounds

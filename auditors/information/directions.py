@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakmeter.auditors.sampling.row_store import RowStore
-from leakmeter.auditors.sampling.sampler import ROUNDING
+from leakmeter.auditors.sampling.sampler import ROUNDING, RowStore
 from leakmeter.auditors.values import AnyFloats, Floats, within
 
 

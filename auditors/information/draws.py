@@ -27,8 +27,7 @@ from leakmeter.auditors.information.logdet import (
 )
 from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampling.row_store import RowStore, taken
-from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.sampler import RowStore, Stream, UpdateSampler, finite, taken
 from leakmeter.auditors.values import Floats, Vector, Watch, within
 
 

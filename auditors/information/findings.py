@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakmeter.auditors import audited_round
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import SEES, AuditedRound, SumObserver
 from leakmeter.auditors.finding import Finding, Game, PerClient, Quantity, ThreatModel
 from leakmeter.auditors.information.draws import Measured
@@ -19,7 +18,7 @@ from leakmeter.auditors.information.theory import (
     LimitOf,
     gaussian_information,
 )
-from leakmeter.auditors.wording import TOLD_FROM_ZERO
+from leakmeter.auditors.wording import TOLD_FROM_ZERO, Assumption
 
 QUANTITY: Quantity = "mutual information"
 # Figures that are not of the directions looked along, or not of a model, have names of their own.

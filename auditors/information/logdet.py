@@ -39,9 +39,9 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.linalg.blas import dsyrk
 from scipy.special import polygamma, psi
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.values import AnyFloats, Floats, within
+from leakmeter.auditors.wording import Assumption
 
 PARTS = 20  # that a jackknife over draws leaves out, at most
 _CHUNK = 1024

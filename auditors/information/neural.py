@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import stdtrit
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, SumObserver
 from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.codec import Kept
@@ -32,7 +31,7 @@ from leakmeter.auditors.information.theory import Information, LimitOf, Theory
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.auditors.values import Floats, within
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted
 
 MAX_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is
 MIN_DRAWS = 8  # two in each of four parts: a stranger takes another draw of the same part

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound
 from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.draws import Draws
@@ -33,6 +32,7 @@ from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Stream
 from leakmeter.auditors.values import Floats, Vector
+from leakmeter.auditors.wording import Assumption
 
 MIN_PAIRS = 20
 _SHUFFLES = 200  # behind the null band

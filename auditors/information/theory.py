@@ -24,10 +24,10 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import gammaln
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Bound, Kind
 from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.auditors.values import within
+from leakmeter.auditors.wording import Assumption
 
 NATS_PER_BIT = math.log(2)
 

@@ -24,7 +24,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import (
     SEES,
     AuditedRound,
@@ -51,9 +50,9 @@ from leakmeter.auditors.likelihood_ratio.game import (
     play_game,
 )
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.row_store import check_room
-from leakmeter.auditors.sampling.sampler import RoundSampler
+from leakmeter.auditors.sampling.sampler import RoundSampler, check_room
 from leakmeter.auditors.values import within
+from leakmeter.auditors.wording import Assumption
 
 _log = logging.getLogger("flwr")
 

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, Claims, Trials
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.finding import Bound, Finding, Game
 from leakmeter.auditors.likelihood_ratio.game import ENOUGH_DRAWS, PlayedGame
 from leakmeter.auditors.values import Floats, Vector
-from leakmeter.auditors.wording import counted, number, percent
+from leakmeter.auditors.wording import Assumption, counted, number, percent
 
 # Below this p-value of the normality test a Gaussian model of the scores is not printed. A sum that
 # is Gaussian loses it in one of 1,000 audited rounds; at 5 % a run of ten rounds would lose it in

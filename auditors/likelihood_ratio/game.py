@@ -32,8 +32,7 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     SumDistribution,
     grams,
 )
-from leakmeter.auditors.sampling.row_store import RowStore, file_bytes
-from leakmeter.auditors.sampling.sampler import HOLDING_OUT, Stream, finite
+from leakmeter.auditors.sampling.sampler import HOLDING_OUT, RowStore, Stream, file_bytes, finite
 from leakmeter.auditors.values import AnyFloats, Floats, Vector, within
 
 # Draws without an exception below which nothing is said about what never happens. By the rule of

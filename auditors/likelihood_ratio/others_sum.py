@@ -21,8 +21,14 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     SumDistribution,
 )
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampling.row_store import RowStore
-from leakmeter.auditors.sampling.sampler import HOLDING_OUT, ROUNDING, Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.sampler import (
+    HOLDING_OUT,
+    ROUNDING,
+    RowStore,
+    Stream,
+    UpdateSampler,
+    finite,
+)
 from leakmeter.auditors.values import AnyFloats, Vector, Watch
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had this many updates

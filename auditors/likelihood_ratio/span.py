@@ -24,12 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, Claims, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, few_clients
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, PerClient, ThreatModel
 from leakmeter.auditors.values import Floats, within
+from leakmeter.auditors.wording import Assumption
 
 Array = NDArray[np.floating]
 

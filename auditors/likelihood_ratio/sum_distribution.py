@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, eigh, solve_triangular
 from scipy.linalg.lapack import get_lapack_funcs
 
-from leakmeter.auditors.sampling.row_store import RowStore
-from leakmeter.auditors.sampling.sampler import ROUNDING, Moments
+from leakmeter.auditors.sampling.sampler import ROUNDING, Moments, RowStore
 from leakmeter.auditors.values import AnyFloats, Floats, Indices, Vector
 
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import (
     SEES,
     AuditedRound,
@@ -54,6 +53,7 @@ from leakmeter.auditors.likelihood_ratio.transcript_runs import (
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler
 from leakmeter.auditors.values import Vector, within
+from leakmeter.auditors.wording import Assumption
 
 _log = logging.getLogger("flwr")
 _NAME: Final = "transcript"

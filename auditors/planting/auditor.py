@@ -22,7 +22,6 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -35,7 +34,7 @@ from leakmeter.auditors.auditor import (
     check_every,
 )
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.headline import headline
+from leakmeter.auditors.bounds.one_run import headline
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, LossUnit, RunWarning, Sees, ThreatModel
 from leakmeter.auditors.planting.generators import Generator, batch
@@ -52,6 +51,7 @@ from leakmeter.auditors.planting.scores import (
     normal_scores,
 )
 from leakmeter.auditors.values import Floats, Record, Vector, require
+from leakmeter.auditors.wording import Assumption
 
 _AT_ONCE = 1000  # records that a score gets
 _PILOT = 100  # records that tell how far losses fall in a round

@@ -10,10 +10,10 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Unit
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import require
+from leakmeter.auditors.wording import Assumption
 
 Out = Literal["stand-in", "nothing"]
 

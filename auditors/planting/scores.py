@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from leakmeter.auditors.bounds.rules import Limits, SimultaneousBand
+from leakmeter.auditors.bounds.lower_bound import RateLimits, SimultaneousBand
 from leakmeter.auditors.finding import Losses, LossUnit
 from leakmeter.auditors.planting.generators import Batch
 from leakmeter.auditors.values import Floats, Vector
@@ -47,7 +47,7 @@ def log_p_values(scores: Floats, decoys: Floats, level: float) -> Floats:
     array([-4.79])
     """
     reached = decoys.size - np.searchsorted(np.sort(decoys), scores, side="left")
-    return np.log(Limits(SimultaneousBand(), level, "clopper-pearson")(reached, decoys.size))
+    return np.log(RateLimits(SimultaneousBand(), level, "clopper-pearson")(reached, decoys.size))
 
 
 def exposure(scores: Floats, decoys: Floats) -> Floats:

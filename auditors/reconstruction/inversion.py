@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, RoundView
 from leakmeter.auditors.codec import Kept
@@ -35,7 +34,7 @@ from leakmeter.auditors.reconstruction.recovery import (
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.values import AnyFloats, Floats, Indices, Vector, within
-from leakmeter.auditors.wording import counted, number
+from leakmeter.auditors.wording import Assumption, counted, number
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,14 +23,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats, Vector, within
-from leakmeter.auditors.wording import counted, number
+from leakmeter.auditors.wording import Assumption, counted, number
 
 Text = Sequence[int]  # its tokens
 # What the clients of a round trained on, and strangers: what nobody in the round did.

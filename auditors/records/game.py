@@ -23,7 +23,6 @@ from functools import partial
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import AuditedRound, Claims, ScheduledAuditor, Trials
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.codec import Kept
@@ -31,6 +30,7 @@ from leakmeter.auditors.finding import Bound, Detail, Finding, ThreatModel
 from leakmeter.auditors.records.pair import GradientRows, PairDistribution, Spectrum
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats, Indices, within
+from leakmeter.auditors.wording import Assumption
 
 # One draw of the sum for these rows as the client's records, with the other clients at their floor,
 # minus what the adversary knows about them. It must run the real mechanism, with a generator for

@@ -21,16 +21,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
+from leakmeter.auditors.bounds.lower_bound import Rule, SimultaneousBand, epsilon_lower_bound
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.records.trajectory import Trajectory
 from leakmeter.auditors.values import Floats, Indices, Vector, within
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted
 
 Spread = Literal["shared", "record"]
 # Maps a model to the losses of member and of held-out records, always in the same order.

@@ -1,4 +1,4 @@
-"""Fresh updates of a round's clients: replays, moments, the round's sum, rows in a file.
+"""Fresh updates of a round's clients, and the moments of their sum.
 
-`replay` needs Flower; `moments`, `scatter` and `row_store` do not.
+`replay` needs Flower; `sampler` and `moments` do not.
 """

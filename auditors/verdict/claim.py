@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, get_args
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel, Unit
 from leakmeter.auditors.values import require
+from leakmeter.auditors.wording import Assumption
 
 # Seeing the first, one can compute all of the second: models follow from noised sums, noised sums
 # from sums, sums from updates. A guarantee about sums holds whatever models were sent, so it holds
@@ -436,7 +436,7 @@ class ClaimResult:
         factor = self.audit.facts.get("tail_factor", 1.0)
         if isinstance(factor, float) and factor > 1:
             known["tail_factor"] = factor
-        from leakmeter.auditors.bounds.headline import detectable_epsilon
+        from leakmeter.auditors.bounds.one_run import detectable_epsilon
 
         return detectable_epsilon(
             self.claim.allows(self.audit)[0],

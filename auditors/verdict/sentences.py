@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.verdict.claim import (
     USER,
@@ -41,6 +40,7 @@ from leakmeter.auditors.wording import (
     capital,
     claim,
     condition,
+    conditions,
     counted,
     evidence,
     is_certain,
@@ -51,6 +51,7 @@ from leakmeter.auditors.wording import (
     percent,
     remarked,
     sentence,
+    sentence_of,
     share,
     signed,
     size,

@@ -39,8 +39,13 @@ from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call, OrderedMod, failure_note, mods_around, with_answer
-from leakmeter.auditors.noise.distribution import Distribution, gaussian
-from leakmeter.auditors.noise.integer import IntegerDistribution, RoundedNorms, Sampler
+from leakmeter.auditors.noise import (
+    Distribution,
+    IntegerDistribution,
+    RoundedNorms,
+    Sampler,
+    gaussian,
+)
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import NotFiniteError, Vector, require
 from leakmeter.clients.protection.clipping import clip, model_within

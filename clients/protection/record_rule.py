@@ -30,7 +30,7 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor, nn
 
-from leakmeter.auditors.noise.distribution import gaussian
+from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.records.pair import Spectrum
 from leakmeter.auditors.values import Floats, require
 from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients

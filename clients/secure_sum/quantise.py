@@ -28,8 +28,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.integer import MAX_NORM, MAX_STD
+from leakmeter.auditors.noise import MAX_NORM, MAX_STD, distribution_named
 from leakmeter.auditors.values import NotFiniteError, Vector
 from leakmeter.clients.secure_sum.masking import Ring, RingVector
 

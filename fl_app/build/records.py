@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.auditor import RoundView
-from leakmeter.auditors.noise.distribution import gaussian
+from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.records.membership import Shadows, Use, logit_confidences

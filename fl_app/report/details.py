@@ -16,12 +16,11 @@ from typing import Any
 from markupsafe import Markup
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict import labels
 from leakmeter.auditors.verdict.sentences import parts, told
 from leakmeter.auditors.verdict.verdict import Asked, Row
-from leakmeter.auditors.wording import KINDS, capital, share, size, terms
+from leakmeter.auditors.wording import KINDS, capital, sentence_of, share, size, terms
 from leakmeter.fl_app.report.curves import DOTTED, KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.figure import (
     MARKERS,

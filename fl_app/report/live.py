@@ -26,9 +26,8 @@ from urllib.parse import urlsplit
 
 from markupsafe import Markup
 
-from leakmeter.auditors.callback import PROGRESS, RunProgress
 from leakmeter.auditors.codec import CodecError, codec
-from leakmeter.auditors.run_log import REPORT, ROUNDS
+from leakmeter.auditors.run_log import PROGRESS, REPORT, ROUNDS, RunProgress
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report import HOST, PORT

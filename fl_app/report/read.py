@@ -15,14 +15,12 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from leakmeter.auditors.assumptions import is_known
 from leakmeter.auditors.auditor import Schedule
-from leakmeter.auditors.callback import PROGRESS
 from leakmeter.auditors.codec import CodecError, codec, short
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.run_log import REPORT, ROUNDS, SCHEMA
+from leakmeter.auditors.run_log import PROGRESS, REPORT, ROUNDS, SCHEMA
 from leakmeter.auditors.verdict.claim import Claim, claims_of
-from leakmeter.auditors.wording import Spelling
+from leakmeter.auditors.wording import Spelling, is_known
 from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
 

@@ -17,18 +17,19 @@ from typing import Final, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from leakmeter.auditors.assumptions import Assumption, sentence_of
 from leakmeter.auditors.finding import Finding, Observer, ThreatModel, Unit
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_shown
 from leakmeter.auditors.wording import (
+    Assumption,
     capital,
     counted,
     is_certain,
     is_epsilon,
     number,
     sentence,
+    sentence_of,
     share,
     signed,
 )

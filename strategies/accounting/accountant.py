@@ -25,13 +25,11 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Adjacency, Bound
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.distribution import Grid, Shift
+from leakmeter.auditors.noise import Grid, Shift, distribution_named
 from leakmeter.auditors.values import Vector, require
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted
 
 Sampling = Literal["none", "poisson", "fixed"]
 

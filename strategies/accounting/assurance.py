@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import (
     Adjacency,
@@ -26,7 +25,7 @@ from leakmeter.auditors.finding import (
     Sees,
     ThreatModel,
 )
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 from leakmeter.strategies.accounting.ledger import Entry
 

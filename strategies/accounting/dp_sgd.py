@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, RoundView
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, ThreatModel
 from leakmeter.auditors.hook.opacus import Engine, Steps
 from leakmeter.auditors.values import within
 from leakmeter.auditors.verdict.claim import Claim
-from leakmeter.auditors.wording import counted, number
+from leakmeter.auditors.wording import Assumption, counted, number
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 
 Mistake = Literal["unnoised", "batch norm", "not poisson", "more rounds", "little noise"]

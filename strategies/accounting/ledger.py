@@ -27,12 +27,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.run_log import append_line, locked, write_atomically
 from leakmeter.auditors.values import require
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted
 from leakmeter.strategies.accounting.accountant import Release, amplified, epsilon_together
 
 _PREVIOUS: Final = "previous"

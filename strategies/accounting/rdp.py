@@ -27,11 +27,10 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from scipy.special import logsumexp
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Conduct, Finding, ThreatModel
 from leakmeter.auditors.values import Floats, require
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
 
 Curve = Callable[[Floats], Floats]  # order to Rényi divergence, infinite where nothing is known

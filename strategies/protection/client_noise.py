@@ -14,8 +14,7 @@ from flwr.app import Message
 
 from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.distribution import Distribution
+from leakmeter.auditors.noise import Distribution, distribution_named
 from leakmeter.auditors.values import require
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance, Charge, Exposure, Spending

@@ -18,8 +18,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.codec import codec
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.distribution import Distribution
+from leakmeter.auditors.noise import Distribution, distribution_named
 from leakmeter.auditors.values import Vector, require
 from leakmeter.clients.protection.noise_mod import metrics_of
 from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit

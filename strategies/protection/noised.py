@@ -20,7 +20,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
@@ -28,9 +27,10 @@ from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, pattern, weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Opening, Wrapper
-from leakmeter.auditors.noise.distribution import gaussian
+from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector, require
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending
 from leakmeter.strategies.flower import left_out

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Conduct, Finding, ThreatModel
+from leakmeter.auditors.wording import Assumption
 from leakmeter.strategies.secure_sum.topology import Plan, Risks
 
 # What a sum depends on, by what the server may do.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
-from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.auditors.values import Vector
 
 

@@ -12,9 +12,8 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors import Audited, Callback, OneShotCanaries
-from leakmeter.auditors.callback import RunEnd, RunStart
 from leakmeter.auditors.finding import RunWarning
-from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.run_log import RoundLine, RunEnd, RunStart
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 

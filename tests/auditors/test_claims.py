@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims, Trials
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed
+from leakmeter.auditors.bounds.lower_bound import BandAndFixed, epsilon_lower_bound
 from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 
 ATTACKER = ThreatModel(observer="server", sees="round sum", holds="two updates", game="rerun")
 CLAIMS = Claims("mine", ATTACKER, seed=7, assumptions=(Assumption.KNOWN_SEATS,))

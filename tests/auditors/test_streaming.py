@@ -28,8 +28,8 @@ from leakmeter.auditors.information.draws import Draws, measure
 from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, play_game
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DualGaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling import replay, row_store
-from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling import replay, sampler
+from leakmeter.auditors.sampling.sampler import RowStore
 from leakmeter.fl_app.engines.inline import InlineGrid
 from tests.helpers.processes import open_files
 from tests.helpers.rounds import audited_round
@@ -43,8 +43,8 @@ def to_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what sends all samples to files from now on, with several blocks each."""
 
     def use() -> None:
-        monkeypatch.setattr(row_store, "_MAX_IN_MEMORY", 0)
-        monkeypatch.setattr(row_store, "_MAX_IN_BLOCK", 4 * 60 * 70)
+        monkeypatch.setattr(sampler, "_MAX_IN_MEMORY", 0)
+        monkeypatch.setattr(sampler, "_MAX_IN_BLOCK", 4 * 60 * 70)
 
     return use
 
@@ -187,10 +187,10 @@ def test_a_replayed_audit_holds_a_few_vectors_and_not_all_clients(
 ) -> None:
     """80 updates are sampled; stacked in single precision they are 40 vectors in double."""
     dim = 30_000
-    monkeypatch.setattr(row_store, "_MAX_IN_MEMORY", 2**20)
-    monkeypatch.setattr(row_store, "_MAX_IN_BLOCK", 2**19)
+    monkeypatch.setattr(sampler, "_MAX_IN_MEMORY", 2**20)
+    monkeypatch.setattr(sampler, "_MAX_IN_BLOCK", 2**19)
     monkeypatch.setattr(replay, "_MAX_REPLIES", 2**18)
-    monkeypatch.setattr(row_store.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sampler.tempfile, "tempdir", str(tmp_path))
     of = Random(dim, 5)
     plain = peak(lambda: of.start([]))
     audited: list[Audited] = []

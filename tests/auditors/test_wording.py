@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors import ThreatModel
-from leakmeter.auditors.finding import WarningKind
+from leakmeter.auditors.finding import RunWarning, WarningKind
 from leakmeter.auditors.wording import (
     attacker,
     claim,
@@ -21,7 +21,6 @@ from leakmeter.auditors.wording import (
     size,
     sureness,
     value,
-    warning,
 )
 from tests.helpers.findings import finding
 
@@ -115,18 +114,20 @@ def test_an_attacker_is_one_sentence_with_or_without_the_numbers_of_a_run() -> N
 
 
 def test_a_warning_is_right_in_projects_without_our_command_line() -> None:
-    few = warning("few-canaries", 3, 3)  # all that were planned
+    few = RunWarning.of("few-canaries", 3, 3).text  # all that were planned
     assert few.startswith("Canaries that took part: 3 (3 planned). Results from so few vary widely")
     assert few.endswith("more canary seats (OneShotCanaries(seats=…)) or more rounds (num_rounds).")
     for kind in ("non-finite-updates", "clipped-coordinates", "clipped-updates"):
-        assert "the clients' learning rate" in warning(kind, 1, 2)
-    assert warning("abandoned-rounds", 1, 2).endswith("The log has the reason.")
+        assert "the clients' learning rate" in RunWarning.of(kind, 1, 2).text
+    assert RunWarning.of("abandoned-rounds", 1, 2).text.endswith("The log has the reason.")
 
 
 @pytest.mark.parametrize("kind", get_args(WarningKind))
 def test_a_warning_names_options_only_to_those_who_have_them(kind: WarningKind) -> None:
-    by_flags, by_flower = (warning(kind, 1, 2, s) for s in ("flags", "run-config"))
-    assert "--" not in warning(kind, 1, 2) + by_flower
+    by_flags, by_flower = (
+        RunWarning.of(kind, 1, 2).spelled(s).text for s in ("flags", "run-config")
+    )
+    assert "--" not in RunWarning.of(kind, 1, 2).text + by_flower
     assert by_flags.replace("(--", "(") == by_flower
     assert "{" not in by_flags
 

@@ -19,9 +19,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from leakmeter import loggers
 from leakmeter.auditors import Audited, Finding, OneShotCanaries, ThreatModel
-from leakmeter.auditors.callback import Callback, RunEnd, RunStart
 from leakmeter.auditors.finding import RunWarning
-from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.run_log import Callback, RoundLine, RunEnd, RunStart
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import from_context
 from leakmeter.fl_app.config.errors import ConfigError

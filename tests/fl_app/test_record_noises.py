@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError

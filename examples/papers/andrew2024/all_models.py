@@ -21,7 +21,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.rules import Scores
+from leakmeter.auditors.bounds.lower_bound import Scores
 from leakmeter.auditors.canaries.scores import two_fits
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats

@@ -23,15 +23,14 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from leakmeter.auditors import OneShotCanaries
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_gaussian
-from leakmeter.auditors.bounds.lower_bound import proven_epsilons
-from leakmeter.auditors.bounds.rules import Fixed, Limit, Limits, Scores
+from leakmeter.auditors.bounds.lower_bound import Fixed, Limit, RateLimits, Scores, proven_epsilons
 from leakmeter.auditors.canaries.scores import CanaryScores, Std, band, one_fit, two_fits
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Floats
 from leakmeter.auditors.verdict.claim import covers
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.config.audits.rounds import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import audited_run, median_range
@@ -166,7 +165,7 @@ def published(
     scores: Scores, delta: float, level: float = _ALPHA, limit: Limit = "jeffreys"
 ) -> float:
     """Return ε_lo as published: limits that hold at one threshold, taken at the best of all."""
-    rates = scores.rates(scores.distinct(), Limits(Fixed(0.0), level, limit))
+    rates = scores.rates(scores.distinct(), RateLimits(Fixed(0.0), level, limit))
     return max(0.0, float(proven_epsilons(*rates, delta=delta).max()))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.canary_draws import canary_vector
-from leakmeter.auditors.noise.distribution import gaussian
+from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.andrew2024 import audit

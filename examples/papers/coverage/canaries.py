@@ -20,15 +20,14 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import beta
 
-from leakmeter.auditors.bounds.headline import headline
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.lower_bound import Scores, epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
     guess_by_rank,
+    headline,
     one_run_epsilon,
     share_bound,
 )
-from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.scores import (
     largest_cosine_log_p,
     one_fit,

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.assumptions import conditions
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import conditions
 
 CONFIDENCE: Final = 0.95
 ALLOWED: Final = 0.05  # the share of failures

@@ -22,8 +22,13 @@ from scipy.stats import hypergeom
 
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit, Scores
+from leakmeter.auditors.bounds.lower_bound import (
+    BandAndFixed,
+    Fixed,
+    PilotSplit,
+    Scores,
+    epsilon_lower_bound,
+)
 from leakmeter.auditors.finding import Bound, ThreatModel
 from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.theory import (
     Case,
     Information,
@@ -17,6 +16,7 @@ from leakmeter.auditors.information.theory import (
     whole,
 )
 from leakmeter.auditors.values import within
+from leakmeter.auditors.wording import Assumption
 
 
 def run_bound(

@@ -19,8 +19,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors.bounds.lower_bound import DELTAS, ErrorCurve, proven_epsilons
-from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
+from leakmeter.auditors.bounds.lower_bound import (
+    DELTAS,
+    BandAndFixed,
+    Fixed,
+    RateLimits,
+    Scores,
+    TradeoffBound,
+    proven_epsilons,
+)
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.game import (
     Challenge,
@@ -208,7 +215,9 @@ def _judged(shifts: Floats, scores: Floats, middles: Floats, variance: float) ->
     """
     worlds = [Scores.of(own + shift, own, None) for own, shift in zip(scores, shifts, strict=True)]
     curves = [
-        ErrorCurve.of(both.ins, both.outs, confidence=_CONFIDENCE, rule=BandAndFixed(float(middle)))
+        TradeoffBound.of(
+            both.ins, both.outs, confidence=_CONFIDENCE, rule=BandAndFixed(float(middle))
+        )
         for both, middle in zip(worlds, middles, strict=True)
     ]
     std = scores.std(axis=-1, ddof=1)
@@ -229,7 +238,7 @@ def _judged(shifts: Floats, scores: Floats, middles: Floats, variance: float) ->
 
 def _rates(both: Scores, thresholds: Floats, share: float = 1.0) -> tuple[Floats, Floats]:
     """Return upper limits of both errors, each of which holds at one threshold only."""
-    limits = Limits(Fixed(0.0), share * (1 - _CONFIDENCE) / 2, "clopper-pearson")
+    limits = RateLimits(Fixed(0.0), share * (1 - _CONFIDENCE) / 2, "clopper-pearson")
     log_fpr, fnr = both.rates(thresholds, limits)
     return np.exp(log_fpr), fnr
 

@@ -21,12 +21,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims, Trials
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.integer import IntegerDistribution, Sampler, check_variance
+from leakmeter.auditors.noise import (
+    IntegerDistribution,
+    Sampler,
+    check_variance,
+    distribution_named,
+)
 from leakmeter.auditors.values import Vector
+from leakmeter.auditors.wording import Assumption
 
 Integers = NDArray[np.int64]
 # Given a number of coordinates, draws this many integers of one share, as a client does.

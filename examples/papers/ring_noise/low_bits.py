@@ -18,9 +18,7 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.distribution import gaussian
-from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms
+from leakmeter.auditors.noise import MAX_STD, RoundedNorms, distribution_named, gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats, Vector
 from leakmeter.clients.protection.noise_mod import RingNoise

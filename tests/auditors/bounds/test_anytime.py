@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.anytime import AnytimeBound, CanaryBets, trial_bets
-from leakmeter.auditors.bounds.combined import shares
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.one_run import coin_bound
+from leakmeter.auditors.bounds.one_run import coin_bound, shares
 from leakmeter.auditors.canary_draws import MAX_SCORE
 from leakmeter.auditors.codec import CodecError
+from leakmeter.auditors.wording import Assumption
 from leakmeter.papers.coverage.streams import guess_bets
 
 # Scores above a candidate at which the mechanisms of these tests may change.

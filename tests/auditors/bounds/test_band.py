@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from leakmeter.auditors.bounds.rules import band_level, miss_rate, spread_counts, upper_limit
+from leakmeter.auditors.bounds.lower_bound import band_level, miss_rate, spread_counts, upper_limit
 from leakmeter.auditors.rng import stream
 
 # Exact levels of a band that holds at 0.05, 0.025 and 0.01, by another recursion.

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
@@ -20,6 +19,7 @@ from leakmeter.auditors.bounds.one_run import (
     share_bound,
 )
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from leakmeter.auditors.bounds.combined import combination, log_mean, shares
+from leakmeter.auditors.bounds.one_run import log_mean, mixture_test, shares
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
 
@@ -22,7 +22,7 @@ def null_of(edges: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("num", NUMBERS)
 def test_every_part_rises_with_the_evidence_and_has_the_mean_one(num: int) -> None:
-    test = combination(num)
+    test = mixture_test(num)
     assert (np.diff(test.log_ratios, axis=0) >= 0).all()
     np.testing.assert_allclose(null_of(test.edges) @ np.exp(test.log_ratios), 1, rtol=1e-12)
     assert (np.diff(test.edges) > 0).all()
@@ -31,7 +31,7 @@ def test_every_part_rises_with_the_evidence_and_has_the_mean_one(num: int) -> No
 @pytest.mark.parametrize("num", NUMBERS)
 def test_thresholds_fall_with_the_level_and_never_exceed_that_of_the_mean(num: int) -> None:
     levels = [1e-300, 1e-6, 1e-3, 0.01, 0.05, 0.2]
-    needed = [combination(num).threshold(level) for level in levels]
+    needed = [mixture_test(num).threshold(level) for level in levels]
     assert needed == sorted(needed, reverse=True)
     assert needed[0] == -math.log(1e-300)  # no draw is that far out
     for level, ln_t in zip(levels[1:], needed[1:], strict=True):
@@ -43,7 +43,7 @@ def test_thresholds_fall_with_the_level_and_never_exceed_that_of_the_mean(num: i
 def test_in_the_worst_case_each_level_is_kept_and_nearly_used_up(num: int, runs: int) -> None:
     # The draws that set the threshold are fixed: their three standard errors are a tenth of the
     # level, and bins take as much again from one or two canaries.
-    test, rng = combination(num), stream(3, "worst case", num)
+    test, rng = mixture_test(num), stream(3, "worst case", num)
     edges, null = test.edges, null_of(test.edges)
     counts = rng.multinomial(num, null / null.sum(), runs)
     reached = num - counts.cumsum(axis=1)[:, : edges.size]
@@ -56,7 +56,7 @@ def test_in_the_worst_case_each_level_is_kept_and_nearly_used_up(num: int, runs:
 
 def test_the_statistic_is_the_mean_of_products() -> None:
     """A slow twin that multiplies canary by canary."""
-    test, rng = combination(7), stream(3, "twin")
+    test, rng = mixture_test(7), stream(3, "twin")
     evidence = rng.logistic(size=7)
     ratios = np.exp(test.log_ratios)[np.searchsorted(test.edges, evidence, side="right")]
     reached = (evidence[:, None] >= test.edges).sum(axis=0)
@@ -68,9 +68,9 @@ def test_the_statistic_is_the_mean_of_products() -> None:
 
 
 def test_a_number_of_canaries_always_has_the_same_draws() -> None:
-    before = combination(40).drawn
-    combination.cache_clear()
-    np.testing.assert_array_equal(combination(40).drawn, before)
+    before = mixture_test(40).drawn
+    mixture_test.cache_clear()
+    np.testing.assert_array_equal(mixture_test(40).drawn, before)
 
 
 def test_shares_end_where_no_visible_canary_would_be_expected() -> None:

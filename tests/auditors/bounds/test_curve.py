@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from leakmeter.auditors.bounds.lower_bound import ErrorCurve, drawn, epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed, Bonferroni, SimultaneousBand
+from leakmeter.auditors.bounds.lower_bound import (
+    BandAndFixed,
+    Bonferroni,
+    SimultaneousBand,
+    TradeoffBound,
+    drawn,
+    epsilon_lower_bound,
+)
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import num_examples
 
@@ -21,7 +27,7 @@ SCORES = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=30)
 @given(SCORES, SCORES, st.sampled_from(RULES))
 @settings(max_examples=num_examples(100), deadline=None)
 def test_the_curve_proves_what_single_bounds_prove(ins, outs, rule) -> None:
-    curve = ErrorCurve.of(ins, outs, rule=rule)
+    curve = TradeoffBound.of(ins, outs, rule=rule)
     single = [epsilon_lower_bound(ins, outs, delta=d, rule=rule) for d in DELTAS]
     np.testing.assert_allclose(curve.epsilons(DELTAS), [b.value for b in single], rtol=1e-12)
     np.testing.assert_allclose(curve.caps(DELTAS), [b.cap for b in single], rtol=1e-12)
@@ -34,7 +40,7 @@ def test_the_limits_of_a_gaussian_test_hold_together(rule) -> None:
     rng = stream(3, "curve")
     wrong = 0
     for _ in range(200):
-        curve = ErrorCurve.of(rng.normal(1.5, 1, 80), rng.normal(0, 1, 80), rule=rule)
+        curve = TradeoffBound.of(rng.normal(1.5, 1, 80), rng.normal(0, 1, 80), rule=rule)
         fpr, fnr = norm.sf(curve.thresholds), norm.cdf(curve.thresholds - 1.5)
         wrong += bool((curve.fpr < fpr).any() or (curve.fnr < fnr).any())
     assert wrong <= 19
@@ -42,7 +48,7 @@ def test_the_limits_of_a_gaussian_test_hold_together(rule) -> None:
 
 def test_a_few_points_keep_the_ends_of_the_curve() -> None:
     rng = stream(3, "thin")
-    curve = ErrorCurve.of(rng.normal(1, 1, 500), rng.normal(0, 1, 500))
+    curve = TradeoffBound.of(rng.normal(1, 1, 500), rng.normal(0, 1, 500))
     thin = curve.thinned(20)
     assert len(thin["fpr"]) <= 20
     assert thin["fpr"] == sorted(thin["fpr"])
@@ -52,22 +58,22 @@ def test_a_few_points_keep_the_ends_of_the_curve() -> None:
 
 
 def test_the_balanced_error_of_a_perfect_test_is_the_least_limit() -> None:
-    curve = ErrorCurve.of([1.0] * 1000, [0.0] * 1000)
+    curve = TradeoffBound.of([1.0] * 1000, [0.0] * 1000)
     assert curve.balanced() == pytest.approx(max(*curve.least))
 
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"confidence must be in \(0, 1\), got 1"):
-        ErrorCurve.of([1.0], [0.0], confidence=1.0)
+        TradeoffBound.of([1.0], [0.0], confidence=1.0)
     with pytest.raises(ValueError, match=r"deltas must be in \[0, 1\), got 1"):
-        ErrorCurve.of([1.0], [0.0]).epsilons([0.5, 1.0])
+        TradeoffBound.of([1.0], [0.0]).epsilons([0.5, 1.0])
 
 
 @given(SCORES, SCORES, st.sampled_from(RULES))
 @settings(max_examples=num_examples(60), deadline=None)
 def test_what_was_counted_stays_below_the_limits_that_are_drawn(ins, outs, rule) -> None:
     found = drawn(np.array(ins), np.array(outs), confidence=0.95, rule=rule)
-    curve = ErrorCurve.of(ins, outs, rule=rule)
+    curve = TradeoffBound.of(ins, outs, rule=rule)
     assert list(found.epsilons) == curve.epsilons(found.deltas).tolist()
     assert all(epsilon <= cap for epsilon, cap in zip(found.epsilons, found.caps, strict=True))
     counted = list(zip(found.observed_fpr, found.observed_fnr, strict=True))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from leakmeter.auditors.bounds.headline import detectable_epsilon, headline
+from leakmeter.auditors.bounds.one_run import detectable_epsilon, headline
 from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.gaussian import gaussian_sigma

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import laplace, norm
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import (
+from leakmeter.auditors.bounds.lower_bound import (
     MAX_EXACT,
     BandAndFixed,
     Bonferroni,
@@ -23,9 +21,11 @@ from leakmeter.auditors.bounds.rules import (
     Scores,
     SimultaneousBand,
     band_level,
+    epsilon_lower_bound,
     upper_limit,
 )
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 
 steady = settings(derandomize=True, deadline=None)
 RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni(), BandAndFixed(0.8)]

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
@@ -18,6 +17,7 @@ from leakmeter.auditors.bounds.one_run import (
     one_run_gaussian_epsilon,
 )
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.numbers import few_or_many, most_allowed, num_examples
 
 steady = settings(derandomize=True, deadline=None, max_examples=num_examples(40))

@@ -21,12 +21,12 @@ from leakmeter.auditors import (
     ThreatModel,
     check_auditor,
 )
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canary_draws import MAX_SCORE, SEED_BITS, canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import is_weaker
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples
 
 DELTA = 1e-6

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from scipy.stats import laplace, norm
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import (
+from leakmeter.auditors.bounds.lower_bound import (
     Bonferroni,
     Fixed,
     PilotSplit,
     SimultaneousBand,
+    epsilon_lower_bound,
     upper_limit,
 )
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.numbers import few_or_many, most_allowed
 
 RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView, check_auditor
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import FEW, share_bound
 from leakmeter.auditors.canaries.plan import seats_of
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed
 
 DIM = 200

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1, gaussian_sigma
 from tests.helpers.project import ROOT
 

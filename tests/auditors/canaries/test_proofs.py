@@ -9,12 +9,10 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import t as student
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.headline import headline
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.one_run import coin_bound, share_bound
+from leakmeter.auditors.bounds.one_run import coin_bound, headline, share_bound
 from leakmeter.auditors.canaries.scores import (
     largest_cosine_log_p,
     prove,
@@ -22,6 +20,7 @@ from leakmeter.auditors.canaries.scores import (
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.canary_draws import MAX_SCORE, cosine_logsf
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.papers.gaussian import gaussian_sigma
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed

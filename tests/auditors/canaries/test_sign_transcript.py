@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
@@ -19,6 +18,7 @@ from leakmeter.auditors.canary_draws import BLOCK, KINDS, canary_vector
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 
 DIM = BLOCK + 77
 SIGNS = KINDS["signs"]

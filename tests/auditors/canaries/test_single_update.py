@@ -21,13 +21,13 @@ from leakmeter.auditors import (
     SingleUpdates,
     check_auditor,
 )
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canaries import single_update
 from leakmeter.auditors.canary_draws import MAX_SCORE, canary_vector, cosine_logsf
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed
 
 DELTA = 1e-6

@@ -42,7 +42,6 @@ from leakmeter.auditors import (
     SingleUpdates,
     canary_mod,
 )
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 from leakmeter.auditors.hook import wire
@@ -50,6 +49,7 @@ from leakmeter.auditors.hook.flower_noise import LocalNoise, claims_of_mods, cla
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.verdict import sentences
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.flower import NO_DIMENSIONS
 
 SHIPPED = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10.0, delta=1e-5)

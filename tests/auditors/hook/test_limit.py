@@ -12,7 +12,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from leakmeter.auditors import Anytime, Audited, OneShotCanaries, StopAbove
-from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.wording import Assumption
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.strategies import OwnLoop

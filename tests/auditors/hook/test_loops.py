@@ -13,10 +13,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
 
 from leakmeter.auditors import Anytime, Audited, AuditedGrid, OneShotCanaries
-from leakmeter.auditors.callback import StopAbove
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import remarks, wire
 from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.run_log import StopAbove
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

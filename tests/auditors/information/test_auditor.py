@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import MutualInformation, check_auditor
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.draws import DrawPlan
@@ -21,7 +20,7 @@ from leakmeter.auditors.information.theory import (
     gaussian_information,
     update_entropy,
 )
-from leakmeter.auditors.wording import claim
+from leakmeter.auditors.wording import Assumption, claim
 
 DIM, CLIENTS = 20, 6
 EYE = np.eye(DIM)

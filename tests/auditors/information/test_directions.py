@@ -7,7 +7,7 @@ import pytest
 
 from leakmeter.auditors.information.directions import ConstantUpdatesError, leading_directions
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.row_store import RowStore
+from leakmeter.auditors.sampling.sampler import RowStore
 
 DRAWS, CLIENTS, DIM, RANK = 6, 5, 200, 3
 

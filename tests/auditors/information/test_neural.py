@@ -16,7 +16,6 @@ from leakmeter.auditors import (
     NeuralInformation,
     check_auditor,
 )
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.findings import NEURAL
@@ -24,7 +23,7 @@ from leakmeter.auditors.information.neural import held_out
 from leakmeter.auditors.information.theory import gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
-from leakmeter.auditors.wording import claim
+from leakmeter.auditors.wording import Assumption, claim
 from tests.helpers.numbers import few_or_many
 
 pytest.importorskip("torch")

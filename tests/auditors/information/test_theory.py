@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     Information,
@@ -20,6 +19,7 @@ from leakmeter.auditors.information.theory import (
     round_bound,
     update_entropy,
 )
+from leakmeter.auditors.wording import Assumption
 from leakmeter.papers.elkordy2023.corollaries import accumulated, batch_entropy, run_bound
 
 GAUSSIAN = [IndependentWhitened(0.0)]

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import Anytime, LikelihoodRatio, StopAbove, check_auditor
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed
+from leakmeter.auditors.bounds.lower_bound import BandAndFixed, epsilon_lower_bound
 from leakmeter.auditors.finding import ErrorCurve, Finding, ThreatModel
 from leakmeter.auditors.hook.limit import Limit
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.numbers import few_or_many
 
 DIM, CLIENTS = 40, 6

@@ -9,7 +9,7 @@ from scipy.spatial.distance import pdist, squareform
 from leakmeter.auditors.likelihood_ratio.game import Candidates, between, challenge, farthest
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian, grams
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.sampling.moments import Scatter
 
 DIM = 8
 ROOT = stream(0, "root").standard_normal((DIM, DIM))

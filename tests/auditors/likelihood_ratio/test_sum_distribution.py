@@ -9,8 +9,8 @@ import pytest
 
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling import scatter
-from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
+from leakmeter.auditors.sampling import moments as module
+from leakmeter.auditors.sampling.moments import RUNNING_FROM, Scatter
 from tests.helpers.numbers import few_or_many
 
 DIM = 12
@@ -135,7 +135,7 @@ def test_a_singular_covariance_still_has_a_factor() -> None:
 @pytest.fixture(params=few_or_many(600, RUNNING_FROM))
 def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Parameters of a model that counts as large."""
-    monkeypatch.setattr(scatter, "RUNNING_FROM", request.param)
+    monkeypatch.setattr(module, "RUNNING_FROM", request.param)
     return int(request.param)
 
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio, check_auditor
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import DamagedError, Project, RoundFacts, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
 from leakmeter.auditors.likelihood_ratio.transcript_runs import Cohort, HiddenCohorts
 from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
-from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.auditors.values import Vector
 from leakmeter.auditors.verdict.claim import covers
+from leakmeter.auditors.wording import Assumption
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4
 QUICK = TranscriptBudget(fit=400, candidates=6, own=40, pilot=300, trials=700)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise.integer import BETA, LEAST_STD, MAX_NORM, MAX_STD, RoundedNorms
+from leakmeter.auditors.noise import BETA, LEAST_STD, MAX_NORM, MAX_STD, RoundedNorms
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.headline import headline
+from leakmeter.auditors.bounds.one_run import headline
 from leakmeter.auditors.planting.scores import (
     TorchScores,
     exposure,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.reconstruction.attack import Attack
@@ -17,6 +16,7 @@ from leakmeter.auditors.reconstruction.inversion import Inversion, _Compared
 from leakmeter.auditors.reconstruction.picture import caption_of
 from leakmeter.auditors.reconstruction.recovery import RoundImages
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 
 torch = pytest.importorskip("torch")
 RATE = 0.5

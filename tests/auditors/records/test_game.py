@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Bound, Finding
-from leakmeter.auditors.noise.distribution import gaussian
+from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.records.game import (
     RecordBudget,
     RecordCase,
@@ -25,6 +24,7 @@ from leakmeter.auditors.records.game import (
 from leakmeter.auditors.records.pair import PairDistribution
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import is_weaker
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from leakmeter.auditors import Membership, check_auditor
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.rules import Fixed
+from leakmeter.auditors.bounds.lower_bound import Fixed
 from leakmeter.auditors.records.membership import (
     Shadows,
     advantage_bound,
@@ -28,6 +27,7 @@ from leakmeter.auditors.records.membership import (
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats
 from leakmeter.auditors.verdict.claim import is_weaker
+from leakmeter.auditors.wording import Assumption
 
 RECORDS, DELTA = 60, 1e-5
 

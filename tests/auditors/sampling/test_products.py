@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling import products as module
-from leakmeter.auditors.sampling.products import ColumnProducts
+from leakmeter.auditors.sampling import moments as module
+from leakmeter.auditors.sampling.moments import ColumnProducts
 from tests.helpers.numbers import num_examples
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling import row_store
-from leakmeter.auditors.sampling.row_store import RowStore, check_room, file_bytes, taken
+from leakmeter.auditors.sampling import sampler
+from leakmeter.auditors.sampling.sampler import RowStore, check_room, file_bytes, taken
 from tests.helpers.processes import open_files
 
 ROWS = stream(0, "rows").standard_normal((7, 50))
@@ -23,8 +23,8 @@ ROWS = stream(0, "rows").standard_normal((7, 50))
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Let nothing stay in memory, in blocks of eleven columns; return the folder of the files."""
-    monkeypatch.setattr(row_store, "_MAX_IN_MEMORY", 0)
-    monkeypatch.setattr(row_store, "_MAX_IN_BLOCK", 11 * 7 * 4)
+    monkeypatch.setattr(sampler, "_MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(sampler, "_MAX_IN_BLOCK", 11 * 7 * 4)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -102,7 +102,7 @@ def test_a_folder_without_room_is_named_with_what_is_needed(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(row_store.shutil, "disk_usage", lambda _: usage(9, 9, 1_500_000_000))
+    monkeypatch.setattr(sampler.shutil, "disk_usage", lambda _: usage(9, 9, 1_500_000_000))
     check_room(1_500_000_000)
     words = rf"need 5.3 GB in the temporary folder {tmp_path}, which has 1.5 GB free: .*TMPDIR"
     with pytest.raises(UnableError, match=words):
@@ -114,7 +114,7 @@ def test_a_folder_without_room_is_named_with_what_is_needed(
 def test_columns_are_copied_one_by_one_or_as_neighbours(
     monkeypatch: pytest.MonkeyPatch, columns: Sequence[int], most: int
 ) -> None:
-    monkeypatch.setattr(row_store, "_MAX_RUNS", most)
+    monkeypatch.setattr(sampler, "_MAX_RUNS", most)
     rows, places = ROWS.reshape(7, 1, 50), np.asarray(columns)
     found = taken(rows, places)
     np.testing.assert_array_equal(found, rows[..., places])

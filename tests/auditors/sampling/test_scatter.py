@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling import products
-from leakmeter.auditors.sampling import scatter as module
-from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
+from leakmeter.auditors.sampling import moments as module
+from leakmeter.auditors.sampling.moments import RUNNING_FROM, Scatter
 from tests.helpers.numbers import few_or_many, num_examples
 
 
@@ -52,7 +51,7 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     """Dimensions that count as large, with blocks of columns or without."""
     dim, blocked_from = request.param
     monkeypatch.setattr(module, "RUNNING_FROM", dim)
-    monkeypatch.setattr(products, "_BLOCKED_FROM", blocked_from)
+    monkeypatch.setattr(module, "_BLOCKED_FROM", blocked_from)
     return int(dim)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors import Assumption, Claim, Finding
-from leakmeter.auditors.bounds.headline import detectable_epsilon
+from leakmeter.auditors.bounds.one_run import detectable_epsilon
 from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.finding import Adjacency, Observer, RunWarning
 from leakmeter.auditors.verdict import labels, lines, sentences

@@ -13,8 +13,7 @@ import leakmeter
 from leakmeter.auditors import Finding, OneShotCanaries, ThreatModel
 from leakmeter.auditors.auditor import Auditor, share_confidence
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import Fixed
+from leakmeter.auditors.bounds.lower_bound import Fixed, epsilon_lower_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.verdict import judge
 from tests.auditors.canaries.test_auditor import play

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors import Finding, ThreatModel
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Observer, Sees, Unit
 from leakmeter.auditors.verdict.claim import (
     Question,
@@ -21,6 +20,7 @@ from leakmeter.auditors.verdict.claim import (
     is_weaker,
 )
 from leakmeter.auditors.verdict.verdict import Row, judge
+from leakmeter.auditors.wording import Assumption
 from tests.helpers.findings import finding
 
 MODELS = st.builds(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.verdict.sentences import draws_of, leading, told
 from leakmeter.auditors.verdict.verdict import Block, Row, judge
+from leakmeter.auditors.wording import Assumption
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, one
 
 SHOWN = "shown, nothing guaranteed"

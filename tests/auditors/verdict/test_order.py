@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors import Finding, ThreatModel, wording
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import (
     Adjacency,
     Conduct,
@@ -32,6 +31,7 @@ from leakmeter.auditors.verdict.claim import (
     unsized,
 )
 from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.auditors.wording import Assumption
 from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, guarantee
 
 _MAYBE = st.none() | st.integers(0, 3)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 
 from leakmeter.auditors import Finding, ThreatModel
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.labels import who
 from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.auditors.wording import Assumption
 from tests.auditors.verdict.test_laws import RUNS
 from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, finding, guarantee
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import ThreatModel
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.verdict.verdict import Verdict, is_beyond, judge
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, finding, guarantee

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from leakmeter.auditors.noise import distribution
-from leakmeter.auditors.noise.distribution import gaussian
+from leakmeter.auditors import noise
+from leakmeter.auditors.noise import gaussian
 from leakmeter.clients.protection.clipping import clip
 
 finite = st.floats(-1e150, 1e150, allow_nan=False)
@@ -83,7 +83,7 @@ def test_noise_has_the_stated_scale_and_no_other(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Chance of failure by bad luck: 1e-3 (fixed bytes and seed).
-    monkeypatch.setattr(distribution.os, "urandom", fixed_bytes)
+    monkeypatch.setattr(noise.os, "urandom", fixed_bytes)
     drawn = gaussian(20_000, 3.0, SOURCES[source]())
     assert stats.kstest(drawn, stats.norm(scale=3.0).cdf).pvalue > 1e-3
     for wrong in (2.8, 3.2):
@@ -99,7 +99,7 @@ def test_the_systems_source_is_asked_and_differs_each_time() -> None:
 def test_the_last_words_of_the_systems_source_are_finite(
     byte: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distribution.os, "urandom", lambda count: byte * count)
+    monkeypatch.setattr(noise.os, "urandom", lambda count: byte * count)
     assert np.abs(gaussian(2, 1.0, None)) == pytest.approx([8.21, 8.21], abs=0.1)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise import distribution_named, integer
-from leakmeter.auditors.noise.integer import LEAST_STD, MAX_STD
+from leakmeter.auditors import noise
+from leakmeter.auditors.noise import LEAST_STD, MAX_STD, distribution_named
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 LAWS = ("skellam", "discrete-gaussian")
@@ -97,7 +97,7 @@ def test_words_that_tie_with_a_limit_are_decided_by_further_bits(
         high, low = divmod(limit, 2**64)
         for more, magnitude in ((low, size + 1), (max(low - 1, 0), size)):
             words = [(high << 1).to_bytes(8, "little"), more.to_bytes(8, "little")]
-            monkeypatch.setattr(integer, "_random_bytes", lambda *_, w=words: w.pop(0))
+            monkeypatch.setattr(noise, "_random_bytes", lambda *_, w=words: w.pop(0))
             assert sampler.draw(1, None).tolist() == [magnitude]
             assert not words  # the further bits were asked for
 

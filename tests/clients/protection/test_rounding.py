@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.auditors.noise import RoundedNorms
 from leakmeter.clients.protection.noise_mod import to_integers
 
 

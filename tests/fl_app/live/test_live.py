@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.callback import RunProgress
+from leakmeter.auditors.run_log import RunProgress
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.live import FIRST, LiveFolder, LiveServer, _words, open_server, serving

@@ -26,10 +26,8 @@ from leakmeter.auditors import (
     NeuralInformation,
     OneShotCanaries,
     SingleUpdates,
-    assumptions,
     wording,
 )
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary_draws import canary_vector
@@ -49,7 +47,7 @@ from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.verdict.lines import details
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
-from leakmeter.auditors.wording import claim, condition, quantity, value
+from leakmeter.auditors.wording import Assumption, claim, condition, quantity, value
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.export import write_csv
@@ -313,14 +311,13 @@ def test_no_decision_depends_on_words(runs: list[Run], monkeypatch: pytest.Monke
 
 def _silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every function that words something say "x", wherever it was imported."""
-    for name in assumptions.Assumption:
-        monkeypatch.setitem(assumptions._TABLE, name, ("x", assumptions._TABLE[name][1]))
+    for name in wording.Assumption:
+        monkeypatch.setitem(wording._TABLE, name, ("x", wording._TABLE[name][1]))
     of_wording = inspect.getmembers(wording, inspect.isfunction)
     talks = [
         f for name, f in of_wording if f.__annotations__["return"] == "str" and name not in _NUMBERS
     ]
     assert {wording.attacker, wording.claim, wording.condition} <= set(talks)
-    talks.append(assumptions.sentence_of)
     ours = [m for name, m in sys.modules.items() if name.startswith("leakmeter.")]
     for module in ours:
         for name, one in list(vars(module).items()):

@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from leakmeter.auditors import Finding, ThreatModel
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Limitation, RunWarning, Sees
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.lines import Ending, Step, brief, details
 from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 from leakmeter.fl_app.run.progress import Progress, set_flower_log

@@ -15,8 +15,8 @@ import pytest
 
 import leakmeter
 from leakmeter.auditors import Auditor, RoundView
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError

@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.rules import Scores
+from leakmeter.auditors.bounds.lower_bound import Scores
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.rng import stream

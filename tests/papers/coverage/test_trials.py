@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import Fixed
+from leakmeter.auditors.bounds.lower_bound import Fixed, epsilon_lower_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.coverage import trials
 from leakmeter.papers.coverage.case import most_allowed

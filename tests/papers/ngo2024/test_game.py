@@ -9,8 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import Fixed
+from leakmeter.auditors.bounds.lower_bound import Fixed, epsilon_lower_bound
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget, between, play_game
 from leakmeter.papers.base import CELLS, Cells, Table

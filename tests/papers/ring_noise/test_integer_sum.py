@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.noise.distribution import Grid
-from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.auditors.noise import Grid, RoundedNorms
 from leakmeter.auditors.verdict.claim import covers
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.protection.noise_mod import to_integers
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise, IntegerSum
 from leakmeter.strategies.accounting.accountant import Release

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.verdict.claim import is_weaker
+from leakmeter.auditors.wording import Assumption
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance, Spending
 from leakmeter.strategies.protection.client_noise import Central, ClientNoise, Distributed, Local

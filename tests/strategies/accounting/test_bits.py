@@ -11,7 +11,7 @@ from scipy.special import gammaln, ive
 from scipy.stats import norm, skellam
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.noise.distribution import Grid
+from leakmeter.auditors.noise import Grid
 from leakmeter.auditors.rng import stream
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance

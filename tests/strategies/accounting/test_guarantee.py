@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import (

@@ -18,9 +18,7 @@ from scipy.special import gammaln, logsumexp
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.distribution import Grid, Shift
-from leakmeter.auditors.noise.integer import RoundedNorms
+from leakmeter.auditors.noise import Grid, RoundedNorms, Shift, distribution_named
 from leakmeter.strategies.accounting.accountant import (
     ORDERS,
     Release,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from leakmeter.auditors.noise.distribution import Distribution, Grid, Reach, Shift
+from leakmeter.auditors.noise import Distribution, Grid, Reach, Shift
 
 
 class Laplace(Distribution):

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import distribution_named
-from leakmeter.auditors.noise.integer import MAX_STD, RoundedNorms, Sampler
+from leakmeter.auditors.noise import MAX_STD, RoundedNorms, Sampler, distribution_named
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.protection.noise_mod import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser

@@ -15,12 +15,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from scipy import stats
 
-from leakmeter.auditors import Audited, Auditor, RoundView, canary_mod, tap_mod
+from leakmeter.auditors import Audited, Auditor, RoundView, canary_mod, noise, tap_mod
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import distribution
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.clients import MaskMod, NoiseMod
@@ -229,7 +228,7 @@ def test_momentum_does_not_change_what_a_contributor_shows(monkeypatch: Any) -> 
 
         calls: list[float] = []
         seen: list[float] = []
-        monkeypatch.setattr(distribution, "gaussian", drawn)
+        monkeypatch.setattr(noise, "gaussian", drawn)
         inner = FedAvgM(min_train_nodes=1, min_available_nodes=1, server_momentum=0.9)
         strategy = make(Central(std), FixedClip(1.0), inner=inner, num=2)
         strategy.start(

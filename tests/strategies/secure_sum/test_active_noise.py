@@ -9,9 +9,9 @@ import pytest
 from flwr.app import Context, Message
 
 from leakmeter.auditors import Audited, canary_mod
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients import NoiseMod
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
 from leakmeter.strategies import Distributed, Local, Masked, Risks

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors import Audited, Auditor, Finding, RoundView, canary_mod, tap_mod
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import ThreatModel
@@ -27,6 +26,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import ClientSecrets
 from leakmeter.clients.secure_sum.masking import add_vectors

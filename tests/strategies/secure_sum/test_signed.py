@@ -16,10 +16,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from leakmeter.auditors import Audited
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.participant import Participant

@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import Assumption
 from leakmeter.papers.elkordy2023.mine_estimator.training import Outcome, Samples, Training, train
 
 Rows = NDArray[np.floating[Any]]

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import Finding, ThreatModel
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Due, Schedule
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.auditors.verdict.sentences import parts
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.judge import verdict_of

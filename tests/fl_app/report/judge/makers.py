@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors import Finding, ThreatModel
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.report.judge import advice, verdict_of
 from leakmeter.fl_app.report.read import Run
 from tests.helpers import findings

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from leakmeter.auditors import Finding
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.verdict import sentences
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.report.judge import this_round, verdict_of
 from leakmeter.fl_app.report.page import first_screen
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, run

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import Finding
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.sentences import headline
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.read import Rehearsal, Run
 from leakmeter.fl_app.report.summary import (
