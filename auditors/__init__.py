@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.grid import AuditedGrid as AuditedGrid
     from leakmeter.auditors.hook.legacy import LegacyAudited as LegacyAudited
     from leakmeter.auditors.hook.mods import canary_mod as canary_mod
+    from leakmeter.auditors.hook.mods import plant_mod as plant_mod
+    from leakmeter.auditors.hook.mods import planted as planted
     from leakmeter.auditors.hook.mods import tap_mod as tap_mod
-    from leakmeter.auditors.hook.planting import plant_mod as plant_mod
-    from leakmeter.auditors.hook.planting import planted as planted
     from leakmeter.auditors.hook.wire import replay_number as replay_number
     from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
     from leakmeter.auditors.information.draws import DrawPlan as DrawPlan

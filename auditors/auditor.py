@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.serverapp import Grid
 
+    from leakmeter.auditors.hook.canary_order import Answer, Sends
     from leakmeter.auditors.hook.layout import Layout, LazyModel
-    from leakmeter.auditors.hook.seat import Answer, Sends
 
 DOUBLING = -1  # rounds 1, 2, 4, 8, … and the last
 FIRST = 0

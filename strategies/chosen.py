@@ -19,9 +19,8 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.layout import shaped
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.wrapper import Wrapper, foreigners, weight_key
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices, require
 from leakmeter.clients.node import identity_of

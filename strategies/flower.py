@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.codec import CodecError, codec, plain
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import Foreign, chain
 from leakmeter.auditors.hook.layout import all_finite, shaped
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.wrapper import Foreign, Wrapper, chain
 
 _log = logging.getLogger("flwr")
 

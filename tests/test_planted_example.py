@@ -58,9 +58,9 @@ def test_bounds_grow_with_copies(tmp_path: Path) -> None:
 
 
 def test_secrets_that_the_app_does_not_take_are_not_found(tmp_path: Path, monkeypatch: Any) -> None:
-    from leakmeter.auditors.hook import planting
+    from leakmeter.auditors.hook import mods
 
-    monkeypatch.setattr(planting.Planted, "__iter__", lambda _: iter(()))
+    monkeypatch.setattr(mods.Planted, "__iter__", lambda _: iter(()))
     report = audit(tmp_path, 1, copies=16, **{"num-server-rounds": 6})
     # Each bound is above 0 in at most 2.5 % of runs in which nothing is planted.
     assert bounds(report)["all models"]["value"] == 0

@@ -20,18 +20,24 @@ from flwr.serverapp.strategy import Result, Strategy
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.hook import remarks
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.canary_order import Choice
 from leakmeter.auditors.hook.grid import TIMEOUT, AuditedGrid
-from leakmeter.auditors.hook.round_log import OnRound
-from leakmeter.auditors.hook.run_audit import RunAudit
-from leakmeter.auditors.hook.sending import Choice
-from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, has_own_loop
+from leakmeter.auditors.hook.run_audit import OnRound, RunAudit
+from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, chain, has_own_loop
 from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import Verdict
 
 _USUAL_ROUNDS: Final = 3  # of Flower's `start`
+UNPLANNED: Final = (
+    "the strategy's own start has no argument num_rounds, so canaries are planned for three "
+    "rounds: say how many there are before it starts, audited.num_rounds = 20"
+)
+NOT_OUTERMOST: Final = (
+    "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
+    "not Wrapper(Audited(strategy, ...)). A loop that calls its methods without start says how "
+    "many rounds it has, audited.num_rounds = 20, and ends with audited.finish()"
+)
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -206,7 +212,7 @@ class Audited(Wrapper):
         if (told := call.told.get("num_rounds")) is not None:
             return int(told)
         if not call.takes("num_rounds"):
-            self.add_limitations(Limitation("audit", remarks.UNPLANNED))
+            self.add_limitations(Limitation("audit", UNPLANNED))
             return _USUAL_ROUNDS
         usual = call.parameters["num_rounds"].default if "num_rounds" in call.parameters else None
         return int(usual) if isinstance(usual, int) else _USUAL_ROUNDS
@@ -297,7 +303,7 @@ class Audited(Wrapper):
         if self.audit.has_begun:
             return
         if self.num_rounds is None:
-            raise RuntimeError(remarks.NOT_OUTERMOST)
+            raise RuntimeError(NOT_OUTERMOST)
         self.begin()
         self.audit.begin(arrays, self.num_rounds, TIMEOUT)
 

@@ -10,23 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.hook import remarks
+from leakmeter.auditors.hook.canary_order import Choice, take_answer
 from leakmeter.auditors.hook.run_audit import RunAudit, are_equal
-from leakmeter.auditors.hook.seat import take_answer
-from leakmeter.auditors.hook.sending import Choice
 from leakmeter.auditors.hook.wrapper import EndedError
 from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import Verdict
 
 TIMEOUT = 3600.0  # seconds, as Flower's strategies wait
+IN_PARTS: Final = (
+    "the loop sends one model in several goes. Each go is taken for a round of its own, so the "
+    "numbers are about parts of rounds: send to all clients of a round at once"
+)
 
 
 class GridWrapper(Grid):
@@ -197,7 +199,7 @@ class AuditedGrid(GridWrapper):
             self.audit.begin(kept, self._num_rounds, TIMEOUT)
         nodes = {m.metadata.dst_node_id for m in messages}
         if self._last is not None and are_equal(kept, self._last[0]) and not nodes & self._last[1]:
-            self.audit.note(remarks.IN_PARTS)
+            self.audit.note(IN_PARTS)
         self._last = (kept, nodes)
         self.audit.before_round(kept)
         self._rounds += 1

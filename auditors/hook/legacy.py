@@ -28,12 +28,11 @@ from flwr.serverapp import Grid, ServerApp
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.canary_order import Choice
 from leakmeter.auditors.hook.grid import TIMEOUT
-from leakmeter.auditors.hook.legacy_wire import packed, record_of, unpacked, without_ours
 from leakmeter.auditors.hook.mods import canary_mod
-from leakmeter.auditors.hook.round_log import scalars
-from leakmeter.auditors.hook.run_audit import RunAudit
-from leakmeter.auditors.hook.sending import Choice
+from leakmeter.auditors.hook.run_audit import RunAudit, scalars
+from leakmeter.auditors.hook.wire import as_scalars, from_scalars, record_of, without_our_scalars
 from leakmeter.auditors.hook.wrapper import EndedError
 from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
@@ -234,7 +233,7 @@ def _finish(audit: RunAudit, num_rounds: int) -> None:
 
 def _plain(res: FitRes) -> FitRes:
     """Return a result without our answers."""
-    return replace(res, metrics=without_ours(res.metrics))
+    return replace(res, metrics=without_our_scalars(res.metrics))
 
 
 @dataclass(frozen=True)
@@ -312,7 +311,7 @@ def _with_orders(ins: FitIns, message: Message) -> FitIns:
 
     Strategies share one `FitIns` among all clients, so it is copied.
     """
-    orders = packed(message.content)
+    orders = as_scalars(message.content)
     return replace(ins, config={**ins.config, **orders}) if orders else ins
 
 
@@ -320,7 +319,7 @@ def _reply(message: Message, res: FitRes) -> Message:
     """Return the reply that a result stands for."""
     weight = MetricRecord({wire.WEIGHT: wire.as_float(res.num_examples)})
     content = RecordDict({"arrays": record_of(res.parameters), "metrics": weight})
-    content.update(unpacked(res.metrics, ConfigRecord))
+    content.update(from_scalars(res.metrics, ConfigRecord))
     return Message(content, reply_to=message)
 
 

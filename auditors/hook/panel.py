@@ -1,15 +1,22 @@
-"""Calls the auditors of a run: one that fails is left out, and the training continues."""
+"""The auditors of a run: called one by one, with the damage of its rounds and the stop rule.
+
+An auditor that fails is left out, and the training continues.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
-from flwr.app import MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import Result
 
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -24,14 +31,17 @@ from leakmeter.auditors.auditor import (
     share_confidence,
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
-from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.hook.planting import order_of
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning, WarningKind
+from leakmeter.auditors.hook.mods import planting_order
+from leakmeter.auditors.hook.wrapper import EndedError
+from leakmeter.auditors.run_log import Callback, StopAbove
+from leakmeter.auditors.values import Vector
 from leakmeter.auditors.verdict.claim import Claim
-from leakmeter.auditors.wording import counted
+from leakmeter.auditors.wording import Assumption, counted, is_epsilon, number
 
 _log = logging.getLogger("flwr")
 BEFORE = "before round 1"
-_MOST_LIMITATIONS = 60  # far more than a project has; one client must not fill a report
+_MAX_LIMITATIONS = 60  # far more than a project has; one client must not fill a report
 _LONG = 60.0  # seconds of an audit that are worth a line beforehand
 _UNPLAYED = "no canary was played"
 _SILENT = "produced no findings; this is not evidence of privacy"
@@ -237,7 +247,7 @@ class Panel(Resumable):
                 if wanted and (self._planter or auditor.name) != auditor.name:
                     raise UnableError(_PLANTED.format(self._planter))
                 self._planter = auditor.name if wanted else self._planter
-                asked |= {c: order_of(*wanted[c]) for c in wanted if c in chosen}
+                asked |= {c: planting_order(*wanted[c]) for c in wanted if c in chosen}
             except Exception as error:
                 self._drop(auditor, f"round {server_round}", error)
         return asked
@@ -377,7 +387,7 @@ class Panel(Resumable):
         """Log once what an auditor cannot measure, and keep it for the report."""
         if (noted := Limitation(auditor.name, words)) in self._limitations:
             return
-        if len(self._limitations) >= _MOST_LIMITATIONS:  # clients have a part in some of them
+        if len(self._limitations) >= _MAX_LIMITATIONS:  # clients have a part in some of them
             return
         _log.warning("auditor %s: %s", auditor.name, words)
         self._limitations.append(noted)
@@ -400,3 +410,202 @@ class Panel(Resumable):
             auditor.close()
         except Exception:
             _log.exception("auditor %s cannot remove its working files", auditor.name)
+
+
+_log = logging.getLogger("flwr")
+
+# Fields of Flower's result.
+Metrics = Literal[
+    "train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"
+]
+
+
+class StopRule(Resumable):
+    """The largest proven ε at which a run continues.
+
+    Only bounds that hold at all rounds together count: looking at others after every round, and
+    stopping at the first large one, would break their confidence.
+
+    Args:
+        callbacks: Those of the run; without a `StopAbove` it is never stopped.
+        auditors: Those of the run.
+
+    Attributes:
+        proven: The largest such bound so far.
+        result: What Flower's loop would have returned, as far as it came.
+        reason: Why the run was stopped; None if it was not.
+    """
+
+    proven: Kept[float]
+
+    def __init__(self, callbacks: Sequence[Callback], auditors: Sequence[Auditor]) -> None:
+        limits = [one.epsilon for one in callbacks if isinstance(one, StopAbove)]
+        if limits and not any(auditor.is_anytime for auditor in auditors):
+            names = [auditor.name for auditor in auditors]
+            raise ValueError(
+                "StopAbove needs an auditor whose bounds hold at all rounds together, got "
+                f"{names}: try OneShotCanaries(seats=2, confidence=Anytime(0.95))"
+            )
+        self.above = min(limits, default=None)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget an earlier run."""
+        self.proven, self.result = 0.0, Result()
+        self.reason: str | None = None
+
+    def note(self, findings: Iterable[Finding]) -> None:
+        """Note what a round has proven; a bound under a condition proves nothing."""
+        together = (f for f in findings if f.is_anytime and not f.is_conditional)
+        shown = (f.value for f in together if is_epsilon(f))
+        self.proven = max(self.proven, *shown, 0.0)
+
+    def keep(self, name: Metrics, server_round: int, metrics: MetricRecord | None) -> None:
+        """Keep metrics of a round for the result of a run that may stop."""
+        if self.above is not None and metrics is not None:
+            getattr(self.result, name)[server_round] = metrics
+
+    def check(self, arrays: ArrayRecord) -> None:
+        """Stop before a round if more than the limit is proven.
+
+        Args:
+            arrays: The model that the round would start from.
+
+        Raises:
+            EndedError: The run stops here.
+        """
+        if self.above is None or self.proven <= self.above:
+            return
+        shown = number(self.proven, kind="lower_bound")
+        self.reason = f"ε ≥ {shown} is proven, above the limit of {self.above:g}"
+        self.result.arrays = arrays
+        _log.warning("the run stops before its last round, as asked: %s", self.reason)
+        raise EndedError(self.reason, self.result)
+
+    def qualified(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Return the findings of the run; after a stop, other bounds than those are conditional.
+
+        What stopped the run depends on the same scores as they do.
+        """
+        if self.reason is None:
+            return list(findings)
+        return [
+            replace(f, assumptions=(*f.assumptions, Assumption.FIXED_END))
+            if f.kind == "lower_bound" and not f.is_anytime
+            else f
+            for f in findings
+        ]
+
+
+EarlyEnd = Literal["ended-early", "stopped-above"]
+# Least share that causes a warning; 0 for any. Under differential privacy most updates may be
+# clipped, and a few dropouts are usual.
+_MIN_SHARE: Final[Mapping[WarningKind, float]] = {
+    "stopped-above": 0.0,
+    "ended-early": 0.0,
+    "rejected-sums": 0.0,
+    "non-finite-updates": 0.0,
+    "blank-updates": 0.0,
+    "clipped-coordinates": 0.0,
+    "abandoned-rounds": 0.0,
+    "dropouts": 0.05,
+    "clipped-updates": 0.9,
+}
+_ENOUGH_CANARIES: Final = 8
+# A clipped update has the clip norm up to the rounding of a float32 model.
+_AT_THE_NORM: Final = 1 - 1e-4
+
+
+class Health(Resumable):
+    """What happened to the updates of a run, and out of how many."""
+
+    _counts: Kept[dict[WarningKind, tuple[int, int]]]
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(_MIN_SHARE, (0, 0))
+
+    def note(
+        self,
+        view: RoundView,
+        *,
+        asked: int,
+        silent: Mapping[int, bool],
+        diverged: int,
+        lost: int = 0,
+        plain: Mapping[int, Vector],
+    ) -> None:
+        """Count one round.
+
+        Args:
+            view: What the round showed.
+            asked: Clients that got a train message.
+            silent: Node to whether its update was not finite, of those that say that they have sent
+                none. Simulated clients say so; others are counted inside a secure sum, if at all.
+            diverged: Replies with a value that is not finite.
+            lost: Those of them that the strategy left out; they are not among the view's replies.
+            plain: Updates that neither masks nor noise hide; empty where there are none.
+        """
+        facts = view.facts
+        is_abandoned = facts.abandoned is not None
+        arrived = len(view.replies) if is_abandoned else facts.num_clients
+        blank, refused = len(silent), sum(silent.values())
+        if facts.blank is not None:
+            blank = facts.blank
+        elif facts.coordinates is not None:  # under noise they are in a secure sum like others
+            arrived -= blank
+        asked = asked if facts.asked is None else facts.asked
+        self._add("abandoned-rounds", int(is_abandoned), 1)
+        self._add("rejected-sums", int(facts.rejected is True), 1)
+        self._add("dropouts", max(asked - arrived - blank - lost, 0), asked)
+        total = arrived + blank + lost
+        self._add("blank-updates", max(blank - refused, 0), total)
+        self._add("non-finite-updates", refused + diverged, total)
+        if facts.saturated is not None and facts.coordinates is not None:
+            self._add("clipped-coordinates", facts.saturated, facts.coordinates)
+        if facts.clip_norm is not None:
+            norms = [_norm(u) for client, u in plain.items() if client not in view.instructed]
+            clipped = sum(norm >= _AT_THE_NORM * facts.clip_norm for norm in norms)
+            self._add("clipped-updates", clipped, len(norms))
+
+    def note_end(self, played: int, planned: int, kind: EarlyEnd) -> None:
+        """Count the rounds of a run that has ended before its last."""
+        self._counts[kind] = (planned - played, planned)
+
+    def warnings(self, canaries: Collection[tuple[int, int]]) -> tuple[RunWarning, ...]:
+        """Return the warnings, the worst first.
+
+        Args:
+            canaries: Of each auditor that plays canaries: those that took part, those planned.
+        """
+        found = [
+            # Facts of a foreign strategy need not fit together.
+            RunWarning.of(kind, min(count, total), total)
+            for kind, (count, total) in self._counts.items()
+            if count and total and count >= _MIN_SHARE[kind] * total
+        ]
+        kinds = {one.kind for one in found}
+        # More canaries would not help, or nobody wants to see more.
+        if kinds & {"non-finite-updates", "blank-updates", "stopped-above"}:
+            return tuple(found)
+        # If rounds were lost, a plan with enough canaries does not need more of them.
+        most = _ENOUGH_CANARIES if "abandoned-rounds" in kinds else math.inf
+        found += [
+            RunWarning.of("few-canaries", min(played, planned), planned)
+            for played, planned in canaries
+            if 0 < planned < most and played < _ENOUGH_CANARIES
+        ]
+        return tuple(found)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state` returned, with every kind of count."""
+        super().restore(state)
+        self._counts = {kind: self._counts.get(kind, (0, 0)) for kind in _MIN_SHARE}
+
+    def _add(self, kind: WarningKind, count: int, total: int) -> None:
+        before, of = self._counts[kind]
+        self._counts[kind] = (before + count, of + total)
+
+
+def _norm(update: Vector) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.linalg.norm(update))

@@ -22,16 +22,25 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
-from leakmeter.auditors.hook import planting, remarks, wire
-from leakmeter.auditors.hook.chain import client_of, survey, weight_key, with_round, wrappers
-from leakmeter.auditors.hook.flower_noise import claims_of_strategy
-from leakmeter.auditors.hook.health import Early, Health
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.canary_order import (
+    CLAIMED,
+    Answer,
+    Choice,
+    ReplyKind,
+    Size,
+    bypasses_noise,
+    may_bypass,
+    size_warning,
+    take_answer,
+)
+from leakmeter.auditors.hook.guest_noise import claims_of_strategy
 from leakmeter.auditors.hook.layout import Layout, LayoutError, LazyModel
-from leakmeter.auditors.hook.limit import Limit
-from leakmeter.auditors.hook.observer import RoundObserver
+from leakmeter.auditors.hook.mods import take_planting_answer
 from leakmeter.auditors.hook.open_round import (
     ClientNumbers,
     OpenRound,
+    RoundObserver,
     Updates,
     are_clipped,
     ask_to_keep,
@@ -39,10 +48,14 @@ from leakmeter.auditors.hook.open_round import (
     take_back_orders,
     will_hide_updates,
 )
-from leakmeter.auditors.hook.panel import BEFORE, Panel
-from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
-from leakmeter.auditors.hook.seat import Answer, Size, take_answer
-from leakmeter.auditors.hook.sending import Choice, Sending
+from leakmeter.auditors.hook.panel import BEFORE, EarlyEnd, Health, Panel, StopRule
+from leakmeter.auditors.hook.wrapper import (
+    after_first_round,
+    client_of,
+    survey,
+    weight_key,
+    wrappers,
+)
 from leakmeter.auditors.run_log import (
     Callback,
     Listeners,
@@ -60,10 +73,35 @@ from leakmeter.auditors.wording import Assumption, plain_spaces
 
 _log = logging.getLogger("flwr")
 _OVERSIZE: Final = 10.0  # a clip that does not work lets so much more pass
+SEVERAL_RECORDS: Final = (
+    "clients are sent several ArrayRecords, or none, so it is not known what their updates are "
+    "added to: no round is audited"
+)
+OWN_MODELS: Final = (
+    "clients of one round are sent different models, such as slices or those of clusters, so their "
+    "updates have no common base: no round is audited"
+)
+CHANGED: Final = "the model has changed its arrays"
+REPEATED: Final = (
+    "the strategy aggregates a round more than once, or gives two rounds the same number: only the "
+    "first aggregate of each number is audited. Let its loop give each aggregate its own number"
+)
+UNCOUNTED: Final = (
+    "the strategy gives a round a number that is not a whole number from 1 on: such a round is not "
+    "audited. Let its loop count from 1"
+)
+UNRELEASED: Final = (
+    "the model after the last round is not known, so that round is not audited: hand it over, "
+    "AuditedGrid.finish(model)"
+)
+UNSEEN: Final = (
+    "the strategy's start never called self.configure_train and self.aggregate_train, so no "
+    "auditor saw a round: let its loop call these two"
+)
 
 
 @dataclass(frozen=True)
-class _Replied:
+class _Replies:
     """What has come back of a round."""
 
     number: object
@@ -73,7 +111,7 @@ class _Replied:
     num_replies: int
     took: Mapping[int, bool]  # node to whether it says that it took its records
 
-    def after(self, earlier: _Replied) -> _Replied:
+    def after(self, earlier: _Replies) -> _Replies:
         """Return both, of a round whose replies come one after the other."""
         if self.updates is not None and earlier.updates is not None:
             self.updates.add(earlier.updates)
@@ -81,7 +119,7 @@ class _Replied:
         count = self.num_replies + earlier.num_replies
         count = count if self.updates is None else len(self.updates)
         took = {**self.took, **earlier.took}
-        return _Replied(self.number, self.updates, answers, silent, count, took)
+        return _Replies(self.number, self.updates, answers, silent, count, took)
 
 
 class RunAudit(Resumable):
@@ -117,9 +155,9 @@ class RunAudit(Resumable):
 
     # The first record's layout: FedAvg has turned integer arrays into floats since.
     _layout: Kept[Layout | None]
-    _sending: Kept[Sending]
+    _sending: Kept[ReplyKind]
     _observer: Kept[RoundObserver]
-    limit: Kept[Limit]
+    limit: Kept[StopRule]
     _panel: Kept[Panel]
     claims: Kept[tuple[Claim, ...]]
     _is_bypassed: Kept[bool]
@@ -145,9 +183,9 @@ class RunAudit(Resumable):
         self._heard: dict[int, Answer] = {}  # what each node has answered last
         self._strategy = strategy
         self._panel = Panel(auditors)
-        self.limit = Limit(callbacks, auditors)
+        self.limit = StopRule(callbacks, auditors)
         self._known: tuple[Limitation, ...] = ()
-        self._sending = Sending(sends)
+        self._sending = ReplyKind(sends)
         self._run_log: RunLog | None = None
         if out:
             folder = Path(out).expanduser()
@@ -162,7 +200,7 @@ class RunAudit(Resumable):
         self._numbers = ClientNumbers()
         self._observer = RoundObserver(strategy, self._panel, self._sending)
         self._open: OpenRound | None = None
-        self._replied: _Replied | None = None
+        self._replied: _Replies | None = None
         self._aggregated: set[int] = set()  # numbers of rounds
         self._is_blind = False  # whether the model cannot be read
         self.offset, self.seen, self.has_begun = rounds_done, 0, False
@@ -277,10 +315,10 @@ class RunAudit(Resumable):
             self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=early)
             self._panel.consider(self._project)
             if any(claim.source == USER and claim.unit == "client" for claim in early):
-                self._panel.note_canaries(remarks.CLAIMED)
+                self._panel.note_canaries(CLAIMED)
             self._size = size_for(self._project)
             if self._size != Size():
-                self._panel.note_canaries(remarks.oversized(self._size))
+                self._panel.note_canaries(size_warning(self._size))
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _claim(self, claims: Iterable[Claim]) -> None:
@@ -302,8 +340,8 @@ class RunAudit(Resumable):
         noises = Counter(answer.local_noise for answer in said)
         heard = (one.claim for one, count in noises.items() if one is not None and count > most)
         self._claim(claim for claim in heard if claim.source not in known)
-        self._is_bypassed |= sum(map(remarks.bypasses_noise, said)) > most
-        self._may_bypass |= sum(map(remarks.may_bypass, said)) > most
+        self._is_bypassed |= sum(map(bypasses_noise, said)) > most
+        self._may_bypass |= sum(map(may_bypass, said)) > most
 
     def _stop(self, when: str, reason: str) -> None:
         """Look no more; the training continues, and auditors report on what they have seen."""
@@ -353,7 +391,7 @@ class RunAudit(Resumable):
             self._stop(f"round {server_round}", str(error))
             return None
         except ValueError as error:
-            self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
+            self._stop(f"round {server_round}", f"{CHANGED}: {error}")
             return None
         nodes = [m.metadata.dst_node_id for m in messages]
         clients = self._numbers.of(nodes, self._strategy, grid)
@@ -401,7 +439,7 @@ class RunAudit(Resumable):
         """Let the auditors say what they cannot do, once it is known who takes part."""
         if self._project is None or self._project.clients is not None or not messages:
             return
-        self._project = with_round(self._project, messages, seats)
+        self._project = after_first_round(self._project, messages, seats)
         self._panel.consider(self._project)
 
     def replied(self, server_round: object, replies: Sequence[Any]) -> None:
@@ -412,7 +450,7 @@ class RunAudit(Resumable):
         taken = [(m.metadata.src_node_id, take_answer(m)) for m in messages]
         # Of two replies of one node the first counts, as everywhere.
         answers = {node: answer for node, answer in reversed(taken) if answer is not None}
-        said = {m.metadata.src_node_id: planting.take_answer(m) for m in reversed(messages)}
+        said = {m.metadata.src_node_id: take_planting_answer(m) for m in reversed(messages)}
         updates = None
         if self._open is not None:
             with self._panel.guarded(f"round {server_round} could not be audited"):
@@ -424,7 +462,7 @@ class RunAudit(Resumable):
         contents = [m for m in wire.distinct(messages) if m.has_content()]
         num_replies = len(contents) if updates is None else len(updates)
         took = {node: has_taken for node, has_taken in said.items() if has_taken is not None}
-        come = _Replied(server_round, updates, answers, silent, num_replies, took)
+        come = _Replies(server_round, updates, answers, silent, num_replies, took)
         self._replied = come if self._replied is None else come.after(self._replied)
 
     def closed(
@@ -455,7 +493,7 @@ class RunAudit(Resumable):
                 try:
                     findings = self._observer.observe(opened, *about)
                 except LayoutError as error:
-                    self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
+                    self._stop(f"round {server_round}", f"{CHANGED}: {error}")
         if replied is not None and replied.answers:
             with self._panel.guarded("what clients claim could not be read"):
                 self._hear(replied.answers)
@@ -483,7 +521,7 @@ class RunAudit(Resumable):
     def abandon(self) -> None:
         """Close a round whose model nobody knows."""
         if self._replied is not None:
-            self._panel.note(remarks.UNRELEASED)
+            self._panel.note(UNRELEASED)
             self._open = self._replied = None
 
     def evaluated(self, metrics: MetricRecord | None) -> None:
@@ -498,7 +536,7 @@ class RunAudit(Resumable):
             number = 0
         if number >= 1 and number not in self._aggregated:
             return number
-        self._panel.note(remarks.UNCOUNTED if number < 1 else remarks.REPEATED)
+        self._panel.note(UNCOUNTED if number < 1 else REPEATED)
         return None
 
     def _keep(self, line: RoundLine, arrays: ArrayRecord) -> None:
@@ -529,7 +567,7 @@ class RunAudit(Resumable):
         has_ended = any(wrapper.ended for wrapper in wrappers(self._strategy))
         has_ended |= self.limit.reason is not None
         if has_ended:
-            kind: Early = "ended-early" if self.limit.reason is None else "stopped-above"
+            kind: EarlyEnd = "ended-early" if self.limit.reason is None else "stopped-above"
             self._observer.health.note_end(self.offset + self.seen, num_rounds, kind)
         # A resumed run may have no round left to play.
         was_seen = self.seen > 0 or num_rounds <= self.offset or has_ended
@@ -538,7 +576,7 @@ class RunAudit(Resumable):
 
     def _report(self, *, was_seen: bool) -> None:
         if not was_seen:
-            self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
+            self._panel.fail("the run was not audited", RuntimeError(UNSEEN))
         final = self.limit.qualified(self._panel.report()) if was_seen else []
         self._claim(claim for auditor in self.auditors for claim in auditor.claimed)
         if self._is_bypassed:
@@ -640,12 +678,12 @@ def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord
     for message in messages:
         records = [r for r in message.content.values() if isinstance(r, ArrayRecord)]
         if len(records) != 1:
-            raise UnableError(remarks.SEVERAL_RECORDS)
+            raise UnableError(SEVERAL_RECORDS)
         if not seen:
             base = records[0]
         # Flower's strategies send one record to all.
         if id(records[0]) not in seen and not are_equal(records[0], base):
-            raise UnableError(remarks.OWN_MODELS)
+            raise UnableError(OWN_MODELS)
         seen.add(id(records[0]))
     return base
 
@@ -656,3 +694,97 @@ def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
         (a.dtype, tuple(a.shape), a.data) == (b.dtype, tuple(b.shape), b.data)
         for a, b in zip(one.values(), other.values(), strict=True)
     )
+
+
+OnRound = Callable[[RoundLine, ArrayRecord], None]
+
+
+class RoundLog:
+    """Collects what is known about each round and writes it when the round is over.
+
+    Args:
+        run_log: Where lines are written, if anywhere.
+        on_round: Called with the line of each finished round and the model after it.
+    """
+
+    def __init__(self, run_log: RunLog | None, on_round: OnRound) -> None:
+        self._run_log, self._on_round = run_log, on_round
+        self._open: tuple[RoundLine, ArrayRecord] | None = None
+        self.findings: list[Finding] = []
+        self.cohorts: list[int] = []  # clients that answered, round by round
+        self.accuracy: float | None = None  # after the last round in which anybody measured it
+        self.failure: OSError | None = None
+
+    @property
+    def line(self) -> RoundLine | None:
+        """The line that is open."""
+        return None if self._open is None else self._open[0]
+
+    def forget(self) -> None:
+        """Delete a line that an interrupted start has left."""
+        self._open = None
+
+    def put(self, line: RoundLine, arrays: ArrayRecord) -> None:
+        """Open the line of a round that was aggregated."""
+        self._open = (line, arrays)
+
+    def note(self, metrics: object) -> None:
+        """Add evaluation metrics to the line that is open."""
+        if self._open is not None:
+            line, arrays = self._open
+            self._open = (replace(line, metrics={**line.metrics, **scalars(metrics)}), arrays)
+
+    def amend(self, server_round: object, metrics: object, arrays: ArrayRecord | None) -> None:
+        """Note a further aggregate of a round whose line is open; its findings stay."""
+        if self._open is None or self._open[0].server_round != server_round:
+            return
+        self.note(metrics)
+        if arrays is not None:
+            self._open = (self._open[0], arrays)
+
+    def flush(self) -> OSError | None:
+        """Write the open line, once, and tell whoever listens.
+
+        Returns:
+            Why it could not be written; then no further line is tried.
+        """
+        if self._open is None:
+            return None
+        line, arrays = self._open
+        self._open = None
+        self.findings += line.findings
+        self.cohorts.append(line.num_clients)
+        self.accuracy = self.accuracy if line.accuracy is None else line.accuracy
+        failed = None
+        # Before the callback: a keeper of the run's state must know that the line is missing.
+        if self._run_log is not None:
+            try:
+                self._run_log.add(line)
+            except OSError as error:
+                self._run_log = None
+                self.failure = failed = error
+        self._on_round(line, arrays)
+        return failed
+
+
+def scalars(metrics: object) -> dict[str, float]:
+    """Return the metrics that are single numbers; a custom loop may return anything."""
+    if not isinstance(metrics, Mapping):
+        return {}
+    return {str(k): wire.as_float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+
+
+def with_findings(metrics: MetricRecord | None, findings: Sequence[Finding]) -> MetricRecord | None:
+    """Return the metrics with what auditors found, for Flower's log and result.
+
+    If an auditor reports several numbers for one quantity, each name includes its kind: a weaker
+    kind must not pass for a stronger one.
+    """
+    if not findings:
+        return metrics
+    names = Counter((f.auditor, f.quantity) for f in findings)
+    said: dict[str, float] = {}
+    for f in findings:
+        several = names[f.auditor, f.quantity] > 1
+        said.setdefault(f"{f.auditor}.{f.quantity}" + f".{f.kind}" * several, float(f.value))
+    return MetricRecord({**(metrics or {}), **said})

@@ -3,19 +3,29 @@
 First the names, then readers of single values, then one section per record: who writes it and who
 reads it. The secure sum has records of many bytes; `clients.secure_sum.wire` packs and unpacks
 them under the names listed here.
+
+The last part is Flower's legacy API. Its arrays travel as bytes without type and shape, and
+everything else as scalars in one config. Here arrays get both, and our records are texts in that
+config. All else knows only our records.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from leakmeter.auditors.hook.layout import shaped
 from leakmeter.auditors.noise import Distribution, distribution_named
 from leakmeter.auditors.values import NotFiniteError
+
+if TYPE_CHECKING:  # every client loads this module; a release may come without the legacy API
+    from flwr.common import Parameters
 
 # Records, by who writes them; all of ours begin with the same word.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it
@@ -426,3 +436,151 @@ def only_collects(content: RecordDict) -> bool:
     """
     tap = config(content, TAP)
     return tap is not None and tap.get("action") == "collect" and list(content) == [TAP]
+
+
+# Flower's own names of what a legacy message has.
+_LEGACY_SENT: Final = "fitins.parameters"
+_LEGACY_CONFIG: Final = "fitins.config"
+_LEGACY_TRAINED: Final = "fitres.parameters"
+_LEGACY_METRICS: Final = "fitres.metrics"
+
+_UNREADABLE: Final = "bytes"  # the type of what is no array of numbers, such as trees
+
+RecordT = TypeVar("RecordT", MetricRecord, ConfigRecord)
+
+# Arrays.
+
+
+def record_of(parameters: Parameters) -> ArrayRecord:
+    """Return legacy parameters as a record, named by their places."""
+    tensors = enumerate(parameters.tensors)
+    return ArrayRecord({str(i): _described(data, parameters.tensor_type) for i, data in tensors})
+
+
+def _described(data: bytes, stype: str) -> Array:
+    """Return an array with the type and the shape that its bytes have."""
+    try:
+        numbers = shaped(Array(dtype="", shape=(), stype=stype, data=data))
+    except Exception:  # bytes of anything: they can be trained, not audited
+        return Array(dtype=_UNREADABLE, shape=(), stype=stype, data=data)
+    return Array(dtype=str(numbers.dtype), shape=numbers.shape, stype=stype, data=data)
+
+
+def _described_record(content: RecordDict, key: str) -> ArrayRecord:
+    arrays = content.array_records[key].items()
+    return ArrayRecord({name: _described(a.data, a.stype) for name, a in arrays})
+
+
+def _bare_record(content: RecordDict) -> ArrayRecord:
+    """Return the trained arrays as a legacy client sends them."""
+    arrays = content.array_records[_LEGACY_TRAINED].items()
+    return ArrayRecord(
+        {name: Array(dtype="", shape=(), stype=a.stype, data=a.data) for name, a in arrays}
+    )
+
+
+# Our records among the scalars of a config.
+
+
+def as_scalars(content: RecordDict) -> dict[str, str]:
+    """Return our records of a message as scalars."""
+    ours = {key: record for key, record in content.items() if is_ours(key)}
+    return {key: json.dumps(dict(record)) for key, record in ours.items()}
+
+
+def from_scalars(scalars: Mapping[str, Any], kind: type[RecordT]) -> dict[str, RecordT]:
+    """Return our records among scalars; what anybody else has put in their place is left out."""
+    records = {}
+    for key in filter(is_ours, scalars):
+        try:
+            records[key] = kind(json.loads(scalars[key]))
+        except (TypeError, ValueError, RecursionError):  # a client may send anything
+            continue
+    return records
+
+
+def without_our_scalars(scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scalars that are not ours."""
+    return {key: value for key, value in scalars.items() if not is_ours(key)}
+
+
+# A fit message at the client.
+
+
+def is_legacy_order(content: RecordDict) -> bool:
+    """Whether a legacy fit message has records of ours."""
+    scalars = config(content, _LEGACY_CONFIG)
+    return _LEGACY_SENT in content and scalars is not None and any(map(is_ours, scalars))
+
+
+def from_legacy(message: Message) -> Message:
+    """Return a legacy fit message as the audit reads it."""
+    orders = from_scalars(message.content.config_records[_LEGACY_CONFIG], MetricRecord)
+    return _with_content(
+        message, {_LEGACY_SENT: _described_record(message.content, _LEGACY_SENT), **orders}
+    )
+
+
+def without_legacy_orders(message: Message) -> Message:
+    """Return a legacy fit message as the app would have got it, but for what another mod reads."""
+    config = message.content.config_records[_LEGACY_CONFIG]
+    kept = {key: config[key] for key in (PLANTED,) if key in config}
+    plain = ConfigRecord(without_our_scalars(config) | kept)
+    return _with_content(message, {**message.content, _LEGACY_CONFIG: plain})
+
+
+def order_under(content: RecordDict, key: str) -> MetricRecord | None:
+    """Return one of our orders in a message, a legacy one or not."""
+    if is_legacy_order(content):
+        return from_scalars(content.config_records[_LEGACY_CONFIG], MetricRecord).get(key)
+    record = content.get(key)
+    return record if isinstance(record, MetricRecord) else None
+
+
+def without_order(message: Message, key: str) -> Message:
+    """Return a message, a legacy one or not, without one of our orders."""
+    content = {name: record for name, record in message.content.items() if name != key}
+    if is_legacy_order(message.content):
+        config = message.content.config_records[_LEGACY_CONFIG]
+        content[_LEGACY_CONFIG] = ConfigRecord(
+            {name: config[name] for name in config if name != key}
+        )
+    return _with_content(message, content)
+
+
+def with_answer_under(reply: Message, key: str, answer: ConfigRecord) -> Message:
+    """Return a reply, a legacy one or not, with an answer of ours."""
+    content = dict(reply.content)
+    if {_LEGACY_TRAINED, _LEGACY_METRICS} <= set(content):
+        told = as_scalars(RecordDict({key: answer}))
+        content[_LEGACY_METRICS] = ConfigRecord(
+            {**reply.content.config_records[_LEGACY_METRICS], **told}
+        )
+    else:
+        content[key] = answer
+    return _with_content(reply, content)
+
+
+def from_legacy_reply(reply: Message) -> Message:
+    """Return a legacy reply as the audit reads it; what is none stays as it is."""
+    if reply.has_error() or _LEGACY_TRAINED not in reply.content:
+        return reply
+    return _with_content(
+        reply, {**reply.content, _LEGACY_TRAINED: _described_record(reply.content, _LEGACY_TRAINED)}
+    )
+
+
+def as_legacy_reply(reply: Message) -> Message:
+    """Return a reply as the legacy API sends it, our answers among its metrics."""
+    if reply.has_error() or not {_LEGACY_TRAINED, _LEGACY_METRICS} <= set(reply.content):
+        return reply
+    kept = {key: record for key, record in reply.content.items() if not is_ours(key)}
+    metrics = {**reply.content.config_records[_LEGACY_METRICS], **as_scalars(reply.content)}
+    changed = {_LEGACY_TRAINED: _bare_record(reply.content), _LEGACY_METRICS: ConfigRecord(metrics)}
+    return _with_content(reply, {**kept, **changed})
+
+
+def _with_content(message: Message, content: Mapping[str, Any]) -> Message:
+    twin = copy.copy(message)
+    twin.content = RecordDict(dict(content))
+    return twin

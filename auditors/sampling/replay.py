@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from leakmeter.auditors.auditor import Project, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.canary_order import Sends, noise_around
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.remarks import noise_around
-from leakmeter.auditors.hook.seat import Sends
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampling.moments import Reruns
 from leakmeter.auditors.sampling.sampler import Along, Clients, Moments, Stream, UpdateSampler

@@ -44,7 +44,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.seat import FIELDS
+from leakmeter.auditors.hook.canary_order import FIELDS
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12

@@ -22,6 +22,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.canary_order import Order
 from leakmeter.auditors.hook.layout import Layout, values
 from leakmeter.auditors.hook.mods import (
     Call,
@@ -35,7 +36,6 @@ from leakmeter.auditors.hook.mods import (
     unwrapped,
     with_answer,
 )
-from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector

@@ -25,8 +25,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.legacy_wire import unpacked
-from leakmeter.auditors.hook.seat import Answer
+from leakmeter.auditors.hook.canary_order import Answer
+from leakmeter.auditors.hook.wire import from_scalars
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.load import AppError, Mod, loaded
 from leakmeter.fl_app.audit_app.session import (
@@ -189,7 +189,7 @@ class _Watched:
 def _answers(content: RecordDict) -> dict[str, Any]:
     """Return what our mods have answered in a reply of the legacy API, among its metrics."""
     configs = content.config_records.values()
-    return {k: v for config in configs for k, v in unpacked(config, ConfigRecord).items()}
+    return {k: v for config in configs for k, v in from_scalars(config, ConfigRecord).items()}
 
 
 def _parts(content: RecordDict, *, with_arrays: bool) -> Iterator[tuple[str, str]]:

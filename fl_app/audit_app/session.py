@@ -19,8 +19,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from leakmeter.auditors import Audited, Auditor, Callback, LegacyAudited, canary_mod, passive
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.flower_noise import claims_of_mods
 from leakmeter.auditors.hook.grid import AuditedGrid, GridWrapper
+from leakmeter.auditors.hook.guest_noise import claims_of_mods
 from leakmeter.auditors.hook.run_audit import RunAudit
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.run_log import REPORT, RoundLine, RunStart

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from leakmeter.auditors.bounds.gaussian import brent_root
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
 from leakmeter.fl_app.config.config import SUM_SETTINGS, Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range

@@ -18,9 +18,9 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.hook.wrapper import wrappers
 from leakmeter.auditors.wording import is_epsilon
 from leakmeter.fl_app.build.strategy import calibrated, link, server_strategy, sum_noise
 from leakmeter.fl_app.config.config import Config

@@ -319,7 +319,7 @@ def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitati
 
 def _projects(recording: Recording, config: Config, claims: tuple[Claim, ...]) -> list[Project]:
     """Return what the run knew before it began, and once its first round had chosen clients."""
-    from leakmeter.auditors.hook.chain import survey
+    from leakmeter.auditors.hook.wrapper import survey
     from leakmeter.fl_app.build import server_strategy
 
     first, facts = recording.rounds[0], recording.rounds[0].facts

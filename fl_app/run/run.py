@@ -20,7 +20,7 @@ from leakmeter.auditors import Audited, Auditor, StopAbove
 from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Limitation
-from leakmeter.auditors.hook.chain import wrappers
+from leakmeter.auditors.hook.wrapper import wrappers
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.verdict.lines import Ending
 from leakmeter.auditors.wording import counted

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from leakmeter.auditors.auditor import Auditor, RoundView
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, ThreatModel
-from leakmeter.auditors.hook.opacus import Engine, Steps
+from leakmeter.auditors.hook.guest_noise import Engine, Steps
 from leakmeter.auditors.values import within
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import Assumption, counted, number

@@ -22,9 +22,8 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import weight_key
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.wrapper import Wrapper, weight_key
 from leakmeter.auditors.values import require
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies.flower import left_out, trained

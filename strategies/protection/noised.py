@@ -23,10 +23,16 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook import seat, wire
-from leakmeter.auditors.hook.chain import client_of, pattern, weight_key, wrappers
+from leakmeter.auditors.hook import canary_order, wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import Opening, Wrapper
+from leakmeter.auditors.hook.wrapper import (
+    SumOpening,
+    Wrapper,
+    client_of,
+    pattern,
+    weight_key,
+    wrappers,
+)
 from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector, require
@@ -155,7 +161,7 @@ class Noised(Wrapper):
         """Restore charges that `charges` returned; a round that is open keeps its own."""
         self.spending.rebase(self.mechanism.charges_of(charges))
 
-    def opens(self, opening: Opening) -> None:
+    def opens(self, opening: SumOpening) -> None:
         """Charge everybody who was asked for a secure sum that is about to be opened."""
         # If the sum is rejected, somebody in it has lied, and that noise does not count.
         honest = max(len(opening.uploaded) - 1, 0)
@@ -377,7 +383,7 @@ class Noised(Wrapper):
         known, asked = client_of(self.strategy) or {}, list(payers)
         # The audit is outermost, so its orders are in our messages by now. A canary moves from
         # seat to seat, so the rounds of the seats say nothing about the rounds of a canary.
-        orders = seat.canaries(self._messages)
+        orders = canary_order.canaries(self._messages)
         terms = self._summed(
             contributors,
             seats=sum(node in orders for node in summed),

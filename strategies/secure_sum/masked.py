@@ -20,9 +20,8 @@ from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import EndedError, Wrapper
+from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, weight_key, wrappers
 from leakmeter.auditors.noise import distribution_named
 from leakmeter.clients.secure_sum.graph import union
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.hook.chain import foreigners
+from leakmeter.auditors.hook.wrapper import foreigners
 
 # By name, since not every release has all of them.
 _NEED_REPLIES = {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout, shaped
-from leakmeter.auditors.hook.wrapper import Opening
+from leakmeter.auditors.hook.wrapper import SumOpening
 from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import Instructions, Terms
 from leakmeter.clients.secure_sum.masking import RingVector
@@ -123,7 +123,7 @@ class SumRound:
         roster = exchange.roster if self.plan.is_drawn else exchange.announcements
         return Terms(session, threshold, self.exchange.settings, roster)
 
-    def opening(self, uploads: Sequence[int], fixed_weight: float | None) -> Opening:
+    def opening(self, uploads: Sequence[int], fixed_weight: float | None) -> SumOpening:
         """Return what the strategies inside charge for.
 
         Args:
@@ -133,7 +133,7 @@ class SumRound:
         weight = len(uploads) * (fixed_weight or self.quantiser.max_weight)
         outcome = self._outcome(uploads, self.quantiser.quantum(len(uploads), weight), saturated=0)
         nodes = {n: m.metadata.dst_node_id for n, m in self.exchange.messages.items()}
-        return Opening(
+        return SumOpening(
             asked=tuple(nodes[n] for n in sorted(self.sharers)),
             uploaded=tuple(nodes[n] for n in uploads),
             outcome=outcome,

@@ -19,7 +19,7 @@ from leakmeter.auditors import (
     RoundView,
 )
 from leakmeter.auditors.auditor import RoundFacts
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.verdict.claim import attacker, covers, is_weaker
 from leakmeter.auditors.verdict.verdict import judge

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.fl_app import client_app
 from leakmeter.fl_app.build import server_strategy
 from leakmeter.fl_app.config.config import Config

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.serverapp.strategy import FedAdam, FedAvgM, FedYogi
 
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import Audited, Finding, RoundView
-from leakmeter.auditors.hook.sending import Sending
+from leakmeter.auditors.hook.canary_order import ReplyKind
 from tests.guest.clients import Clients, Differences, Failing, Gradients
 from tests.guest.harness import (
     NODES,
@@ -172,13 +172,13 @@ def test_clients_that_fail_in_the_round_that_decides_delay_it() -> None:
 
 def test_canaries_do_not_decide_which_way_the_server_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     means: list[Any] = []
-    noted = Sending.note_step
+    noted = ReplyKind.note_step
 
-    def note(self: Sending, sent: Any, released: Any, mean: Any) -> None:
+    def note(self: ReplyKind, sent: Any, released: Any, mean: Any) -> None:
         means.append(mean)
         noted(self, sent, released, mean)
 
-    monkeypatch.setattr(Sending, "note_step", note)
+    monkeypatch.setattr(ReplyKind, "note_step", note)
     clients, strategy = SENDERS["gradients"]
     spy = Replies()
     auditors = [canaries(include="all"), spy]

@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.seat import Order
+from leakmeter.auditors.hook.canary_order import Order
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
 from leakmeter.papers.active_server.federation import Federation, to_record

@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.seat import Order
+from leakmeter.auditors.hook.canary_order import Order
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.active_server.federation import SEED, Federation, Shape, to_record
 from leakmeter.papers.active_server.perceptron import CLASSES, Batch, Weights

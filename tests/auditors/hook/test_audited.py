@@ -33,8 +33,8 @@ from leakmeter.auditors import (
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundMessages
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import Limitation
-from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.auditors.verdict.lines import Ending, steps, summary
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Central, Chosen, Masked, Noised

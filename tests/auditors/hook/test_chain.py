@@ -16,8 +16,9 @@ from flwr.serverapp.strategy import (
 
 from leakmeter.auditors import Audited
 from leakmeter.auditors.auditor import RoundFacts
-from leakmeter.auditors.hook.chain import (
+from leakmeter.auditors.hook.wrapper import (
     Foreign,
+    Wrapper,
     chain,
     client_of,
     known_facts,
@@ -26,7 +27,6 @@ from leakmeter.auditors.hook.chain import (
     weight_key,
     wrappers,
 )
-from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.strategies import Central, Chosen, Masked, Noised, RecordNoise
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.protection.mechanism import FixedClip

@@ -45,9 +45,9 @@ from leakmeter.auditors import (
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.flower_noise import LocalNoise, claims_of_mods, claims_of_strategy
+from leakmeter.auditors.hook.canary_order import Answer
+from leakmeter.auditors.hook.guest_noise import LocalNoise, claims_of_mods, claims_of_strategy
 from leakmeter.auditors.hook.run_audit import RunAudit
-from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.wording import Assumption
 from tests.helpers.flower import NO_DIMENSIONS

@@ -38,8 +38,8 @@ from leakmeter.auditors import (
     canary_mod,
 )
 from leakmeter.auditors.finding import Limitation
-from leakmeter.auditors.hook import remarks
-from leakmeter.auditors.hook.remarks import NO_ANSWER
+from leakmeter.auditors.hook.canary_order import NO_ANSWER
+from leakmeter.auditors.hook.run_audit import REPEATED, UNCOUNTED
 from leakmeter.fl_app.report.read import read_runs
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
@@ -464,7 +464,7 @@ def test_a_round_that_comes_twice_is_audited_once_and_said(
     [read] = read_runs([tmp_path / "run"])  # a page can be made
     assert [line.server_round for line in read.rounds] == [1, 2]
     assert rounds_of(run) == [1, 2]
-    assert [one.text for one in run.limitations] == [remarks.REPEATED]
+    assert [one.text for one in run.limitations] == [REPEATED]
 
 
 @pytest.mark.parametrize(
@@ -484,5 +484,5 @@ def test_rounds_without_a_number_are_not_audited_and_said(
     assert [line.server_round for line in read.rounds] == audited
     assert rounds_of(run) == audited
     assert not run.failures
-    said = remarks.UNCOUNTED in [one.text for one in run.limitations]
+    said = UNCOUNTED in [one.text for one in run.limitations]
     assert said == (len(audited) < 2)

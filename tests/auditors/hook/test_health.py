@@ -16,8 +16,8 @@ from leakmeter.auditors import Audited, Auditor, OneShotCanaries, RoundView, can
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.health import Health
-from leakmeter.auditors.hook.remarks import NO_TRUTH
+from leakmeter.auditors.hook.open_round import NO_TRUTH
+from leakmeter.auditors.hook.panel import Health
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.strategies import Central, Chosen, Local, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
@@ -312,7 +312,7 @@ def test_what_fails_inside_the_hook_costs_neither_warnings_nor_findings(
         audited.start(of.grid, of.arrays(), num_rounds=1)
         return audited
 
-    for place in ("observer.collect_truth", "panel.Panel.observe"):
+    for place in ("open_round.collect_truth", "panel.Panel.observe"):
         with monkeypatch.context() as patched:
             patched.setattr(f"leakmeter.auditors.hook.{place}", fail)
             audited = run()

@@ -46,10 +46,10 @@ from leakmeter.auditors import (
     passive,
 )
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook.chain import survey
 from leakmeter.auditors.hook.legacy import LegacyAudited, legacy_apps_audited
-from leakmeter.auditors.hook.legacy_wire import record_of, unpacked
 from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.hook.wire import from_scalars, record_of
+from leakmeter.auditors.hook.wrapper import survey
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.engines.inline import run_inline
 
@@ -410,7 +410,7 @@ def test_rounds_beyond_the_planned_ones_are_trained_and_not_audited(tmp_path: Pa
 
 def test_what_a_client_sends_in_place_of_an_answer_is_left_out() -> None:
     sent = {"leakmeter.canary": "[1", "leakmeter.a": 3.5, "leakmeter.b": '{"a": {}}', "loss": 1.0}
-    assert unpacked(sent, ConfigRecord) == {}
+    assert from_scalars(sent, ConfigRecord) == {}
 
 
 def test_a_strategy_of_the_message_api_is_sent_to_audited() -> None:

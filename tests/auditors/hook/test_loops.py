@@ -14,7 +14,10 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from leakmeter.auditors import Anytime, Audited, AuditedGrid, OneShotCanaries
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook import remarks, wire
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.audited import UNPLANNED
+from leakmeter.auditors.hook.grid import IN_PARTS
+from leakmeter.auditors.hook.run_audit import OWN_MODELS, SEVERAL_RECORDS, UNRELEASED
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.run_log import StopAbove
 
@@ -245,7 +248,7 @@ def test_without_the_last_model_the_last_round_is_said_to_be_left_out(federation
     with AuditedGrid(fed.grid, [canaries()], num_rounds=2, sends="models") as grid:
         for number in (1, 2):
             model = mean_of(grid.send_and_receive(messages_of(grid, number, model)))
-    assert remarks.UNRELEASED in [one.text for one in grid.limitations]
+    assert UNRELEASED in [one.text for one in grid.limitations]
 
 
 def test_what_was_measured_survives_an_exception_of_the_loop(
@@ -276,7 +279,7 @@ def test_a_start_without_a_length_is_said_to_be_unplanned(federation: Any) -> No
     fed = federation()
     run = audited(OwnArguments(**ALL))
     run.start(fed.arrays(), fed.grid, epochs=2)
-    assert remarks.UNPLANNED in [one.text for one in run.limitations]
+    assert UNPLANNED in [one.text for one in run.limitations]
 
 
 def test_a_round_that_is_sent_in_parts_is_said_to_be(federation: Any) -> None:
@@ -288,7 +291,7 @@ def test_a_round_that_is_sent_in_parts_is_said_to_be(federation: Any) -> None:
             come = [*grid.send_and_receive(messages[:3]), *grid.send_and_receive(messages[3:])]
             model = mean_of(come)
         grid.finish(model)
-    assert remarks.IN_PARTS in [one.text for one in grid.limitations]
+    assert IN_PARTS in [one.text for one in grid.limitations]
 
 
 # The base of an update.
@@ -345,9 +348,9 @@ class Broadcast(Sorted):
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
-        (Slices, remarks.OWN_MODELS),
-        (Clusters, remarks.OWN_MODELS),
-        (Controls, remarks.SEVERAL_RECORDS),
+        (Slices, OWN_MODELS),
+        (Clusters, OWN_MODELS),
+        (Controls, SEVERAL_RECORDS),
     ],
 )
 def test_updates_without_a_common_base_are_named_and_nothing_is_measured(

@@ -26,8 +26,8 @@ from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.canary_order import Answer, Order, take_answer, with_own_key
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.seat import Answer, Order, keyed, take_answer
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -48,7 +48,7 @@ def model(value: float, counter: Any = np.int64(0)) -> ArrayRecord:  # noqa: B00
 def message(canary: Canary | None = None, sent: ArrayRecord | None = None, **more: Any) -> Message:
     content = RecordDict({"arrays": sent or model(1.0), "config": ConfigRecord(), **more})
     if canary is not None:
-        content[wire.CANARY] = Order(keyed(canary), left_out=(1,)).to_record()
+        content[wire.CANARY] = Order(with_own_key(canary), left_out=(1,)).to_record()
     return Message(content, dst_node_id=1, message_type="train")
 
 
@@ -142,7 +142,7 @@ def test_a_canary_that_is_out_sends_next_to_nothing_with_its_weight(
 
 
 def test_a_difference_is_replaced_by_the_canary_alone() -> None:
-    order = Order(keyed(CANARY), left_out=(1,), sends="differences").to_record()
+    order = Order(with_own_key(CANARY), left_out=(1,), sends="differences").to_record()
     content = RecordDict({"arrays": model(1.0), wire.CANARY: order})
     reply = canary_mod(Message(content, dst_node_id=1, message_type="train"), context(), train)
     layout = Layout.of(model(1.0))
@@ -157,7 +157,7 @@ def opened(value: float, sent: float = 1.0, **more: Any) -> tuple[Answer, np.nda
     def reply_with(question: Message, ctx: Context) -> Message:
         return wire.replace_arrays(train(question, ctx), model(value))
 
-    order = Order(keyed(CANARY), left_out=(1,), sends=None).to_record()
+    order = Order(with_own_key(CANARY), left_out=(1,), sends=None).to_record()
     question = message(sent=model(sent), **{wire.CANARY: order}, **more)
     reply = canary_mod(question, context(), reply_with)
     answer = take_answer(reply)
@@ -206,7 +206,7 @@ def test_under_a_foreign_mod_that_hides_replies_the_answer_is_the_same_too() -> 
             reply: Message = call_next(question, ctx)
             return reply
 
-    order = Order(keyed(CANARY), left_out=(1,), sends=None).to_record()
+    order = Order(with_own_key(CANARY), left_out=(1,), sends=None).to_record()
     told = set()
     for value in (1.2, 0.1, 0.5):
         app = ClientApp(mods=[LocalDpMod(), canary_mod])
@@ -349,7 +349,7 @@ def test_a_counter_that_became_a_float_is_still_left_alone() -> None:
 def test_the_message_is_not_spoiled_for_the_clients_that_share_it() -> None:
     shared = RecordDict({"arrays": model(1.0)})
     seat = Message(shared, dst_node_id=1, message_type="train")
-    wire.add_record(seat, wire.CANARY, Order(keyed(CANARY)).to_record())
+    wire.add_record(seat, wire.CANARY, Order(with_own_key(CANARY)).to_record())
     other = Message(shared, dst_node_id=2, message_type="train")
     canary_mod(seat, context(), train)
     assert np.array_equal(wire.arrays(other.content)["b"].numpy(), np.ones(3))

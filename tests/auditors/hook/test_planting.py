@@ -27,8 +27,8 @@ from leakmeter.auditors import (
     plant_mod,
     planted,
 )
-from leakmeter.auditors.hook import planting, wire
-from leakmeter.auditors.hook.planting import Planted, order_of, planted_in, take_answer
+from leakmeter.auditors.hook import mods, wire
+from leakmeter.auditors.hook.mods import Planted, planted_in, planting_order, take_planting_answer
 from leakmeter.auditors.values import Record
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import run_inline
@@ -67,7 +67,7 @@ def replied(to: Message, _: Context) -> Message:
 @pytest.mark.parametrize("copies", [1, 3])
 @pytest.mark.parametrize("records", [PAIRS, TEXTS, []])
 def test_an_order_arrives_as_it_was_sent(records: list[Record], copies: int) -> None:
-    got = planted_in(order_of(records, copies))
+    got = planted_in(planting_order(records, copies))
     assert len(got) == len(records) * copies
     for sent, come in zip(records * copies, got, strict=True):
         if isinstance(sent, str):
@@ -99,11 +99,11 @@ def test_the_app_sees_no_order_and_gets_the_records_once() -> None:
             assert list(canaries) == TEXTS
         return replied(given, context)
 
-    sent = message(order_of(TEXTS, 1))
+    sent = message(planting_order(TEXTS, 1))
     reply = plant_mod(sent, CONTEXT, app)
     assert wire.PLANTED in sent.content  # the original stays whole
     assert reply.content[wire.PLANTED] == ConfigRecord({"taken": True})
-    assert take_answer(reply) is True
+    assert take_planting_answer(reply) is True
     assert list(reply.content) == ["metrics"]
     with planted() as later:
         assert not later
@@ -115,8 +115,8 @@ def test_records_count_as_taken_only_if_the_block_ends_well() -> None:
             raise KeyError
         return replied(given, context)
 
-    assert take_answer(call(order_of(TEXTS, 1), app)) is False
-    assert take_answer(call(order_of(TEXTS, 1), replied)) is False
+    assert take_planting_answer(call(planting_order(TEXTS, 1), app)) is False
+    assert take_planting_answer(call(planting_order(TEXTS, 1), replied)) is False
 
 
 def test_an_app_that_fails_leaves_nothing_behind() -> None:
@@ -124,7 +124,7 @@ def test_an_app_that_fails_leaves_nothing_behind() -> None:
         raise RuntimeError("failed")
 
     with pytest.raises(RuntimeError, match="failed"):
-        call(order_of(TEXTS, 1), app)
+        call(planting_order(TEXTS, 1), app)
     with planted() as later:
         assert not later
 
@@ -176,7 +176,7 @@ def test_numbers_that_another_type_would_change_are_refused(dtype: str) -> None:
     assert half.dtype == torch.bfloat16  # a rounding is no other number
 
 
-GOOD = order_of(PAIRS, 2)
+GOOD = planting_order(PAIRS, 2)
 WORDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40)
 
 
@@ -196,7 +196,7 @@ def test_an_order_with_one_changed_word_is_read_or_refused(place: int, word: int
         got = planted_in(MetricRecord({**GOOD, "words": words}))
     except wire.WireError:
         return
-    assert len(got) <= planting.MAX_BYTES
+    assert len(got) <= mods.MAX_BYTES
     assert all(np.isfinite(np.asarray(x)).all() for x, _ in got)
 
 
@@ -220,13 +220,13 @@ def test_a_wrong_field_is_named(change: dict[str, Any], said: str) -> None:
 def test_records_that_are_not_finite_are_refused() -> None:
     bad: list[Record] = [(np.array([np.inf], np.float32), np.asarray(0))]
     with pytest.raises(wire.WireError, match="records must be finite"):
-        planted_in(order_of(bad, 1))
+        planted_in(planting_order(bad, 1))
 
 
 def test_an_order_too_large_is_refused_where_it_is_made() -> None:
     large: list[Record] = [(np.zeros(2**23), np.asarray(0))] * 2
     with pytest.raises(ValueError, match="use fewer canaries, or more clients"):
-        order_of(large, 1)
+        planting_order(large, 1)
 
 
 @given(st.one_of(st.booleans(), st.text(max_size=5), st.integers(0, 3), st.binary(max_size=3)))
@@ -234,10 +234,10 @@ def test_a_client_may_answer_anything(said: Any) -> None:
     with inline._identified(inline._task_identity()):
         reply = Message(RecordDict(), reply_to=message())
         reply.content[wire.PLANTED] = ConfigRecord({"taken": said})
-        assert take_answer(reply) is (said is True)
+        assert take_planting_answer(reply) is (said is True)
         assert not reply.content
         reply.content[wire.PLANTED] = MetricRecord({"taken": 1})
-        assert take_answer(copy.copy(reply)) is False
+        assert take_planting_answer(copy.copy(reply)) is False
 
 
 class Client(NumPyClient):

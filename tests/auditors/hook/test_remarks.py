@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from leakmeter.auditors.hook.remarks import NO_ANSWER, noise_around, remarks, replayed
-from leakmeter.auditors.hook.seat import Answer
+from leakmeter.auditors.hook.canary_order import (
+    NO_ANSWER,
+    Answer,
+    guest_warnings,
+    noise_around,
+    replay_warnings,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +24,7 @@ from leakmeter.auditors.hook.seat import Answer
     ],
 )
 def test_a_sound_list_of_mods_gets_no_remark(answer: Answer) -> None:
-    assert remarks({0: answer, 1: answer}, [0, 1]) == []
+    assert guest_warnings({0: answer, 1: answer}, [0, 1]) == []
 
 
 @pytest.mark.parametrize(
@@ -33,15 +38,15 @@ def test_a_sound_list_of_mods_gets_no_remark(answer: Answer) -> None:
     ],
 )
 def test_a_wrong_list_is_named_once_with_the_order_to_use(answer: Answer, words: str) -> None:
-    [said] = remarks({0: answer, 1: answer, 2: Answer("played")}, [0, 1, 2])
+    [said] = guest_warnings({0: answer, 1: answer, 2: Answer("played")}, [0, 1, 2])
     assert words in said
     for name in answer.inner:
         assert f"[{name}, canary_mod]" in said
 
 
 def test_silence_of_all_is_said_and_of_nobody_is_not() -> None:
-    assert remarks({}, [3]) == [NO_ANSWER]
-    assert remarks({}, []) == []
+    assert guest_warnings({}, [3]) == [NO_ANSWER]
+    assert guest_warnings({}, []) == []
 
 
 def test_noise_is_found_on_either_side() -> None:
@@ -51,7 +56,7 @@ def test_noise_is_found_on_either_side() -> None:
 
 
 def test_a_mod_that_sees_replays_is_named_once() -> None:
-    told = replayed({0: Answer(outer=("mine", "LocalDpMod")), 1: Answer(outer=("mine",))})
+    told = replay_warnings({0: Answer(outer=("mine", "LocalDpMod")), 1: Answer(outer=("mine",))})
     assert len(told) == 1
     assert "[canary_mod, mine]" in told[0]
-    assert replayed({0: Answer(inner=("mine",))}) == []
+    assert replay_warnings({0: Answer(inner=("mine",))}) == []

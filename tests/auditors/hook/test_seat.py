@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary_draws import KINDS, canary_key, canary_vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
-from leakmeter.auditors.hook.seat import (
+from leakmeter.auditors.hook.canary_order import (
     FIELDS,
     Answer,
     Order,
@@ -26,9 +25,10 @@ from leakmeter.auditors.hook.seat import (
     Sends,
     Size,
     canaries,
-    keyed,
     take_answer,
+    with_own_key,
 )
+from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -132,7 +132,7 @@ def test_an_order_keeps_what_the_reply_is_made_of() -> None:
 
 def test_a_seat_gets_the_key_of_its_own_canary_and_not_the_seed() -> None:
     canary = Canary(id=5, seed=99, norm=2.0)
-    seat = keyed(canary)
+    seat = with_own_key(canary)
     assert (seat.id, seat.norm) == (5, 2.0)
     vector = np.zeros(40)
     KINDS["sphere"].planted(seat.seed, vector.size, 2.0)(vector)

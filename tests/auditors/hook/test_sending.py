@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.hook.remarks import MISTAKEN
-from leakmeter.auditors.hook.sending import Sending, decided, in_blocks, told_by_lengths
+from leakmeter.auditors.hook.canary_order import (
+    MISTAKEN,
+    ReplyKind,
+    in_blocks,
+    reply_kind,
+    reply_kind_by_lengths,
+)
 from leakmeter.auditors.rng import stream
 
 DIM = 300
@@ -23,7 +28,7 @@ def vectors(seed: int, clients: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decide(sent: Any, replies: Any, released: Any) -> str | None:
-    return decided(sent, list(replies), in_blocks(np.mean(replies, axis=0)), released)
+    return reply_kind(sent, list(replies), in_blocks(np.mean(replies, axis=0)), released)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 100.0])  # of the updates
@@ -83,21 +88,21 @@ def test_nothing_is_decided_where_nothing_can_be(value: float) -> None:
         sent, _ = vectors(2)
         broken = np.full((3, DIM), value)
         with np.errstate(invalid="ignore"):
-            assert decided(sent, list(broken), in_blocks(broken[0]), sent) is None
-    assert decided(updates[0], [], None, updates[0]) is None
+            assert reply_kind(sent, list(broken), in_blocks(broken[0]), sent) is None
+    assert reply_kind(updates[0], [], None, updates[0]) is None
 
 
 def test_the_sign_is_seen_once_and_survives_an_interruption() -> None:
     sent, updates = vectors(4)
     mean = updates.mean(axis=0)
-    sending = Sending("auto")
+    sending = ReplyKind("auto")
     sending.note(sent, list(updates), in_blocks(mean), sent - mean)
     assert sending.sends == "differences"
     sending.note_step(sent, sent - mean, mean)
     assert sending.sign == -1
     sending.note_step(sent, sent + mean, mean)  # a later step that canaries have turned round
     assert sending.sign == -1
-    again = Sending("auto")
+    again = ReplyKind("auto")
     again.restore(sending.state())
     again.note_step(sent, sent + mean, mean)
     assert (again.sends, again.sign) == ("differences", -1)
@@ -112,24 +117,24 @@ def test_a_seat_takes_nothing_for_the_other(scale: float) -> None:
         kinds = {"models": sent + update, "differences": update}
         for kind, reply in kinds.items():
             lengths = [float(np.linalg.norm(v)) for v in (reply - sent, reply, sent)]
-            found = told_by_lengths(*lengths)
+            found = reply_kind_by_lengths(*lengths)
             assert found == kind if scale <= 0.6 else found is None, (seed, kind)
 
 
 @pytest.mark.parametrize("lengths", [(1, 1, 0), (np.inf, 1, 1), (1, np.nan, 1), (0, 1, 1)])
 def test_a_seat_cannot_tell_from_zeros_or_from_what_is_not_finite(lengths: Any) -> None:
-    assert told_by_lengths(*lengths) is None
+    assert reply_kind_by_lengths(*lengths) is None
 
 
 def test_seats_are_believed_until_honest_replies_say_otherwise() -> None:
-    sending = Sending("auto")
+    sending = ReplyKind("auto")
     assert sending.hear([]) == []
     assert sending.hear(["models", "differences"]) == [MISTAKEN]
     assert sending.sends is None
     assert sending.hear(["differences", "differences"]) == []
     assert sending.sends == "differences"
     sent, updates = vectors(6)
-    decided_before = Sending("auto")
+    decided_before = ReplyKind("auto")
     mean = updates.mean(axis=0)
     decided_before.note(sent, list(updates), in_blocks(mean), sent + mean)
     assert decided_before.hear(["models"]) == [MISTAKEN]
@@ -145,11 +150,11 @@ def test_a_server_that_moves_against_replies_to_a_model_of_zeros_gets_gradients(
 
 def test_what_the_user_says_stays() -> None:
     sent, updates = vectors(5)
-    sending = Sending("models")
+    sending = ReplyKind("models")
     sending.note(sent, list(updates), in_blocks(updates.mean(axis=0)), sent + updates.mean(axis=0))
     sending.note_step(sent, sent - updates[0], updates[0])
     assert (sending.sends, sending.sign) == ("models", 1)
     with pytest.raises(
         ValueError, match=r"sends must be one of auto, models, differences, got 'x'"
     ):
-        Sending("x")  # type: ignore[arg-type]
+        ReplyKind("x")  # type: ignore[arg-type]

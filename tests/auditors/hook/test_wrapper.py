@@ -13,8 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors.hook.chain import chain
-from leakmeter.auditors.hook.wrapper import Wrapper, replaced
+from leakmeter.auditors.hook.wrapper import Wrapper, chain, replaced
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.strategies import OwnLoop, Through

@@ -11,7 +11,7 @@ from leakmeter.auditors import Anytime, LikelihoodRatio, StopAbove, check_audito
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.lower_bound import BandAndFixed, epsilon_lower_bound
 from leakmeter.auditors.finding import ErrorCurve, Finding, ThreatModel
-from leakmeter.auditors.hook.limit import Limit
+from leakmeter.auditors.hook.panel import StopRule
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
@@ -89,7 +89,7 @@ def test_bets_on_trials_that_only_resemble_noise_of_integers_are_conditional(
     together = [f for f in (*seen, *auditor.report()) if f.is_anytime]
     assert [f.server_round for f in together] == [1, None]
     assert all(f.is_conditional for f in together)
-    limit = Limit([StopAbove(0.0)], [auditor])
+    limit = StopRule([StopAbove(0.0)], [auditor])
     limit.note(together)
     assert limit.proven == 0.0 < together[0].value
 

@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary, RoundMessages
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.canary_order import Order
 from leakmeter.auditors.hook.layout import Layout, LazyModel
 from leakmeter.auditors.hook.open_round import OpenRound, collect_truth
-from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.replay import ReplayError, ReplaySampler
 from leakmeter.clients import MaskMod

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.seat import Order
+from leakmeter.auditors.hook.canary_order import Order
 from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
 
 pytestmark = pytest.mark.usefixtures("flower_task")

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.seat import Order
+from leakmeter.auditors.hook.canary_order import Order
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.engines.inline import run_inline

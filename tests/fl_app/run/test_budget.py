@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.auditors.run_log import locked
 from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.fl_app import build, deployment
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from leakmeter import Audited, DpSgdAccountant, Masked, MaskMod, canary_mod
 from leakmeter.auditors import check_auditor
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
-from leakmeter.auditors.hook.opacus import Engine, Steps, watched
-from leakmeter.auditors.hook.seat import Answer
+from leakmeter.auditors.hook.canary_order import Answer
+from leakmeter.auditors.hook.guest_noise import Engine, Steps, watched
 from leakmeter.auditors.planting.auditor import PlantedRecords
 from leakmeter.auditors.planting.generators import RandomPattern
 from leakmeter.auditors.planting.plan import PlantPlan

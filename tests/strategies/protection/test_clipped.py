@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Krum
 
 from leakmeter.auditors import Audited, UnableError
 from leakmeter.auditors.auditor import check_noise_is_known
-from leakmeter.auditors.hook.chain import survey
+from leakmeter.auditors.hook.wrapper import survey
 from leakmeter.clients import NoiseMod
 from leakmeter.clients.protection.clipping import clip
 from leakmeter.strategies import Central, Clipped, Masked, Noised

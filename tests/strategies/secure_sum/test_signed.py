@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from leakmeter.auditors import Audited
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.seat import Order
+from leakmeter.auditors.hook.canary_order import Order
 from leakmeter.auditors.wording import Assumption
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import Session
