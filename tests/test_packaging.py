@@ -189,6 +189,9 @@ def test_the_version_is_the_same_everywhere() -> None:
 
     assert leakmeter.__version__ == PROJECT["project"]["version"]
     assert f"\nversion: {leakmeter.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert newest is not None
+    assert newest[1] == PROJECT["project"]["version"]
 
 
 def test_the_project_asks_for_what_it_imports_and_caps_only_flower() -> None:
