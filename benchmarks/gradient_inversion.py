@@ -20,7 +20,7 @@ from torch import nn
 from benchmarks.measure import Row, Scale, seconds
 from benchmarks.mnist import SHAPE, digits
 from leakmeter.auditors.reconstruction.attack import Attack, Reconstruction, invert, psnr
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.task import build_model
 
 BATCH = 32

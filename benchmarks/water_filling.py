@@ -29,7 +29,7 @@ from leakmeter.auditors.values import Floats
 from leakmeter.clients.protection.gradient_matrix import Gradients
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.protection.record_rule import WaterFilling
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.task import build_model
 
 COUNT, BATCH, CLIP, FLOOR, BLOCKS = 1200, 32, 10.0, 1e-3, 10

@@ -28,7 +28,7 @@ from leakmeter.clients.protection.noise_mod import filled_record
 from leakmeter.clients.protection.record_rule import GaussianSampling
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.config.config import Config, from_context
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
 from leakmeter.fl_app.task import Task, device_of, load_task, trained, update_rule
 from leakmeter.strategies.grid import UNUSABLE
@@ -159,6 +159,6 @@ app = client_app_of()
 
 # Flower's simulation loads this file before it starts its workers; a deployment has neither.
 if "flwr.server.superlink.fleet.vce" in sys.modules:
-    from leakmeter.fl_app.engines.pool import use_steady_pool
+    from leakmeter.fl_app.engines.cluster import use_steady_pool
 
     use_steady_pool()

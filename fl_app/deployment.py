@@ -32,9 +32,8 @@ from leakmeter.clients.secure_sum.signing import (
 )
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.fl_app.config.settings import usual_auditors
-from leakmeter.fl_app.config.tables import PATTERNS
+from leakmeter.fl_app.config.field import ConfigError, out_of_range
+from leakmeter.fl_app.config.settings import PATTERNS, usual_auditors
 
 # Flower starts these for a SuperLink's runs and a SuperNode's clients, and never in a simulation.
 _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")

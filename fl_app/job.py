@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import expanded, kebab, option
+from leakmeter.fl_app.config.field import ConfigError, expanded, kebab, option
 
 if TYPE_CHECKING:
     from leakmeter.auditors.verdict.result import AuditResult

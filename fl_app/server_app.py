@@ -9,8 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.fl_app.config.config import OUT, RESUME, adapted_context
-from leakmeter.fl_app.config.errors import out_of_range
-from leakmeter.fl_app.config.field import expanded
+from leakmeter.fl_app.config.field import expanded, out_of_range
 from leakmeter.fl_app.deployment import check_deployed, is_deployed, with_possible_auditors
 from leakmeter.fl_app.report.read import DEPLOYMENT, FLOWER
 from leakmeter.fl_app.run.folder import RunFolder, default_path

@@ -11,7 +11,7 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import dropwhile, pairwise
 from typing import Any
@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from leakmeter.auditors import PlantPlan, RandomLabel, RandomPattern
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import packed, shaped
+from leakmeter.auditors.planting.generators import Generator, batch
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Indices
 from leakmeter.clients.layers import fast_forward, is_classified, layers_of
@@ -32,12 +34,10 @@ from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic
 from leakmeter.clients.sampler import Generated, Listed, Records
 from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import out_of_range, unknown_name
-from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.config.tables import ALGORITHMS, MODELS, Layers
+from leakmeter.fl_app.config.field import out_of_range, unknown_name
+from leakmeter.fl_app.config.settings import ALGORITHMS, MODELS, Layers, TaskConfig
 from leakmeter.fl_app.data.dataset import Dataset, dealt
 from leakmeter.fl_app.data.partition import Sizes, sizes
-from leakmeter.fl_app.data.planted import with_planted
 from leakmeter.strategies.grid import Delivery, current_delivery
 
 # Bytes of models that train together, and of a batch of their inputs: as many stay in the cache.
@@ -154,7 +154,7 @@ def build_model(name: str, input_shape: Sequence[int], num_classes: int, seed: i
     """Return the model `name`, from (batch, *input_shape) to logits (batch, num_classes).
 
     Args:
-        name: One of `fl_app.config.tables.MODELS`.
+        name: One of `fl_app.config.settings.MODELS`.
         input_shape: Shape of one record.
         num_classes: Number of logits.
         seed: The run's seed; the same seed gives the same initial parameters, drawn as torch's own
@@ -363,3 +363,41 @@ def _net(config: TaskConfig, device: torch.device) -> nn.Module:
         _nets.key, _nets.net = (config, device), load_task(config).new_model().to(device)
     made: nn.Module = _nets.net
     return made
+
+
+def generator_of(dataset: Dataset, name: str) -> Generator:
+    """Return what draws canaries for a data set.
+
+    Args:
+        dataset: Its test records, which no client has, are the inputs of random-label.
+        name: random-label or random-pattern.
+    """
+    if name == "random-label":
+        return RandomLabel(dataset.test_x, dataset.num_classes)
+    low, high = float(dataset.test_x.min()), float(dataset.test_x.max())
+    return RandomPattern(dataset.input_shape, dataset.num_classes, low=low, high=high)
+
+
+def with_planted(
+    dataset: Dataset, parts: Sequence[Indices], plan: PlantPlan, generator: str
+) -> tuple[Dataset, list[Indices]]:
+    """Return a data set and each client's records in it, with the records of a plan.
+
+    They are a function of the plan alone, so all processes of a run have the same.
+    """
+    numbers = [plan.planted(client) * plan.copies for client in range(len(parts))]
+    records = generator_of(dataset, generator).draw(plan.seed, [n for own in numbers for n in own])
+    if not records:
+        return dataset, list(parts)
+    x, y = (np.asarray(part) for part in batch(records))
+    ends = len(dataset.train_y) + np.cumsum([0, *map(len, numbers)])
+    grown = replace(
+        dataset,
+        train_x=np.concatenate([dataset.train_x, x.astype(dataset.train_x.dtype)]),
+        train_y=np.concatenate([dataset.train_y, y.astype(dataset.train_y.dtype)]),
+        users=None,
+        users_lack="nobody is behind planted records",
+        num_planted=len(records),
+    )
+    own = (np.append(p, np.arange(*ends[i : i + 2])) for i, p in enumerate(parts))
+    return grown, [np.asarray(part) for part in own]

@@ -24,8 +24,7 @@ from leakmeter.fl_app.cli import commands as small_commands
 from leakmeter.fl_app.cli import run
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.papers import command
 from tests.docs_blocks import blocks, commands, our_arguments, spans
 from tests.helpers.project import ROOT

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from leakmeter.fl_app.config.errors import ConfigError, nearest, unknown_name
+from leakmeter.fl_app.config.field import ConfigError, nearest, unknown_name
 from leakmeter.fl_app.config.settings import ENGINES
 from leakmeter.papers.registry import EXPERIMENTS, SCALES, Entry, duration
 

@@ -24,7 +24,7 @@ class Entry:
     what: str  # what it shows
     variant: str = ""  # row of the module's settings, where several experiments share a module
     size: str = "beyond the papers"  # whether "paper" has the published size, or what is reduced
-    # Data sets that the scale "paper" reads: names of `fl_app.config.tables.DATASETS`, and
+    # Data sets that the scale "paper" reads: names of `fl_app.config.settings.DATASETS`, and
     # "writers" for who wrote each image of MNIST.
     data: tuple[str, ...] = ()
     small_data: tuple[str, ...] = ()  # that the small scale reads

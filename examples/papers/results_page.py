@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakmeter.auditors.run_log import write_atomically
-from leakmeter.fl_app.config.errors import ConfigError, unknown_name
+from leakmeter.fl_app.config.field import ConfigError, unknown_name
 from leakmeter.papers.base import CELLS, table_line
 from leakmeter.papers.published import PAPERS, Paper, items_of
 from leakmeter.papers.registry import EXPERIMENTS, duration

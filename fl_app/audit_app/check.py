@@ -28,14 +28,16 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import Answer
 from leakmeter.auditors.hook.wire import from_scalars
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.audit_app.load import AppError, Mod, loaded
 from leakmeter.fl_app.audit_app.session import (
     MODS,
     AppAudit,
+    AppError,
     Legacy,
+    Mod,
     audited_grid,
     collected,
     is_training,
+    loaded,
 )
 from leakmeter.fl_app.engines.inline import run_inline
 

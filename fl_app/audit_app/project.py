@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from leakmeter.auditors.errors import shown
-from leakmeter.fl_app.config.errors import ConfigError, nearest, out_of_range, shown_name
-from leakmeter.fl_app.config.field import expanded, read_toml
+from leakmeter.fl_app.config.field import (
+    ConfigError,
+    expanded,
+    nearest,
+    out_of_range,
+    read_toml,
+    shown_name,
+)
 
 Value = bool | int | float | str
 _PYPROJECT: Final = "pyproject.toml"

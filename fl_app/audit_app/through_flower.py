@@ -30,10 +30,18 @@ from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors.hook.legacy import legacy_apps_audited
 from leakmeter.auditors.verdict.claim import Claim
-from leakmeter.fl_app.audit_app.load import AppError, Noted, appending, loaded
 from leakmeter.fl_app.audit_app.project import AppProject
-from leakmeter.fl_app.audit_app.session import MODS, AppAudit, Legacy, audited_grid
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.audit_app.session import (
+    MODS,
+    AppAudit,
+    AppError,
+    Legacy,
+    Noted,
+    appending,
+    audited_grid,
+    loaded,
+)
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run.progress import Progress
 
 _log = logging.getLogger("flwr")

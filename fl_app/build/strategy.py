@@ -17,9 +17,8 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
 from leakmeter.fl_app.config.config import SUM_SETTINGS, Config
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.config.tables import PATTERNS, SERVERS
+from leakmeter.fl_app.config.field import ConfigError, kebab, out_of_range
+from leakmeter.fl_app.config.settings import PATTERNS, SERVERS
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed, server_keys
 from leakmeter.fl_app.task import load_task, record_rule
 from leakmeter.strategies import (
@@ -147,8 +146,8 @@ def _check_row(noise: Mechanism, config: Config) -> None:
     for field, value in known.items():
         if row[field] != value:
             raise TypeError(
-                f"the row of {config.noise!r} in NOISES (fl_app/config/tables.py) must agree with "
-                f"{type(noise).__name__} that {field} is {value!r}, got {row[field]!r}"
+                f"the row of {config.noise!r} in NOISES (fl_app/config/settings.py) must agree "
+                f"with {type(noise).__name__} that {field} is {value!r}, got {row[field]!r}"
             )
 
 

@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.project import AppProject
-from leakmeter.fl_app.cli.run import add_setting
-from leakmeter.fl_app.config.errors import ConfigError, interrupted_code, out_of_range
-from leakmeter.fl_app.config.field import checked, expanded, kebab, names_of, setting
+from leakmeter.fl_app.cli.run import add_setting, add_verbose
+from leakmeter.fl_app.config.field import (
+    ConfigError,
+    checked,
+    expanded,
+    interrupted_code,
+    kebab,
+    names_of,
+    out_of_range,
+    setting,
+)
 
 if TYPE_CHECKING:
     from leakmeter.auditors.verdict.claim import Claim
-    from leakmeter.fl_app.audit_app.load import AppError
-    from leakmeter.fl_app.audit_app.session import AppAudit
+    from leakmeter.fl_app.audit_app.session import AppAudit, AppError
 
 _AUDIT = """\
 Audits a Flower app as it is. PATH is the folder where you call `flwr run .`.
@@ -151,9 +158,7 @@ def _add(parser: argparse.ArgumentParser, options: type[_Options]) -> None:
     for spec in fields(options):
         shown = f" (default: {spec.default})" if spec.default != "" else ""
         add_setting(parser, spec, spec.metadata["help"] + shown)
-    parser.add_argument(
-        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
-    )
+    add_verbose(parser)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -161,8 +166,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     options = _given(arguments, _AuditOptions)
     audit = _planned(arguments, options)
     print(f"leakmeter {__version__}: {_what(audit)}; starting …", flush=True)
-    from leakmeter.fl_app.audit_app.load import AppError
-    from leakmeter.fl_app.audit_app.session import announced, end_audit, run_audit
+    from leakmeter.fl_app.audit_app.session import AppError, announced, end_audit, run_audit
     from leakmeter.fl_app.audit_app.through_flower import run_through_flower
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
 
@@ -190,7 +194,7 @@ def _check(arguments: argparse.Namespace) -> int:
     audit = _planned(arguments, _given(arguments, _Options))
     print(f"leakmeter {__version__}: {_what(audit)}; running it twice …", flush=True)
     from leakmeter.fl_app.audit_app.check import compare
-    from leakmeter.fl_app.audit_app.load import AppError
+    from leakmeter.fl_app.audit_app.session import AppError
     from leakmeter.fl_app.run.progress import set_flower_log
 
     set_flower_log(verbose=arguments.verbose)

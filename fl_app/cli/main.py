@@ -21,16 +21,16 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import audit, commands, gate, run, runs, self_audit, sweep
+from leakmeter.fl_app.cli import audit, commands, run, runs
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import (
+from leakmeter.fl_app.config.field import (
     ConfigError,
     RayError,
     interrupted_code,
+    kebab,
     nearest,
     unknown_name,
 )
-from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, LOGGERS
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -339,12 +339,12 @@ _COMMANDS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.set_up,
     "audit": audit.set_up_audit,
     "check": audit.set_up_check,
-    "self-audit": self_audit.set_up,
-    "sweep": sweep.set_up,
+    "self-audit": commands.set_up_self_audit,
+    "sweep": run.set_up_sweep,
     "list": runs.set_up_list,
     "open": runs.set_up_open,
     "report": runs.set_up_report,
-    "gate": gate.set_up,
+    "gate": runs.set_up_gate,
     "reproduce": commands.set_up_reproduce,
     "replay": commands.set_up_replay,
     "watch": runs.set_up_watch,

@@ -1,4 +1,4 @@
-"""`leakmeter run`, the default command: train, audit, and leave a folder with the results."""
+"""The commands that train: `leakmeter run`, the default one, and `leakmeter sweep`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ import argparse
 import gc
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import Field, fields
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, RayError, interrupted_code
-from leakmeter.fl_app.config.field import kebab, number_or_text, read_toml
+from leakmeter.fl_app.config.config import Config, preset_line, preset_settings
+from leakmeter.fl_app.config.field import (
+    ConfigError,
+    RayError,
+    interrupted_code,
+    kebab,
+    number_or_text,
+    read_toml,
+)
 from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.job import settled
-from leakmeter.fl_app.report import HOST, PORT
+from leakmeter.fl_app.report import HOST, NAME, PORT
+from leakmeter.fl_app.sweep.points import REFUSED, Plan, named, plan_of, shown
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.report.live import LiveServer
     from leakmeter.fl_app.run.folder import RunFolder
+    from leakmeter.fl_app.sweep.sweep import SweepFolder
 
 GROUPS = {
     "task": "Data and model",
@@ -102,6 +111,39 @@ MORE = """\
   %(prog)s replay runs/kept --auditors one-shot --delta 1e-6
       record a run, then audit it again with other auditors and settings
 """
+_SWEEP_USAGE = """\
+%(prog)s --over NAME=V1,V2 [--seeds N] [settings]
+       %(prog)s --resume DIR"""
+_SWEEP = """\
+Compares settings: how accurate the model becomes, and what is guaranteed. Every
+combination of the values is a point. First all points are rehearsed without
+auditors, then those on the frontier are audited. A page, a table and JSON in
+the sweep's folder have the numbers, and a command for every point.
+
+All settings of a run can be given; those that are not differ from a run in
+  --noise distributed (local with --secagg off), --clip-norm auto,
+  --auditors one-shot
+"""
+_SWEEP_MORE = """\
+exit codes:
+  0  all points have run
+  1  an audit failed
+  2  a wrong option or folder, or points that cannot run
+
+examples:
+  %(prog)s --target-epsilon 1..32
+      from strong to weak noise: 1, 2, 4, 8, 16 and 32
+  %(prog)s --over rounds=20,40 --over sample=30,60 --seeds 3
+      four points, each with three seeds
+  %(prog)s --noise central --against outsider --rounds 10..80
+      guarantees against whoever sees the models only
+  %(prog)s --resume runs/sweep
+      continue where a sweep stopped; points that are there are read
+"""
+_AGAINST = (
+    "attackers that guarantees are compared for: server, outsider or wire, or one with what it "
+    "sees, such as outsider/noised-sum (default: all against whom a point guarantees something)"
+)
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
@@ -109,32 +151,16 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.usage, parser.description, parser.epilog = _USAGE, _DESCRIPTION, _EPILOG + MORE
     parser.set_defaults(call=run, program=parser.prog, has_settings=True)
     parser.add_argument("--version", action="version", version=f"leakmeter {__version__}")
-    add_preset(parser)
-    parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="new or empty folder for the results (default: runs/<time>-<dataset>-<model>)",
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="resume the run in this folder; of a folder of runs, the newest that is unfinished",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
+    _add_start(
+        parser,
+        "new or empty folder for the results (default: runs/<time>-<dataset>-<model>)",
+        "resume the run in this folder; of a folder of runs, the newest that is unfinished",
     )
     parser.add_argument(
         "--live", action="store_true", help="show the page in the browser during the run"
     )
     add_address(parser)
-    groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
-    for spec in fields(Config):
-        text = spec.metadata["help"]
-        if type(spec.default) is not bool and spec.default != "":
-            shown = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
-            text += f" (default: {shown})"
-        add_setting(groups[spec.metadata["group"]], spec, text)
+    _add_settings(parser, _with_default)
 
 
 def in_short(text: str) -> str:
@@ -165,8 +191,29 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
 
 
-def add_preset(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names other defaults."""
+def _with_default(spec: Field[Any]) -> str:
+    """Return a setting's help with its default."""
+    if type(spec.default) is bool or spec.default == "":
+        return str(spec.metadata["help"])
+    usual = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
+    return f"{spec.metadata['help']} (default: {usual})"
+
+
+def _add_settings(parser: argparse.ArgumentParser, help_of: Callable[[Field[Any]], str]) -> None:
+    """Add all settings of a run, in groups."""
+    groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
+    for spec in fields(Config):
+        add_setting(groups[spec.metadata["group"]], spec, help_of(spec))
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """Add the option that shows Flower's log."""
+    words = "show Flower's log and repeated warnings too"
+    parser.add_argument("--verbose", action="store_true", help=words)
+
+
+def _add_start(parser: argparse.ArgumentParser, out: str, resume: str) -> None:
+    """Add where settings come from, where results go, and what is resumed."""
     about = "; ".join(f"{name} = {preset.about}" for name, preset in PRESETS.items())
     parser.add_argument(
         "--preset",
@@ -174,6 +221,10 @@ def add_preset(parser: argparse.ArgumentParser) -> None:
         default="",
         help=f"other defaults, which --config and what you type replace: {about}",
     )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
+    parser.add_argument("--out", metavar="DIR", help=out)
+    parser.add_argument("--resume", metavar="DIR", help=resume)
+    add_verbose(parser)
 
 
 def add_address(parser: argparse._ActionsContainer) -> None:
@@ -296,15 +347,21 @@ def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder |
     return new_run(config, Path(arguments.out or default_path(config, Path("runs"))))
 
 
+def _check_resume_alone(
+    arguments: argparse.Namespace, more: Mapping[str, object] | None = None
+) -> None:
+    """Refuse settings beside `--resume`; `more` are other options that the folder answers."""
+    more = {**(more or {}), **{name: vars(arguments)[name] for name in ("config", "out", "preset")}}
+    names = [*given_settings(arguments), *(name for name, value in more.items() if value)]
+    if names:
+        listed = ", --".join(sorted(names))
+        raise ConfigError(f"--resume takes all settings from the folder; leave out --{listed}")
+
+
 def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | None:
     """Return the settings of a new run; None for one that is resumed, whose folder has them."""
     if arguments.resume is not None:
-        more = {"config": arguments.config, "out": arguments.out, "preset": arguments.preset}
-        names = sorted(given) + [name for name, value in more.items() if value]
-        if names:
-            raise ConfigError(
-                f"--resume takes all settings from the folder; leave out --{', --'.join(names)}"
-            )
+        _check_resume_alone(arguments)
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
     config, words = settled({**settings, **given}, typed=given, preset=arguments.preset)
@@ -361,3 +418,122 @@ def _how_to_resume(folder: RunFolder, program: str) -> str:
     if not folder.checkpoint.exists():
         return f"no round was finished, so start again; the settings are in {path}"
     return f"resume with: {program} --resume {path}"
+
+
+def set_up_sweep(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command, and those of a run."""
+    parser.usage, parser.description, parser.epilog = _SWEEP_USAGE, _SWEEP, _SWEEP_MORE
+    parser.set_defaults(call=_sweep, has_settings=True)
+    parser.add_argument(
+        "--over",
+        metavar="NAME=V1,V2",
+        action="append",
+        default=[],
+        help="a setting and its values, or a range such as target-epsilon=1..32, whose values "
+        "about double; can be repeated. Numbers can also be given so themselves: "
+        "--target-epsilon 1..32",
+    )
+    parser.add_argument(
+        "--seeds",
+        metavar="N",
+        type=partial(number_or_text, int),
+        default=1,
+        help="runs of each point, with the seed and the next ones; the first is audited "
+        "(default: 1)",
+    )
+    parser.add_argument(
+        "--skip-refused",
+        action="store_true",
+        help="leave out points whose settings do not go together, rather than refusing all",
+    )
+    _add_start(
+        parser,
+        "new or empty folder for the sweep (default: runs/<time>-sweep)",
+        "continue the sweep in this folder",
+    )
+
+    def help_of(spec: Field[Any]) -> str:
+        if kebab(spec.name) in REFUSED:
+            return argparse.SUPPRESS
+        return _AGAINST if spec.name == "against" else str(spec.metadata["help"])
+
+    _add_settings(parser, help_of)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    """Check all points, run the sweep, and print what came of it."""
+    folder = None if arguments.resume is None else _opened(arguments)
+    plan = _plan(arguments) if folder is None else folder.plan
+    points, refused = plan.points()
+    out = _out(arguments) if folder is None else folder.path
+    axes = "; ".join(f"{axis.name} {', '.join(map(shown, axis.values))}" for axis in plan.axes)
+    seeds = f", {counted(plan.seeds, 'seed')} each" if plan.seeds > 1 else ""
+    count = counted(len(points), "point")
+    print(f"leakmeter {__version__}: {count} ({axes}){seeds}; checking …", flush=True)
+    from leakmeter.auditors.verdict.lines import Ending
+    from leakmeter.fl_app.engines import inline  # noqa: F401 - clients are simulated
+    from leakmeter.fl_app.report.judge import program
+    from leakmeter.fl_app.run.progress import Progress, set_flower_log
+    from leakmeter.fl_app.sweep.results import TABLE
+    from leakmeter.fl_app.sweep.sweep import SweepFolder, check_points, run_sweep
+
+    set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
+    points, more = check_points(plan, points)
+    folder = folder or SweepFolder.create(out, plan)
+    progress = Progress()
+    try:
+        results = run_sweep(folder, points, [*refused, *more], progress)
+    except ConfigError:
+        raise
+    except BaseException as error:
+        progress.stop()
+        how = f"resume with: {program()} sweep --resume {shlex.quote(str(folder.path))}"
+        if isinstance(error, KeyboardInterrupt):
+            progress.say(f"interrupted; {how}")
+            return interrupted_code(error)
+        if isinstance(error, OSError):
+            wrong = f"{folder.path} must be writable, got: {error.strerror}"
+            print(f"error: {wrong}; free some space there, then {how}", file=sys.stderr)
+            return 1
+        progress.say(f"the sweep failed; {how}")
+        raise
+    progress.say("")
+    for line in results.lines(progress.fitted(Ending())):
+        progress.say(line)
+    progress.say(f"page: {folder.path / NAME}")
+    progress.say(f"table: {folder.path / TABLE}")
+    return int(any(one.audit is not None and one.audit.failures for one in results.points))
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    """Return the plan of a new sweep."""
+    preset = preset_settings(arguments.preset)
+    settings = preset | (read_toml(Path(arguments.config)) if arguments.config else {})
+    for text in arguments.over:  # what is typed replaces what is in the file
+        settings.pop(named(text), None)
+    given = {**settings, **given_settings(arguments)}
+    if preset:
+        left = {name: value for name, value in preset.items() if given.get(name) == value}
+        print(preset_line(arguments.preset, left))
+    return plan_of(
+        given, arguments.over, seeds=arguments.seeds, skips_refused=arguments.skip_refused
+    )
+
+
+def _opened(arguments: argparse.Namespace) -> SweepFolder:
+    """Return the sweep to continue, which has its settings."""
+    more = {"over": arguments.over, "seeds": arguments.seeds != 1}
+    _check_resume_alone(arguments, {**more, "skip-refused": arguments.skip_refused})
+    from leakmeter.fl_app.sweep.sweep import SweepFolder
+
+    return SweepFolder.open(Path(arguments.resume))
+
+
+def _out(arguments: argparse.Namespace) -> Path:
+    """Return the folder of a new sweep, if one may begin there."""
+    from leakmeter.fl_app.run.folder import check_free, free_path
+
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    out = Path(arguments.out) if arguments.out else free_path(Path("runs") / f"{stamp}-sweep")
+    check_free(out)
+    return out

@@ -13,22 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from leakmeter.fl_app.config.audits import AUDITORS
-from leakmeter.fl_app.config.errors import (
+from leakmeter.fl_app.config.field import (
+    AuditorSettings,
     ConfigError,
+    checked,
+    kebab,
     nearest,
+    option,
     out_of_range,
+    read_toml,
     shown_name,
     unknown_name,
 )
-from leakmeter.fl_app.config.field import AuditorSettings, checked, kebab, option, read_toml
 from leakmeter.fl_app.config.settings import (
     AUTO,
+    CLIENT_NOISES,
+    DISTRIBUTIONS,
     PLAYERS,
     PRESETS,
+    RECORD_NOISES,
     Settings,
     usual_auditors,
 )
-from leakmeter.fl_app.config.tables import CLIENT_NOISES, DISTRIBUTIONS, RECORD_NOISES
 
 if TYPE_CHECKING:
     from flwr.app import Context

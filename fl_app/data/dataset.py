@@ -12,18 +12,18 @@ from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.values import Indices
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.field import expanded
-from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.config.tables import DATASETS
+from leakmeter.fl_app.config.field import ConfigError, expanded, out_of_range, unknown_name
+from leakmeter.fl_app.config.settings import DATASETS, TaskConfig
 from leakmeter.fl_app.data.partition import Scheme
-from leakmeter.fl_app.data.population import Population
+
+if TYPE_CHECKING:
+    from leakmeter.fl_app.data.table import Population
 
 FOLDER_VARIABLE = "LEAKMETER_DATA"
 
@@ -194,7 +194,7 @@ def load(name: str, *, data_dir: str | Path | None = None, **settings: Any) -> D
     """Return a data set by name.
 
     Args:
-        name: One of `fl_app.config.tables.DATASETS`.
+        name: One of `fl_app.config.settings.DATASETS`.
         data_dir: Folder with the files of the data set; LEAKMETER_DATA is tried after it.
         settings: More of `TaskConfig`: `download`, `seed` and what the data set itself has.
 

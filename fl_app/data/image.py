@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.config.field import ConfigError, out_of_range
 from leakmeter.fl_app.data.dataset import (
     Dataset,
     Floats,

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices
 from leakmeter.clients.source import typical
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.tables import PARTITIONS
+from leakmeter.fl_app.config.field import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.config.settings import PARTITIONS
 
 ATTEMPTS = 20
 # Beyond this the shares are equal for any data set, and numpy's gamma draws begin to overflow.

@@ -1,4 +1,12 @@
-"""Ray: joining a cluster, to which the code travels along, its nodes, and workers of a sampler."""
+"""Ray: joining a cluster, to which the code travels along, its nodes, and workers.
+
+`RayExecutor` has workers for samplers. `SteadyPool` has those for Flower's simulation, in a pool
+that outlives a node. Flower puts a worker that has died back among the idle ones, where it fails
+whatever it is given at once and so draws most of a round's messages (flwr 1.26.1 and 1.41.0). Here
+a message whose worker has died goes to another worker, the dead are not asked again, and new ones
+are started where there is room. A client's state stays with the driver, so the second try gives
+what the first would have.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +15,10 @@ import logging
 import math
 import os
 import shutil
+import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +29,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from leakmeter.clients.sampler import Array, CohortSampler, Job, Piece, Records
-from leakmeter.fl_app.config.errors import RayError
+from leakmeter.fl_app.config.field import RayError
 
 _ROOMS = ("auditors", "clients", "strategies", "fl_app")
 _PAPERS = "papers"  # a checkout has them, and workers that sample for `reproduce` import them
@@ -37,7 +47,7 @@ _ENVIRONMENT = {
 # On one thread sums have the same last bits on every node.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 # Workers that a piece of work may lose before the audit is given up.
-_TRIES = 4
+_PIECE_TRIES = 4
 
 
 def address_of(given: str) -> str:
@@ -158,13 +168,20 @@ def places() -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _GivenPiece:
     """A piece that a worker was given, with all that it takes to give it to another."""
 
     desk: int
     worker: Any
     given: tuple[object, ...]
     future: Any
+
+
+def _lost_with_a_worker() -> tuple[type[Exception], ...]:
+    """Return Ray's errors for what was lost when a worker died."""
+    import ray
+
+    return ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
 
 
 class RayExecutor:
@@ -199,7 +216,7 @@ class RayExecutor:
         import ray
 
         shared = ray.put((sampler.on(None), job))
-        under_way: deque[_Sent] = deque()
+        under_way: deque[_GivenPiece] = deque()
         try:
             for i, piece in enumerate(pieces):
                 under_way.append(self._sent(i % len(self._workers), shared, piece))
@@ -219,11 +236,11 @@ class RayExecutor:
         worker = ray.remote(num_cpus=0)(_Worker)
         return worker.options(scheduling_strategy=place, **self._options).remote(self._data)
 
-    def _sent(self, desk: int, *given: object) -> _Sent:
+    def _sent(self, desk: int, *given: object) -> _GivenPiece:
         worker = self._workers[desk]
-        return _Sent(desk, worker, given, worker.rows.remote(*given))
+        return _GivenPiece(desk, worker, given, worker.rows.remote(*given))
 
-    def _got(self, sent: _Sent) -> Array:
+    def _got(self, sent: _GivenPiece) -> Array:
         """Return the rows of a piece, from another worker if its own has died.
 
         With a node also go results that were ready there and not fetched yet. Ray's own retries
@@ -231,7 +248,7 @@ class RayExecutor:
         """
         import ray
 
-        for attempt in range(_TRIES):
+        for attempt in range(_PIECE_TRIES):
             try:
                 # A copy, since Ray's own view cannot be written and keeps the shared memory.
                 return np.array(ray.get(sent.future))
@@ -239,8 +256,7 @@ class RayExecutor:
                 if not ray.is_initialized():
                     # An interrupted run, and no failure of an auditor, which would be recorded.
                     raise SystemExit("interrupted") from None
-                lost = ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
-                if attempt + 1 == _TRIES or not isinstance(error, lost):
+                if attempt + 1 == _PIECE_TRIES or not isinstance(error, _lost_with_a_worker()):
                     raise
                 if self._workers[sent.desk] is sent.worker:  # and nobody has replaced it yet
                     # Near the driver, which lives.
@@ -264,3 +280,159 @@ class _Worker:
         sampler = sampler.on(self._data)
         self._data = sampler.data  # on the sampler's device, to which they move once
         return sampler.rows(job, piece)
+
+
+# Workers that one message may cost: a client that kills its worker must not kill all of them.
+_MESSAGE_TRIES = 3
+# Seconds to wait for a new worker once all have died, and for an idle one to say that it lives.
+_PATIENCE, _SIGN_OF_LIFE = 120.0, 5.0
+
+
+@dataclass(frozen=True)
+class _GivenMessage:
+    """What a worker was asked to do."""
+
+    worker: Any
+    ask: Callable[..., Any]
+    given: tuple[Any, ...]
+
+
+class SteadyPool:
+    """Hands messages to live workers; names and arguments are those of Flower's `BasicActorPool`.
+
+    Args:
+        actor_type: Flower's actor.
+        client_resources: What Ray is to set aside for each.
+        actor_kwargs: What it is made with.
+    """
+
+    def __init__(
+        self,
+        actor_type: Any,
+        client_resources: Mapping[str, int | float],
+        actor_kwargs: Mapping[str, Any] | None,
+    ) -> None:
+        from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
+
+        self.num_actors = 0
+        self.actors_capacity: int = pool_size_from_resources(dict(client_resources))
+        options = actor_type.options(**client_resources)
+        self._make: Callable[[], Any] = lambda: options.remote(**(actor_kwargs or {}))
+        self._idle: list[Any] = []
+        self._jobs: dict[Any, _GivenMessage] = {}  # by future
+        self._coming: dict[Any, Any] = {}  # sign of life to the worker that will give it
+        self._changed = threading.Condition()
+
+    def is_actor_available(self) -> bool:
+        """Whether a worker is idle."""
+        return bool(self._idle)
+
+    def add_actors_to_pool(self, num_actors: int) -> None:
+        """Start this many workers."""
+        with self._changed:
+            self._idle += [self._make() for _ in range(num_actors)]
+            self.num_actors += num_actors
+
+    def terminate_all_actors(self) -> None:
+        """End the workers."""
+        for worker in self._idle:
+            worker.terminate.remote()
+
+    def submit(self, actor_fn: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+        """Give the job to an idle worker, once there is one, and return the future."""
+        worker = self._taken()
+        future = actor_fn(worker, *job)
+        with self._changed:
+            self._jobs[future] = _GivenMessage(worker, actor_fn, job)
+        return future
+
+    def add_actor_back_to_pool(self, future: Any) -> None:
+        """Let the worker of a job that is done take others; a second call changes nothing."""
+        with self._changed:
+            job = self._jobs.pop(future, None)
+            if job is not None:
+                self._idle.append(job.worker)
+                self._changed.notify()
+
+    def fetch_result_and_return_actor_to_pool(self, future: Any) -> tuple[Any, Any]:
+        """Return message and context that came of a job, from another worker if one has died."""
+        import ray
+
+        for attempt in range(1, _MESSAGE_TRIES + 1):
+            try:
+                _, message, context = ray.get(future)
+            except _lost_with_a_worker():
+                lost = self._lost(future)
+                if attempt == _MESSAGE_TRIES:
+                    raise
+                future = self.submit(lost.ask, lost.given)
+            except Exception:
+                self.add_actor_back_to_pool(future)
+                raise
+            else:
+                self.add_actor_back_to_pool(future)
+                return message, context
+        raise AssertionError("the last try returns or raises")
+
+    def _taken(self) -> Any:
+        """Return an idle worker; raise if all have died and nothing replaces them."""
+        with self._changed:
+            deadline = time.monotonic() + _PATIENCE
+            while not self._idle:
+                self._welcome()
+                if self._idle:
+                    break
+                if not self.num_actors and time.monotonic() > deadline:
+                    raise RuntimeError("no node of the Ray cluster is left to run clients")
+                self._changed.wait(0.5)
+            return self._idle.pop()
+
+    def _lost(self, future: Any) -> _GivenMessage:
+        """Forget the worker of this job and the idle ones that died with it; return the job."""
+        with self._changed:
+            job = self._jobs.pop(future)
+            self._replace(job.worker)
+            signs = {worker.__ray_ready__.remote(): worker for worker in self._idle}
+            for sign, lives in _signs_of_life(signs, _SIGN_OF_LIFE):
+                if not lives:
+                    self._idle.remove(signs[sign])
+                    self._replace(signs[sign])
+            return job
+
+    def _replace(self, worker: Any) -> None:
+        """Start a worker in place of a lost one; it counts when it gives a sign of life."""
+        import ray
+
+        ray.kill(worker)
+        self.num_actors -= 1
+        new = self._make()
+        self._coming[new.__ray_ready__.remote()] = new
+
+    def _welcome(self) -> None:
+        """Take in the new workers that have come up."""
+        for sign, lives in _signs_of_life(self._coming, 0.0):
+            worker = self._coming.pop(sign)
+            if lives:
+                self._idle.append(worker)
+                self.num_actors += 1
+
+
+def _signs_of_life(signs: Iterable[Any], seconds: float) -> list[tuple[Any, bool]]:
+    """Return the signs that have come, each with whether it tells of a live worker."""
+    import ray
+
+    waited, found = list(signs), []
+    for sign in ray.wait(waited, num_returns=len(waited), timeout=seconds)[0] if waited else ():
+        try:
+            ray.get(sign)
+            found.append((sign, True))
+        except ray.exceptions.RayError:
+            found.append((sign, False))
+    return found
+
+
+def use_steady_pool() -> None:
+    """Let Flower's simulation in this process use this pool from now on."""
+    from flwr.server.superlink.fleet.vce.backend import raybackend
+
+    raybackend.BasicActorPool = SteadyPool  # type: ignore[assignment, attr-defined]

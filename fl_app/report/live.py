@@ -29,7 +29,7 @@ from markupsafe import Markup
 from leakmeter.auditors.codec import CodecError, codec
 from leakmeter.auditors.run_log import PROGRESS, REPORT, ROUNDS, RunProgress
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report import HOST, PORT
 from leakmeter.fl_app.report.judge import typed
 from leakmeter.fl_app.report.page import Live, document, page

@@ -22,7 +22,7 @@ from leakmeter.auditors.run_log import PROGRESS, REPORT, ROUNDS, SCHEMA
 from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.wording import Spelling, is_known
 from leakmeter.fl_app.config.config import CALIBRATED
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 
 Schema = Literal["leakmeter-report/2"]
 DERIVED: Final = "conditional"  # not a field: it follows from the kind and the assumptions

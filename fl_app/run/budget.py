@@ -22,7 +22,7 @@ from leakmeter.auditors.run_log import REPORT, HeldError, write_atomically
 from leakmeter.clients.secure_sum.quantise import CoarseError
 from leakmeter.fl_app.build.strategy import link, planned, planned_cohorts
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.strategies import Noised
 from leakmeter.strategies.accounting.accountant import separation_of

@@ -15,11 +15,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import NamedTuple
 
-from leakmeter.fl_app.config.audits import AUDITORS
-from leakmeter.fl_app.config.audits.rounds import OneShotSettings
+from leakmeter.fl_app.config.audits import AUDITORS, OneShotSettings
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.fl_app.config.tables import MODELS
+from leakmeter.fl_app.config.field import ConfigError, out_of_range
+from leakmeter.fl_app.config.settings import MODELS
 
 _SECONDS = 5.0  # to wait for a cluster
 # The first bytes of an HTTP/2 connection with an empty frame of settings: Ray speaks gRPC, which

@@ -27,8 +27,7 @@ from leakmeter.auditors.run_log import (
     write_atomically,
 )
 from leakmeter.fl_app.config.config import CALIBRATED, Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import expanded, kebab, read_toml
+from leakmeter.fl_app.config.field import ConfigError, expanded, kebab, read_toml
 from leakmeter.fl_app.report.read import FILES, Rehearsal, runs_in
 
 # Settings that say where a run finds files and machines or what is asked of it in the end, not what

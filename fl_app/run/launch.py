@@ -18,10 +18,9 @@ from leakmeter.auditors import Auditor
 from leakmeter.clients import MaskMod
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import cluster
-from leakmeter.fl_app.engines.inline import run_inline
-from leakmeter.fl_app.engines.open_sums import cheapest_sums
+from leakmeter.fl_app.engines.inline import cheapest_sums, run_inline
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
@@ -82,7 +81,7 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
     cluster.prepare()
     from flwr.simulation import run_simulation
 
-    from leakmeter.fl_app.engines.pool import use_steady_pool
+    from leakmeter.fl_app.engines.cluster import use_steady_pool
 
     use_steady_pool()
     log = logging.getLogger("flwr")
@@ -152,7 +151,7 @@ def _checker() -> Callable[[Mapping[str, Any]], str]:
         try:
             from leakmeter.fl_app import client_app  # noqa: F401
             from leakmeter.fl_app.config.config import Config
-            from leakmeter.fl_app.config.errors import ConfigError
+            from leakmeter.fl_app.config.field import ConfigError
             from leakmeter.fl_app.engines import cluster  # noqa: F401 - the auditors' workers
             from leakmeter.fl_app.task import device_of, load_task
         except Exception as error:

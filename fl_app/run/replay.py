@@ -14,11 +14,9 @@ from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.replay_log import FOLDER, Recording
 from leakmeter.auditors.run_log import REPORT, ROUNDS, RoundLine, RunLog
 from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
-from leakmeter.fl_app.config.audits import AUDITORS
-from leakmeter.fl_app.config.audits.rounds import OneShotSettings
+from leakmeter.fl_app.config.audits import AUDITORS, OneShotSettings
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.report.read import REPLAY_OF, Run, read_run
 from leakmeter.fl_app.run.folder import MAY_CHANGE, free_path
 

@@ -27,19 +27,18 @@ from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated, link
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
-from leakmeter.fl_app.loggers import loggers_of
 from leakmeter.fl_app.report.judge import next_steps, program, verdict_of
 from leakmeter.fl_app.report.page import leave_page
 from leakmeter.fl_app.report.read import LAUNCH, Run, read_run, spelling_of
-from leakmeter.fl_app.run.advice import rehearsed_advice
 from leakmeter.fl_app.run.budget import Account, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.run.rehearsal import with_clip_norm
+from leakmeter.fl_app.run.rehearsal import rehearsed_advice, with_clip_norm
 from leakmeter.fl_app.task import Task, device_line, device_of, load_task, record_rule
+from leakmeter.loggers import loggers_of
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
 from leakmeter.strategies.grid import PatientGrid

@@ -10,16 +10,18 @@ from string import ascii_uppercase
 from typing import Any, Final
 
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import (
+from leakmeter.fl_app.config.field import (
     ConfigError,
+    checked,
+    expanded,
+    kebab,
     nearest,
+    number_or_text,
     out_of_range,
     shown_name,
     unknown_name,
 )
-from leakmeter.fl_app.config.field import checked, expanded, kebab, number_or_text
-from leakmeter.fl_app.config.settings import AUTO
-from leakmeter.fl_app.config.tables import NOISES
+from leakmeter.fl_app.config.settings import AUTO, NOISES
 from leakmeter.fl_app.job import settled
 
 EXAMPLE: Final = "--over noise-multiplier=0.5,1,2"

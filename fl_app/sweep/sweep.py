@@ -18,8 +18,7 @@ from leakmeter.auditors.codec import codec, plain
 from leakmeter.auditors.run_log import REPORT, write_atomically
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import expanded
+from leakmeter.fl_app.config.field import ConfigError, expanded
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.page import leave_page
 from leakmeter.fl_app.report.read import read_run

@@ -10,7 +10,7 @@ import pytest
 
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.values import require
-from leakmeter.fl_app.config.errors import BadSettingError
+from leakmeter.fl_app.config.field import BadSettingError
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,8 @@ from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config import settings
 from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.config.tables import NOISES
+from leakmeter.fl_app.config.field import ConfigError, kebab
+from leakmeter.fl_app.config.settings import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise

@@ -17,7 +17,7 @@ from leakmeter.fl_app.build import strategy as calibrate
 from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import CALIBRATED, Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.judge import again as command_of
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder

@@ -13,7 +13,7 @@ from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.fl_app import client_app
 from leakmeter.fl_app.build import server_strategy
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import (
     check_deployed,
     is_deployed,

@@ -26,7 +26,7 @@ from leakmeter.fl_app.build.audit import AuditRun, sampler_for
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import cluster, inline
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.engines.inline import InlineGrid
@@ -40,7 +40,7 @@ from tests.helpers.processes import run_python
 from tests.helpers.stand_in import DEVICE, MixedError, StandIn
 
 # Wherever a run asks which device it has.
-ASKING = ("task", "client_app", "build.audit", "build.records", "run.run")
+ASKING = ("task", "client_app", "build.audit", "run.run")
 LACKS = "--device must be one that torch finds on this machine (cpu), got 'cuda'. Try --device auto"
 ONE_ROUND = {
     "dataset": "synthetic",
@@ -281,7 +281,7 @@ def test_under_ray_only_clients_on_cuda_claim_a_share_of_a_gpu(
 ) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("flwr.simulation.run_simulation", lambda **how: asked.append(how))
-    monkeypatch.setattr("leakmeter.fl_app.engines.pool.use_steady_pool", lambda: None)
+    monkeypatch.setattr("leakmeter.fl_app.engines.cluster.use_steady_pool", lambda: None)
     monkeypatch.setattr(cluster, "prepare", lambda: None)
     monkeypatch.setattr(cluster, "join", lambda _: True)
     monkeypatch.setattr(cluster, "gpu_share", lambda: 0.25)

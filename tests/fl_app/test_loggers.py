@@ -23,9 +23,9 @@ from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.run_log import Callback, RoundLine, RunEnd, RunStart
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import from_context
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.job import run
-from leakmeter.fl_app.loggers import _files, loggers_of, of_round, of_run
+from leakmeter.loggers import _files, loggers_of, of_round, of_run
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.project import ROOT
@@ -337,7 +337,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
     """What stands in for two tools has been told."""
     monkeypatch.setattr("leakmeter.fl_app.run.early.find_spec", lambda _: True)
     for name in ("WandB", "MLflow"):
-        monkeypatch.setattr(f"leakmeter.fl_app.loggers.{name}", Heard)
+        monkeypatch.setattr(f"leakmeter.loggers.{name}", Heard)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     MADE.clear()
     return MADE

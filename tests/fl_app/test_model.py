@@ -9,8 +9,8 @@ import torch
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.update import fedsgd
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.tables import MODELS
+from leakmeter.fl_app.config.field import ConfigError
+from leakmeter.fl_app.config.settings import MODELS
 from leakmeter.fl_app.task import build_model
 
 

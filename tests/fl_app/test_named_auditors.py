@@ -16,12 +16,11 @@ from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.reconstruction.inversion import Inversion
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.labels import short_name
-from leakmeter.fl_app.build import records as simulated_records
-from leakmeter.fl_app.build.audit import AuditRun, auditors
-from leakmeter.fl_app.build.records import SimulatedRecords
+from leakmeter.fl_app.build import audit as simulated_records
+from leakmeter.fl_app.build.audit import AuditRun, SimulatedRecords, auditors
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import check_deployed
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import RunFolder

@@ -12,9 +12,9 @@ from leakmeter.auditors.noise import DISTRIBUTIONS
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee, server_strategy
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config import tables
+from leakmeter.fl_app.config import settings as tables
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run import budget
 from leakmeter.fl_app.run.folder import RunFolder

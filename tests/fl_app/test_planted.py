@@ -16,12 +16,11 @@ from leakmeter.clients.source import Dealt, Fresh
 from leakmeter.fl_app.build.audit import AuditRun, _source
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.data.planted import generator_of
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.task import load_task
+from leakmeter.fl_app.task import generator_of, load_task
 
 SMALL: dict[str, Any] = {
     "dataset": "synthetic",

@@ -17,9 +17,9 @@ from leakmeter.fl_app import task as tasks
 from leakmeter.fl_app.build.audit import AuditRun
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.data.dataset import Dataset, dealt
-from leakmeter.fl_app.data.population import Population
+from leakmeter.fl_app.data.table import Population
 from leakmeter.fl_app.job import run
 from leakmeter.fl_app.run import rehearsal
 from leakmeter.fl_app.task import load_task

@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 
 from leakmeter.fl_app import client_app, server_app
 from leakmeter.fl_app.config.config import Config, from_context
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.run.folder import RunFolder

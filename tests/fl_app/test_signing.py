@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import client_keys, own_threshold, server_keys
 
 ON, ACTIVE = Config(), Config(secagg="active")

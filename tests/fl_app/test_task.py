@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.task import load_task
 

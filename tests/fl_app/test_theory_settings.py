@@ -19,9 +19,9 @@ from leakmeter.auditors.information.theory import (
 )
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.audits.sums import GAUSSIAN_ENTROPY
+from leakmeter.fl_app.config.audits import GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 
 WHOLE = "mutual information of all coordinates"
 SGD = [

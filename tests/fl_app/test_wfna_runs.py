@@ -11,7 +11,7 @@ import pytest
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 
 pytestmark = pytest.mark.usefixtures("few_sums")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.papers.base import Comparison
 from leakmeter.papers.published import PAPERS, items_of
 from leakmeter.papers.results_page import covering, kept_results, write_page

@@ -31,7 +31,7 @@ from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Floats
 from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.wording import Assumption
-from leakmeter.fl_app.config.audits.rounds import OneShotSettings
+from leakmeter.fl_app.config.audits import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import audited_run, median_range
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from leakmeter.auditors import wording
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.papers.base import Cells, Table, audited_run, median_range
 
 _LAWS: Final = ("gaussian", "skellam", "discrete-gaussian")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from flwr.clientapp import ClientApp
 
-from leakmeter.fl_app.audit_app.load import loaded
 from leakmeter.fl_app.audit_app.project import AppProject
+from leakmeter.fl_app.audit_app.session import loaded
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import inline
 from tests.helpers.apps import (
     CLIENT,

@@ -17,7 +17,7 @@ import leakmeter
 from leakmeter.auditors import Claim
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, from_context
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder

@@ -17,7 +17,7 @@ from leakmeter.auditors import Finding
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.run_log import RunLog
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.export import FORMATS
 from leakmeter.fl_app.run.folder import RunFolder
 from tests.helpers.findings import finding

@@ -11,7 +11,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, PRESETS
 from leakmeter.papers.elkordy2023.measure import FEDERATION
 

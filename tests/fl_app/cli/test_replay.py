@@ -14,7 +14,7 @@ import pytest
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.codec import pack, unpack
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.audits.sums import MutualInformationSettings
+from leakmeter.fl_app.config.audits import MutualInformationSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder

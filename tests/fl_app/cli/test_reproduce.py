@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.tables import DATASETS
+from leakmeter.fl_app.config.settings import DATASETS
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.papers.andrew2024 import table1 as one_shot_table1
 from leakmeter.papers.base import CELLS, Cells, read_cells

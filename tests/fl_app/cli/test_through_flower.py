@@ -13,9 +13,8 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors import canary_mod
 from leakmeter.fl_app.audit_app import through_flower
-from leakmeter.fl_app.audit_app.load import importing
 from leakmeter.fl_app.audit_app.project import AppProject
-from leakmeter.fl_app.audit_app.session import AppAudit
+from leakmeter.fl_app.audit_app.session import AppAudit, importing
 from leakmeter.fl_app.cli.main import main
 from tests.helpers.apps import PYPROJECT, app_in
 

@@ -18,10 +18,15 @@ from hypothesis import strategies as st
 from leakmeter.fl_app.cli import run
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, adapted_context, from_context
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab, setting
-from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.config.tables import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
+from leakmeter.fl_app.config.field import ConfigError, kebab, setting
+from leakmeter.fl_app.config.settings import (
+    ALGORITHMS,
+    DATASETS,
+    MODELS,
+    PARTITIONS,
+    SERVERS,
+    TaskConfig,
+)
 from tests.helpers.project import ROOT
 
 PYPROJECT = ROOT / "pyproject.toml"

@@ -13,8 +13,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.run import early
 from leakmeter.fl_app.run.run import preflight
 

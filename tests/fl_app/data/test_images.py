@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, check_size, load
 from tests.helpers.numbers import idx
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.tables import DATASETS
+from leakmeter.fl_app.config.field import ConfigError
+from leakmeter.fl_app.config.settings import DATASETS
 from leakmeter.fl_app.data import table
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset, load
 from tests.helpers.numbers import first_fast, idx

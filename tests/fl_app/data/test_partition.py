@@ -10,7 +10,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.data.partition import Sizes, sizes
 from tests.helpers.numbers import num_examples
 from tests.helpers.partition import deal, draw, partition

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.stats import beta, chisquare, kstest
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.dataset import dealt, load
 from leakmeter.fl_app.data.partition import Sizes, sizes
-from leakmeter.fl_app.data.population import Population
+from leakmeter.fl_app.data.table import Population
 
 CENTRES = np.arange(12, dtype=np.float32).reshape(4, 3)
 MILLION = 10**6

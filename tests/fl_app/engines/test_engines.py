@@ -58,7 +58,7 @@ def test_a_mistake_found_by_the_server_reaches_the_command_line_through_ray(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from leakmeter.fl_app.config.errors import ConfigError
+    from leakmeter.fl_app.config.field import ConfigError
 
     def broken(*_: Any, **__: Any) -> None:
         raise ConfigError("made up")

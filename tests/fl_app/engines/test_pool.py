@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leakmeter.fl_app.engines import pool as pools
-from leakmeter.fl_app.engines.pool import SteadyPool
+from leakmeter.fl_app.engines import cluster as pools
+from leakmeter.fl_app.engines.cluster import SteadyPool
 
 
 class RayError(Exception):

@@ -19,7 +19,7 @@ from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.clients.sampler import CohortSampler, in_process
 from leakmeter.fl_app.build.audit import AuditRun, sampler_for
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import load_task, update_rule

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.live import Address
 
 

@@ -23,7 +23,7 @@ import pytest
 
 from leakmeter.auditors.run_log import RunProgress
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.live import FIRST, LiveFolder, LiveServer, _words, open_server, serving
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
 from tests.helpers.pages import check_policy

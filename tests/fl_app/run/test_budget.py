@@ -17,7 +17,7 @@ from leakmeter.auditors.run_log import locked
 from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run import budget
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.strategies import Central, Noised

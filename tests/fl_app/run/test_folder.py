@@ -16,7 +16,7 @@ import pytest
 from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.run_log import SCHEMA, write_atomically
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder, default_path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.run.launch import check_nodes
 

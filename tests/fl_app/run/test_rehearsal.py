@@ -19,9 +19,9 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.read import Run
-from leakmeter.fl_app.run import advice
+from leakmeter.fl_app.run import rehearsal as advice
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress

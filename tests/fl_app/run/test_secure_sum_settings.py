@@ -13,7 +13,7 @@ from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.fl_app import build, deployment
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.strategies import Distributed, Noised
 
 PLAIN = ["--auditors", "none", "--clients", "12", "--sample", "10", "--rounds", "3"]

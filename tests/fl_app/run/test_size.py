@@ -11,8 +11,8 @@ import pytest
 from leakmeter.fl_app.build import strategy as calibrate
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.tables import MODELS
+from leakmeter.fl_app.config.field import ConfigError
+from leakmeter.fl_app.config.settings import MODELS
 from leakmeter.fl_app.run import early
 from leakmeter.fl_app.run.run import preflight
 from leakmeter.fl_app.task import load_task

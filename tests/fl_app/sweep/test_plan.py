@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.sweep.points import Plan, plan_of, shown, usual
 from leakmeter.fl_app.sweep.sweep import SweepFolder
 

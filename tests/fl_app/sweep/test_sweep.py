@@ -19,7 +19,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.open_sums import OpenSums
+from leakmeter.fl_app.engines.inline import OpenSums
 from leakmeter.fl_app.run import rehearsal
 from leakmeter.fl_app.run.folder import locked_folder
 from leakmeter.fl_app.run.launch import launch

@@ -18,7 +18,7 @@ from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.auditors.wording import claim
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.read import Report, Round, Schema, read_run, read_runs
 from tests.helpers.findings import finding
 from tests.helpers.project import ROOT
