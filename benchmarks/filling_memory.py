@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.measure import Row, Scale
 from benchmarks.memory import peak
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.gradient_matrix import FactoredGradients, Gradients, Layer
+from leakmeter.clients.protection.gradients import FactoredGradients, Gradients, LayerFactors
 from leakmeter.clients.protection.record_rule import WaterFilling
 
 FAN_IN, CLASSES, BATCH, FLOOR = 784, 10, 32, 1e-3
@@ -44,14 +44,14 @@ def factors(count: int) -> Gradients:
     """Return made-up gradients of a linear layer."""
     rng = stream(0, "filling-memory")
     slopes = rng.standard_normal((count, CLASSES)) / 10
-    return FactoredGradients((Layer(rng.random((count, FAN_IN)), slopes, True),), 0.0)
+    return FactoredGradients((LayerFactors(rng.random((count, FAN_IN)), slopes, True),), 0.0)
 
 
 def computed(count: int) -> Gradients:
     """Return the same shape of gradients, computed by torch."""
     import torch
 
-    from leakmeter.clients.protection.per_example import per_example_gradients
+    from leakmeter.clients.protection.gradients import per_example_gradients
 
     torch.set_num_threads(1)
     x = torch.from_numpy(stream(0, "filling-memory").random((count, FAN_IN), np.float32))

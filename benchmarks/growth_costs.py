@@ -21,10 +21,9 @@ from leakmeter.auditors.canary_draws import canary_products
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.protection.gradient_matrix import DenseGradients
+from leakmeter.clients.protection.gradients import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
-from leakmeter.clients.sampler import CohortSampler
-from leakmeter.clients.source import Kept
+from leakmeter.clients.sampler import CohortSampler, Kept
 from leakmeter.clients.update import fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.run.folder import RunFolder

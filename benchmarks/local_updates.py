@@ -30,7 +30,7 @@ from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from benchmarks.memory import grown
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.source import Generators
+from leakmeter.clients.sampler import Generators
 from leakmeter.clients.update import fedavg, gd
 
 EXAMPLES, LR, MEMORY = 20_000, 0.1, 8 * 2**20

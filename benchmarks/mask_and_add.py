@@ -16,7 +16,7 @@ from flwr.common.secure_aggregation.ndarrays_arithmetic import parameters_additi
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
-from leakmeter.clients.secure_sum.masking import Ring, add_masks
+from leakmeter.clients.secure_sum.quantise import Ring, add_masks
 
 MASKS = 15  # fourteen neighbours and the client's own
 FLOWER, RAW = "Flower", "the bare cipher"

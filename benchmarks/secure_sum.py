@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from benchmarks.measure import Timer
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.papers import base
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError
+from leakmeter.strategies.secure_sum.sum_round import AbandonedError
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]

@@ -17,8 +17,8 @@ from benchmarks.secure_sum import DROPOUT, THRESHOLD, Case, within_a_run
 from benchmarks.secure_sum_ours import our_round
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.strategies import Risks
-from leakmeter.strategies.secure_sum.topology import Plan, Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+from leakmeter.strategies.secure_sum.sum_round import AbandonedError, MaskedCohort
+from leakmeter.strategies.secure_sum.topology import GraphPlan, Topology
 
 GRAPHS = {"quick": 50, "full": 20_000}
 WHOLE = {
@@ -71,7 +71,7 @@ def played(case: Case, *, is_signed: bool = False) -> Row:
     return row(f"{name}, whole rounds", lost, case.repetitions, planned(case))
 
 
-def row(name: str, lost: int, rounds: int, plan: Plan) -> Row:
+def row(name: str, lost: int, rounds: int, plan: GraphPlan) -> Row:
     """Return the count beside what was stated."""
     chance = plan.risk.abort if plan.risk else 0.0
     note = f"P(abort) stated: {chance:.2g} a round"
@@ -80,7 +80,7 @@ def row(name: str, lost: int, rounds: int, plan: Plan) -> Row:
     )
 
 
-def planned(case: Case) -> Plan:
+def planned(case: Case) -> GraphPlan:
     """Return graph and threshold as `Masked` has them."""
     risks = Risks(dropout_rate=DROPOUT)
     if case.neighbours != "auto":  # as asked for, whatever it risks

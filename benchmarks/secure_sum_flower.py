@@ -33,7 +33,7 @@ from benchmarks.secure_sum import (
     Dropout,
     settle,
 )
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError
+from leakmeter.strategies.secure_sum.sum_round import AbandonedError
 
 
 def flower_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:

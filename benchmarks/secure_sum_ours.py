@@ -36,9 +36,8 @@ from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum import keys as agreement
 from leakmeter.clients.secure_sum import sharing
-from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
 from leakmeter.clients.secure_sum.keys import Session
-from leakmeter.clients.secure_sum.participant import Participant, Policy
+from leakmeter.clients.secure_sum.participant import MAX_EXPOSURE, Participant, Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.clients.secure_sum.wire import (
@@ -50,8 +49,8 @@ from leakmeter.clients.secure_sum.wire import (
     put_participant,
 )
 from leakmeter.strategies import Masked, Risks
-from leakmeter.strategies.secure_sum.topology import Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+from leakmeter.strategies.secure_sum.sum_round import AbandonedError, MaskedCohort
+from leakmeter.strategies.secure_sum.topology import MAX_ABORT, Topology
 
 DIGEST = bytes(32)  # of what clients were told; making it is measured in the whole round
 

@@ -37,8 +37,7 @@ from benchmarks.cpu import cpu_seconds
 from benchmarks.default_job import job
 from benchmarks.measure import OURS, Row, Scale, Timer, interleave
 from benchmarks.mnist import digits
-from leakmeter.clients.layers import products
-from leakmeter.clients.update import fedavg
+from leakmeter.clients.update import fedavg, products
 
 CLIENTS, BARE = 100, "bare products"
 _TIMES = 200  # that each product is repeated

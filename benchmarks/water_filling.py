@@ -26,8 +26,7 @@ from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats
-from leakmeter.clients.protection.gradient_matrix import Gradients
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.gradients import Gradients, per_example_gradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.task import build_model

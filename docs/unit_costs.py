@@ -18,12 +18,11 @@ from leakmeter.auditors.canary_draws import canary_products
 from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.moments import Scatter
-from leakmeter.clients.protection.clipping import clip
-from leakmeter.clients.secure_sum.graph import plan_graph
+from leakmeter.clients.protection.noise_mod import clip
 from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, seal, unseal
-from leakmeter.clients.secure_sum.masking import Ring, add_masks, add_vectors
-from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.quantise import Quantiser, Ring, add_masks, add_vectors
 from leakmeter.clients.secure_sum.sharing import recover, split
+from leakmeter.strategies.secure_sum.topology import plan_graph
 
 DIM = 2**24
 SESSION = Session(1, 1)

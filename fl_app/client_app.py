@@ -31,7 +31,7 @@ from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
 from leakmeter.fl_app.task import Task, device_of, load_task, trained, update_rule
-from leakmeter.strategies.grid import UNUSABLE
+from leakmeter.strategies.flower import UNUSABLE
 
 Mod: TypeAlias = Callable[[Message, Context, Call], Message]
 

@@ -29,16 +29,22 @@ from leakmeter.auditors.hook.layout import packed, shaped
 from leakmeter.auditors.planting.generators import Generator, batch
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Indices
-from leakmeter.clients.layers import fast_forward, is_classified, layers_of
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.clients.sampler import Generated, Listed, Records
-from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
+from leakmeter.clients.update import (
+    LocalSteps,
+    Trained,
+    UpdateRule,
+    fast_forward,
+    is_classified,
+    layers_of,
+)
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import out_of_range, unknown_name
 from leakmeter.fl_app.config.settings import ALGORITHMS, MODELS, Layers, TaskConfig
 from leakmeter.fl_app.data.dataset import Dataset, dealt
 from leakmeter.fl_app.data.partition import Sizes, sizes
-from leakmeter.strategies.grid import Delivery, current_delivery
+from leakmeter.strategies.flower import Delivery, current_delivery
 
 # Bytes of models that train together, and of a batch of their inputs: as many stay in the cache.
 _CACHE = 2**22

@@ -24,8 +24,15 @@ from leakmeter.auditors.hook.wrapper import Wrapper, foreigners, weight_key
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices, require
 from leakmeter.clients.node import identity_of
-from leakmeter.strategies.flower import evaluated, left_out, shapes, trained
-from leakmeter.strategies.grid import PartialGrid, Places, known_nodes
+from leakmeter.strategies.flower import (
+    PartialGrid,
+    Places,
+    evaluated,
+    known_nodes,
+    left_out,
+    shapes,
+    trained,
+)
 
 _log = logging.getLogger("flwr")
 

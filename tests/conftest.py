@@ -226,9 +226,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
     The CPU computes as it does: without oneDNN, which is for CPUs alone.
     """
-    from leakmeter.clients import layers
+    from leakmeter.clients import update
     from tests.helpers.stand_in import StandIn
 
-    monkeypatch.setattr(layers, "_HAS_ONEDNN", False)
+    monkeypatch.setattr(update, "_HAS_ONEDNN", False)
     with StandIn() as made:
         yield made

@@ -21,7 +21,7 @@ from benchmarks.cpu import cpu_seconds
 from benchmarks.measure import OURS, Row, Scale, compare, interleave, timer
 from benchmarks.page import Entry, amount, line, target
 from benchmarks.secure_sum import until_one_ends
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError
+from leakmeter.strategies.secure_sum.sum_round import AbandonedError
 from tests.helpers.flower import flower_from
 from tests.helpers.processes import run_python
 from tests.helpers.project import ROOT

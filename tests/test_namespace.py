@@ -51,11 +51,11 @@ SNIPPETS = {
     "deep modules": """
         import auditors.bounds.lower_bound
         from leakmeter.auditors.bounds import lower_bound
-        from clients.secure_sum.graph import plan_graph
-        import leakmeter.clients.secure_sum.graph as graph
+        from clients.secure_sum.keys import agree
+        import leakmeter.clients.secure_sum.keys as keys
         import strategies.chosen
         import leakmeter.strategies.chosen as participation
-        assert auditors.bounds.lower_bound is lower_bound and graph.plan_graph is plan_graph
+        assert auditors.bounds.lower_bound is lower_bound and keys.agree is agree
         assert strategies.chosen is participation
     """,
     "from a room": """

@@ -48,12 +48,12 @@ from leakmeter.auditors.noise import (
 )
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import NotFiniteError, Vector, require
-from leakmeter.clients.protection.clipping import clip, model_within
 from leakmeter.clients.secure_sum.quantise import Rounding
 from leakmeter.clients.secure_sum.wire import get_quantiser
 
 if TYPE_CHECKING:
     from leakmeter.clients.protection.record_rule import GaussianSampling
+
 
 # What hides which unit, by the record that its order travels in.
 _KEYS: dict[Unit, str] = {"client": wire.NOISE, "record": wire.FILLED}
@@ -484,3 +484,31 @@ def _rounded(values: Vector, key: bytes) -> NDArray[np.int64]:
         part = slice(start, start + _CHUNK)
         whole[part] = rounding.rounded(values[part].copy())
     return whole
+
+
+def clip(update: Vector, norm: float) -> Vector:
+    """Return the update scaled to at most `norm`, by one joint L2 norm; zero stays zero."""
+    require("(0, inf)", norm=norm)
+    if not np.isfinite(update).all():
+        raise NotFiniteError("update must be finite, got NaN or infinity")
+    peak = float(np.abs(update).max(initial=0.0))
+    if peak == 0:
+        return update
+    direction = update / peak  # squares of very large or tiny entries leave float64's range
+    length = float(np.linalg.norm(direction))
+    return update if length <= norm / peak else direction * (norm / length)
+
+
+def model_within(
+    norm: float, update: Vector, start: Vector, layout: Layout, sent: ArrayRecord
+) -> ArrayRecord:
+    """Return the model after `update`, with a change within `norm` in the model's precision.
+
+    The sum of a float32 model and an update is rounded, and that may lengthen the update.
+    """
+    shrink = 2.0**-24
+    while True:
+        arrays = layout.restore(start + update, sent)
+        if float(np.linalg.norm(layout.flatten(arrays) - start)) <= norm or shrink > 1:
+            return arrays if shrink <= 1 else layout.restore(start, sent)
+        update, shrink = update * (1 - min(shrink, 1.0)), 2 * shrink

@@ -33,8 +33,7 @@ from torch import Tensor, nn
 from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.records.pair import Spectrum
 from leakmeter.auditors.values import Floats, require
-from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.gradients import DenseGradients, Gradients, per_example_gradients
 from leakmeter.clients.update import Trained
 
 Sampling = Literal["gaussian", "minibatch", "full"]

@@ -40,11 +40,9 @@ from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
-from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import Participant, Policy
-from leakmeter.clients.secure_sum.quantise import Quantiser
-from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
-from leakmeter.clients.secure_sum.signing_client import SigningClient, take_once
+from leakmeter.clients.secure_sum.quantise import Quantiser, RingVector
+from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys, take_once
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,
@@ -52,7 +50,10 @@ from leakmeter.clients.secure_sum.wire import (
     get_numbers,
     get_participant,
     get_quantiser,
+    get_roster,
     get_session,
+    get_signatures,
+    get_signed_keys_of_peers,
     put_by_number,
     put_participant,
     put_upload,
@@ -358,6 +359,68 @@ class MaskMod:
 
 
 mask_mod = MaskMod()
+
+
+@dataclass(frozen=True)
+class SigningClient:
+    """A client with a key of its own and a list of those of the others.
+
+    Attributes:
+        identity: Its own key.
+        trusted: The keys of all clients.
+    """
+
+    identity: Identity
+    trusted: TrustedKeys
+
+    def __post_init__(self) -> None:
+        if self.identity.public not in self.trusted:
+            raise ValueError(
+                f"trusted must have this client's own line, {self.identity.line}: the others' "
+                "lists need it too"
+            )
+        self.trusted.check_enough()
+
+    def draw(
+        self, policy: Policy, order: ConfigRecord, before: Participant
+    ) -> tuple[Participant, ConfigRecord]:
+        """Draw neighbours among all who take part, if they are enough to hide among."""
+        clients = get_roster(order)
+        if strangers := sum(key not in self.trusted for key in clients.values()):
+            raise RefusedError(f"all clients must be on the trusted list, {strangers} are not")
+        draws, threshold = wire.get_int(order, "draws"), wire.get_int(order, "threshold")
+        policy.check_draws(len(clients), draws, threshold)
+        number, own = wire.get_int(order, "number"), self.identity.public
+        after = before.draw(number, clients, own, (draws, threshold))
+        return after, ConfigRecord({"drawn": list(after.drawn)})
+
+    def shares(
+        self, policy: Policy, order: ConfigRecord, before: Participant
+    ) -> tuple[Participant, ConfigRecord]:
+        """Share the secrets, once every announcement has a trusted signature."""
+        number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
+        signed = get_signed_keys_of_peers(order)
+        known = {announcement.public for announcement in signed.values()}
+        if len(known) < len(signed) or self.identity.public in known:
+            raise RefusedError("every client must announce keys once; one has done so twice")
+        for peer, announcement in signed.items():
+            announcement.check(before.session, peer, self.trusted)
+        keys = {peer: announcement.keys for peer, announcement in signed.items()}
+        signers = {peer: announcement.signer for peer, announcement in signed.items()}
+        after, boxes = before.share(number, keys, threshold, policy, signers)
+        return after, ConfigRecord(put_by_number("boxes", boxes))
+
+    def survivors(
+        self, order: ConfigRecord, before: Participant
+    ) -> tuple[Participant, ConfigRecord]:
+        """Sign who has survived, once."""
+        after, signature = before.sign(get_numbers(order, "survivors"), self.identity)
+        return after, ConfigRecord({"signature": signature})
+
+    def unmask(self, order: ConfigRecord, before: Participant) -> tuple[Participant, ConfigRecord]:
+        """Reveal one share of each peer, once enough others have signed as this client has."""
+        after, shares = before.reveal_signed(*get_signatures(order))
+        return after, ConfigRecord(put_by_number("shares", shares))
 
 
 def _shares(

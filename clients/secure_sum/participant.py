@@ -14,6 +14,27 @@ What every client refuses on its own: fewer peers or a lower threshold than its 
 number than the one it has committed to, equal keys, a set of survivors that is too small or lacks
 itself, and to reveal both secrets of one peer. Texts of refusals travel to the server: they hold no
 secrets.
+
+Neighbours that clients draw themselves, for a server that may do anything (Bell et al., §4): every
+client draws k others from the roster; two clients mask with each other if one has drawn the other.
+A client's secrets are shared among those that it has drawn, and itself: k + 1 holders.
+
+What such a server can do, with T clients of the roster that work for it and were fixed before the
+draws. It sees all draws, then withholds boxes and names survivors as it likes, and learns sums over
+closed groups: sets C of honest clients whose masks towards the outside it can all take off. Let t
+be the threshold. Clients that follow `Participant` give:
+1. Nobody's two secrets are both opened, nor is one opened whose owner has revealed shares as a
+   survivor, while 2·t > k + 1 + (colluders that it has drawn).
+2. A client in C masks with at least t − 1 of its draws. Its own seed was opened, so at least t of
+   its holders have revealed; those of them that are honest are survivors (by 1), hence in C if it
+   masks with them. So at least 2·t − k − 2 of its draws are in C or collude.
+The draws are independent, so the chance that some C of size c exists is at most
+(n − T choose c)·p_c^c, p_c the chance that a uniform k-subset of n − 1 has at least 2·t − k − 2 of
+c − 1 + T marked ones. This covers every choice that the server makes after the draws, dropouts that
+it invents included. Summed over c = 1 … m − 1 it is the chance that a sum has fewer than m honest
+clients. (1) fails only where a group of one is possible, so the case c = 1 covers it. A group has
+one roster, which is part of its digest: a server that uses several has these chances for each.
+Different from the paper: the size of the smallest sum is a result, not an assumption.
 """
 
 from __future__ import annotations
@@ -21,10 +42,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from random import SystemRandom
 from typing import Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
 from leakmeter.auditors.hook.wire import WEIGHT, RefusedError, one_line
-from leakmeter.clients.secure_sum.graph import LEAST_SUM, check_threshold, draw, smallest_sum
 from leakmeter.clients.secure_sum.keys import (
     SEAL_BYTES,
     ClientSecrets,
@@ -35,8 +61,7 @@ from leakmeter.clients.secure_sum.keys import (
     self_mask_key,
     unseal,
 )
-from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask
-from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.quantise import Quantiser, Ring, RingVector, mask
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, split
 from leakmeter.clients.secure_sum.signing import (
     Identity,
@@ -54,6 +79,9 @@ Step = Literal["announced", "drawn", "shared", "opened", "uploaded", "signed", "
 _STAGE = "shares"
 _NOTHING = bytes(2 * SHARE_BYTES)
 BOX_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
+
+MAX_EXPOSURE = 2.0**-40
+MIN_SUM = 2  # honest clients; with one, the sum is its update
 
 
 @dataclass(frozen=True)
@@ -116,7 +144,7 @@ class Policy:
         except ValueError as error:
             raise RefusedError(str(error)) from None
         # The server chooses draws and threshold, so the threshold alone does not limit the sum.
-        wanted = max(LEAST_SUM, self.min_threshold - self.colluders)
+        wanted = max(MIN_SUM, self.min_threshold - self.colluders)
         if least < wanted:
             raise RefusedError(
                 f"sums must have at least {wanted} honest clients; {draws} neighbours drawn among "
@@ -449,3 +477,88 @@ class Participant:
             raise RefusedError(
                 f"this step comes once and after {step!r}, the last was {self.step!r}"
             )
+
+
+def check_threshold(num_holders: int, threshold: int, num_colluders: int) -> None:
+    """Refuse a threshold at which `num_colluders` of the holders could get both secrets.
+
+    Every honest holder reveals one of a client's two secrets, never both, so with the colluders
+    there are num_holders + num_colluders shares in all; two secrets need twice the threshold.
+    """
+    least = (num_holders + num_colluders) // 2 + 1
+    if not least <= threshold <= num_holders:
+        raise ValueError(
+            f"threshold must be in [{least}, {num_holders}] for {num_holders} holders of which "
+            f"{num_colluders} collude, got {threshold}"
+        )
+
+
+def draw(own: int, roster: Collection[int], draws: int) -> tuple[int, ...]:
+    """Return a client's own neighbours, from the operating system's random source."""
+    others = sorted(set(roster) - {own})
+    if not 1 <= draws <= len(others):
+        raise ValueError(f"draws must be in [1, {len(others)}], got {draws}")
+    return tuple(sorted(SystemRandom().sample(others, draws)))
+
+
+@lru_cache(maxsize=256)
+def smallest_sum(
+    num_clients: int,
+    draws: int,
+    threshold: int,
+    num_colluders: int,
+    max_exposure: float = MAX_EXPOSURE,
+) -> tuple[int, float]:
+    """Return m and a bound on the chance that a server can open a sum of fewer than m clients.
+
+    m is the largest for which the bound is at most `max_exposure`; m = 1 says nothing.
+
+    Args:
+        num_clients: Clients on the roster.
+        draws: Neighbours that each draws.
+        threshold: Shares that open a secret.
+        num_colluders: Clients of the roster that work for the server.
+        max_exposure: Largest chance.
+    """
+    _check_draws(num_clients, draws, threshold)
+    honest = num_clients - num_colluders
+    needed = 2 * threshold - draws - 2  # draws in the group or colluding, see above
+    chance = 0.0
+    for size in range(1, honest + 1):
+        marked = min(size - 1 + num_colluders, num_clients - 1)
+        one = float(tail(num_clients - 1, marked, draws)[max(needed, 0)])
+        log_groups = float(log_choose(honest, size)) + size * math.log(one) if one else -math.inf
+        more = math.exp(min(log_groups, 0.0))
+        if chance + more > max_exposure:
+            return size, chance
+        chance += more
+    return max(honest, 1), chance
+
+
+def _check_draws(num_clients: int, draws: int, threshold: int) -> None:
+    """Refuse numbers that cannot be."""
+    if not 2 <= draws < num_clients - 1:
+        raise ValueError(f"draws must be in [2, {num_clients - 2}], got {draws}")
+    if not 2 <= threshold <= draws + 1:
+        raise ValueError(f"threshold must be in [2, {draws + 1}], got {threshold}")
+
+
+def tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
+    """Return P(X ≥ x) for x = 0 … drawn + 1, X the marked among `drawn` of the population."""
+    x = np.arange(max(0, drawn + marked - population), min(drawn, marked) + 1)
+    log_mass = (
+        log_choose(marked, x)
+        + log_choose(population - marked, drawn - x)
+        - log_choose(population, drawn)
+    )
+    # Summed from the far end in logs, so the smallest tails keep their digits.
+    log_tail = np.logaddexp.accumulate(log_mass[::-1])[::-1]
+    tail = np.zeros(drawn + 2)
+    tail[: x[0]] = 1.0
+    tail[x] = np.minimum(np.exp(log_tail), 1.0)
+    return tail
+
+
+def log_choose(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return result

@@ -28,9 +28,8 @@ from leakmeter.clients.secure_sum.keys import (
     Session,
     check_order,
 )
-from leakmeter.clients.secure_sum.masking import Ring, RingVector
 from leakmeter.clients.secure_sum.participant import BOX_BYTES, Participant, Step
-from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.quantise import Quantiser, Ring, RingVector
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 from leakmeter.clients.secure_sum.signing import SIGNATURE_BYTES, PublicKeys, SignedKeys
 

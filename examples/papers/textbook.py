@@ -19,7 +19,7 @@ from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.reconstruction.attack import Attack
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
-from leakmeter.clients.secure_sum.masking import Ring, add_vectors, mask, unmask
+from leakmeter.clients.secure_sum.quantise import Ring, add_vectors, mask, unmask
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.elkordy2023 import dlg
 from leakmeter.papers.elkordy2023.measure import DIGITS, sampler_of

@@ -34,11 +34,9 @@ from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.auditors.values import Floats, Indices, Vector, Watch
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.gradients import DenseGradients, Gradients, per_example_gradients
 from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFilling
-from leakmeter.clients.sampler import CohortSampler
-from leakmeter.clients.source import Dealt, Endless, Fresh, Kept, Source, typical
+from leakmeter.clients.sampler import CohortSampler, Dealt, Endless, Fresh, Kept, Source, typical
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.audits import AUDITORS

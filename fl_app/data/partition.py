@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices
-from leakmeter.clients.source import typical
+from leakmeter.clients.sampler import typical
 from leakmeter.fl_app.config.field import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.settings import PARTITIONS
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices
-from leakmeter.clients.source import EqualParts
+from leakmeter.clients.sampler import EqualParts
 from leakmeter.fl_app.config.field import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.dataset import Dataset, Floats, Labels, Request, content, locate

@@ -30,16 +30,15 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call, mods_around, with_answer
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import both_sides_here
-from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors
+from leakmeter.clients.secure_sum.quantise import Ring, RingVector, add_vectors
 from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.clients.secure_sum.wire import put_upload
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import out_of_range
 from leakmeter.strategies import Masked
-from leakmeter.strategies.grid import CLIENT_APP_RAISED, NumberedGrid, delivering
-from leakmeter.strategies.secure_sum.exchange import Exchange
-from leakmeter.strategies.secure_sum.topology import Plan
-from leakmeter.strategies.secure_sum.unmasking import MaskedCohort
+from leakmeter.strategies.flower import CLIENT_APP_RAISED, NumberedGrid, delivering
+from leakmeter.strategies.secure_sum.sum_round import Exchange, MaskedCohort
+from leakmeter.strategies.secure_sum.topology import GraphPlan
 
 _log = logging.getLogger("flwr")
 
@@ -284,7 +283,7 @@ class OpenSums(Masked):
         return _OpenExchange(grid, messages, self._last, self._timeout)
 
     def _cohort(
-        self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: Plan
+        self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: GraphPlan
     ) -> MaskedCohort:
         alone: dict[int, tuple[int, ...]] = dict.fromkeys(keys, ())
         return _OpenCohort(exchange.session, keys, alone, plan.threshold)

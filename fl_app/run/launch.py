@@ -27,7 +27,7 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import run_on
 from leakmeter.fl_app.task import device_of
 from leakmeter.strategies import Masked
-from leakmeter.strategies.grid import InterruptibleGrid
+from leakmeter.strategies.flower import InterruptibleGrid
 
 
 def launch(

@@ -40,8 +40,12 @@ from leakmeter.fl_app.run.rehearsal import rehearsed_advice, with_clip_norm
 from leakmeter.fl_app.task import Task, device_line, device_of, load_task, record_rule
 from leakmeter.loggers import loggers_of
 from leakmeter.strategies import Chosen, Masked
-from leakmeter.strategies.flower import check_resumable, restore_strategy, strategy_state
-from leakmeter.strategies.grid import PatientGrid
+from leakmeter.strategies.flower import (
+    PatientGrid,
+    check_resumable,
+    restore_strategy,
+    strategy_state,
+)
 
 _log = logging.getLogger("flwr")
 

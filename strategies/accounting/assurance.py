@@ -30,7 +30,7 @@ from leakmeter.strategies.accounting.accountant import Release, amplified, unamp
 from leakmeter.strategies.accounting.ledger import Entry
 
 if TYPE_CHECKING:
-    from leakmeter.strategies.protection.client_noise import ClientNoise
+    from leakmeter.strategies.protection.mechanism import ClientNoise
 
 
 # What noise depends on where the server may do anything.

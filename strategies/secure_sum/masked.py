@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -18,21 +19,24 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Conduct, Finding, ThreatModel
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, weight_key, wrappers
+from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, foreigners, weight_key, wrappers
 from leakmeter.auditors.noise import distribution_named
-from leakmeter.clients.secure_sum.graph import union
+from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean
 from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.clients.secure_sum.wire import put_sum
-from leakmeter.strategies.secure_sum.exchange import Exchange
-from leakmeter.strategies.secure_sum.mean_only import check_mean_only
-from leakmeter.strategies.secure_sum.sum_round import SumRound, check_even
-from leakmeter.strategies.secure_sum.tally import Tally
-from leakmeter.strategies.secure_sum.topology import Plan, Risks, Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort, RejectedError
+from leakmeter.strategies.secure_sum.sum_round import (
+    AbandonedError,
+    Exchange,
+    MaskedCohort,
+    RejectedError,
+    SumRound,
+    check_even,
+)
+from leakmeter.strategies.secure_sum.topology import GraphPlan, Risks, Topology, union
 
 _log = logging.getLogger("flwr")
 
@@ -323,7 +327,7 @@ class Masked(Wrapper):
         return Exchange(grid, messages, self._last, self._timeout, self._topology.risks.keys)
 
     def _cohort(
-        self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: Plan
+        self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: GraphPlan
     ) -> MaskedCohort:
         """Return who masks with whom: drawn here, or by the clients themselves."""
         if not plan.is_drawn:
@@ -386,3 +390,151 @@ def check_is_inside(wrapper: Wrapper) -> None:
     if any(isinstance(held, Masked) for held in wrappers(wrapper)):
         name = type(wrapper).__name__
         raise TypeError(f"{name} must be inside Masked: write Masked({name}(strategy, ...))")
+
+
+# What a sum depends on, by what the server may do.
+_RELAY: Mapping[Conduct, tuple[str, ...]] = {
+    "curious": (Assumption.HONEST_RELAY,),
+    "active": (Assumption.TRUSTED_KEYS, Assumption.OWN_APP, Assumption.OWN_THRESHOLD),
+}
+_ALWAYS = (Assumption.COMPUTATIONAL, Assumption.SUM_NOT_JUDGED)
+_RULES: Mapping[Conduct, str] = {
+    "curious": "secure sum: pairwise and self masks, shared secrets",
+    "active": "secure sum: pairwise and self masks, shared secrets, signed keys and survivors",
+}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts over the rounds so far.
+
+    Attributes:
+        rounds: Rounds that gave a sum.
+        abandoned: Rounds that gave none.
+        survivors: Clients in the smallest sum, canary seats among them.
+        uninstructed: Fewest clients in a sum that have an update of their own: they play no canary,
+            and their training has not failed. What a canary seat sends is known to whoever ordered
+            it, and an update that is not there hides nobody. Of a server that may do anything it is
+            the fewest that clients would have accepted.
+        blank: Updates, over all rounds, that their clients could not send.
+        colluders: Most clients that could collude with the server in every round.
+        exposure: Chance that sparse graphs have exposed some client, added up over the rounds;
+            None while all graphs were complete.
+        dropped: Stage to the clients that dropped out in it, abandoned rounds included. Who drops
+            out while masks are taken off is in the sum nevertheless.
+    """
+
+    rounds: int = 0
+    abandoned: int = 0
+    survivors: int = 0
+    uninstructed: int = 0
+    colluders: int = 0
+    blank: int = 0
+    exposure: float | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    def with_round(self, survivors: int, plan: GraphPlan, *, idle: int, blank: int = 0) -> Self:
+        """Return the tally with one more sum.
+
+        Args:
+            survivors: Clients in it.
+            plan: Graph and threshold of the round.
+            idle: Survivors that hide nobody: they play a canary, or have sent no update.
+            blank: Those that have sent no update.
+        """
+        others = plan.with_update(survivors, idle)
+        bearable = plan.bearable(others)
+        if plan.server == "active" and idle > blank:
+            # Clients that list canary_mod accept all but two of a sum as seats.
+            others = min(others, bearable + 2)
+        if self.rounds:
+            survivors, bearable = min(survivors, self.survivors), min(bearable, self.colluders)
+            others = min(others, self.uninstructed)
+        return replace(
+            self,
+            rounds=self.rounds + 1,
+            survivors=survivors,
+            uninstructed=others,
+            colluders=bearable,
+            blank=self.blank + blank,
+            exposure=(self.exposure or 0.0) + plan.risk.exposure if plan.risk else self.exposure,
+        )
+
+    def with_dropouts(self, dropped: Mapping[str, int]) -> Self:
+        """Return the tally with the dropouts of one more round, by stage."""
+        stages = [*self.dropped, *(stage for stage in dropped if stage not in self.dropped)]
+        counts = {s: self.dropped.get(s, 0) + dropped.get(s, 0) for s in stages}
+        return replace(self, dropped=counts)
+
+    def with_abandoned(self) -> Self:
+        """Return the tally with one more round that gave no sum."""
+        return replace(self, abandoned=self.abandoned + 1)
+
+    def findings(self, risks: Risks) -> Sequence[Finding]:
+        """Say what was hidden from whom; nothing if there was no sum."""
+        server = risks.server
+        if not self.rounds:
+            return ()
+        chance: tuple[str, ...] = ()
+        facts: dict[str, float] = {
+            "rounds": self.rounds,
+            "abandoned": self.abandoned,
+            "clients in the smallest sum": self.survivors,
+        }
+        facts |= {"updates that clients could not send": self.blank} if self.blank else {}
+        facts |= {f"dropouts in stage {s}": count for s, count in self.dropped.items() if count}
+        if self.exposure is not None:
+            is_drawn = server == "active"
+            chance = (
+                Assumption.COLLUDERS_FIXED_BEFOREHAND
+                if is_drawn
+                else Assumption.RATES_FIXED_BEFOREHAND,
+            )
+            if not is_drawn:  # drawn neighbours bear any dropouts
+                facts["largest dropout rate"] = risks.dropout_rate
+            facts["largest collusion rate"] = risks.collusion_rate
+            facts["chance that a client was exposed"] = self.exposure
+        return [
+            Finding(
+                value=float(max(self.uninstructed - self.colluders, 0)),
+                kind="guarantee",
+                quantity="honest clients in the smallest sum",
+                rule=_RULES[server],
+                auditor="secure-sum",
+                threat_model=ThreatModel(
+                    observer="server",
+                    sees="round sum",
+                    knows_cohort=True,
+                    colluders=self.colluders,
+                    conduct=server,
+                ),
+                assumptions=(*_RELAY[server], *_ALWAYS, *chance),
+                facts=facts,
+            )
+        ]
+
+
+# By name, since not every release has all of them.
+_NEED_REPLIES = {
+    "Bulyan": "it compares single updates",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "it reads a bit of each client in clear",
+    "DifferentialPrivacyServerSideAdaptiveClipping": "it clips single updates on the server",
+    "DifferentialPrivacyServerSideFixedClipping": "it clips single updates on the server",
+    "FedMedian": "a median is no weighted mean",
+    "FedTrimmedAvg": "trimming needs single updates",
+    "FedXgbBagging": "trees are no vectors to be added",
+    "FedXgbCyclic": "trees are no vectors to be added",
+    "Krum": "it compares single updates",
+    "MultiKrum": "it compares single updates",
+    "QFedAvg": "its weights depend on each client's loss",
+}
+
+
+def check_mean_only(strategy: Strategy) -> None:
+    """Raise with the reason if a strategy in the chain needs more than the weighted mean."""
+    for held in foreigners(strategy):
+        for name, reason in _NEED_REPLIES.items():
+            if name in held.kinds:
+                raise TypeError(
+                    f"strategy must need only the weighted mean inside Masked, got {name}: {reason}"
+                )

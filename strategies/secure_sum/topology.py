@@ -1,40 +1,68 @@
 """How many peers share a client's secrets and how many shares open them, for any cohort size.
 
-Bonawitz et al. 2017 for the complete graph, Bell et al. 2020 for the sparse ones; the
-probabilities come from `clients.secure_sum.graph`, and where clients draw their neighbours
-themselves, because the server may do anything, from `clients.secure_sum.graph`.
+Bonawitz et al. 2017 (complete graph) and Bell et al. 2020, Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead (CCS). Different from the paper: tails are summed exactly in logs and
+added up over clients, not bounded by Chernoff.
+
+Graphs that an honest server draws: a random cyclic order, each client joined to the degree/2 next
+on both sides. At most ⌈rate·n⌉ clients drop out and at most ⌈rate·n⌉ others collude with the
+server, both sets fixed before it draws the order. Each client's secrets are shared among its
+neighbours and itself. Then
+- abort: some client's secrets have fewer than `threshold` surviving holders;
+- exposure: an honest client's T colluding holders break 2·threshold > holders + T (below that, the
+  server could collect one kind of share from half of the honest holders and the other kind from the
+  rest), or the honest survivors fall apart into groups whose sums the server then learns.
+Different from the paper: the condition on T is the one for a server that tells holders different
+stories.
+
+Neighbours that clients draw themselves, because the server may do anything: the argument is in
+`clients.secure_sum.participant`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakmeter.auditors.finding import Conduct
-from leakmeter.clients.secure_sum.graph import (
-    MAX_ABORT,
+from leakmeter.clients.secure_sum.participant import (
     MAX_EXPOSURE,
-    Graph,
-    Risk,
-    assess,
-    assess_drawn,
+    MIN_SUM,
     check_threshold,
-    complete_graph,
-    count,
-    plan_drawn,
-    plan_graph,
-    regular_graph,
+    log_choose,
+    smallest_sum,
+    tail,
 )
 from leakmeter.clients.secure_sum.signing import TrustedKeys
 
+MAX_ABORT = 2.0**-20
+_WANTED = 0.1  # share of the clients that a plan wants in the smallest sum
+
+Graph = dict[int, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
-class Plan:
+class GraphRisk:
+    """Upper bounds on the probability that one round fails."""
+
+    abort: float
+    exposure: float
+
+    def check(self, max_abort: float = MAX_ABORT, max_exposure: float = MAX_EXPOSURE) -> None:
+        """Refuse a graph that fails more often than allowed."""
+        for name, most in (("abort", max_abort), ("exposure", max_exposure)):
+            if not (value := getattr(self, name)) <= most:
+                raise ValueError(f"P({name}) must be at most {most:.3g}, got {value:.3g}")
+
+
+@dataclass(frozen=True)
+class GraphPlan:
     """Graph and threshold for one cohort.
 
     Attributes:
@@ -55,7 +83,7 @@ class Plan:
     degree: int
     threshold: int
     colluders: int | None = None
-    risk: Risk | None = None
+    risk: GraphRisk | None = None
     server: Conduct = "curious"
     least: int | None = None
 
@@ -180,7 +208,7 @@ class Topology:
         if isinstance(self.neighbours, int) and self.neighbours < 2:
             raise ValueError(f"neighbours must be at least 2, got {self.neighbours}")
 
-    def plan(self, num_clients: int) -> Plan:
+    def plan(self, num_clients: int) -> GraphPlan:
         """Return graph and threshold for a cohort of this size.
 
         Raises:
@@ -212,9 +240,9 @@ class Topology:
             raise ValueError(
                 f"threshold must be at least colluders + 2 = {colluders + 2}, got {threshold}"
             )
-        return Plan(degree, threshold, risks.colluders, risk, risks.server)
+        return GraphPlan(degree, threshold, risks.colluders, risk, risks.server)
 
-    def _drawn(self, num_clients: int) -> Plan | None:
+    def _drawn(self, num_clients: int) -> GraphPlan | None:
         """Return the plan with neighbours that clients draw; None if all are to be peers."""
         risks = self.risks
         colluding = max(
@@ -223,20 +251,229 @@ class Topology:
         if self.neighbours == "auto":
             limits = {"max_abort": risks.max_abort, "max_exposure": risks.max_exposure}
             try:
-                made = plan_drawn(num_clients, risks.dropout_rate, colluding, **limits)
+                return plan_drawn(num_clients, risks.dropout_rate, colluding, **limits)
             except ValueError:
                 return None
-        else:
-            assert self.neighbours is not None
-            if self.neighbours >= num_clients - 1:
-                return None
-            threshold = self._shares(self.neighbours + 1)
-            about = (risks.dropout_rate, colluding, risks.max_exposure)
-            made = assess_drawn(num_clients, self.neighbours, threshold, *about)
-            made.risk.check(risks.max_abort, risks.max_exposure)
-        return Plan(made.draws, made.threshold, colluding, made.risk, "active", made.least)
+        assert self.neighbours is not None
+        if self.neighbours >= num_clients - 1:
+            return None
+        threshold = self._shares(self.neighbours + 1)
+        about = (risks.dropout_rate, colluding, risks.max_exposure)
+        made = assess_drawn(num_clients, self.neighbours, threshold, *about)
+        assert made.risk is not None
+        made.risk.check(risks.max_abort, risks.max_exposure)
+        return made
 
     def _shares(self, holders: int) -> int:
         if isinstance(self.threshold, int):
             return self.threshold
         return max(math.ceil(self.threshold * holders - 1e-9), 2)
+
+
+def complete_graph(clients: Sequence[int]) -> Graph:
+    """Return everybody's neighbours when all are joined."""
+    _check_clients(clients)
+    return {own: tuple(sorted(set(clients) - {own})) for own in clients}
+
+
+def regular_graph(clients: Sequence[int], degree: int, rng: np.random.Generator) -> Graph:
+    """Return everybody's `degree` neighbours in a random cyclic order.
+
+    Args:
+        clients: Distinct numbers.
+        degree: Even and below the number of clients, or one less than it (complete).
+        rng: Draws the order. It must not be foreseeable by clients that choose to collude.
+    """
+    _check_clients(clients)
+    count = len(clients)
+    _check_degree(count, degree)
+    if degree == count - 1:
+        return complete_graph(clients)
+    ring = [clients[i] for i in rng.permutation(count)]
+    reach = [*range(-degree // 2, 0), *range(1, degree // 2 + 1)]
+    return {own: tuple(sorted(ring[(i + j) % count] for j in reach)) for i, own in enumerate(ring)}
+
+
+def union(clients: Iterable[int], drawn: Mapping[int, Collection[int]]) -> Graph:
+    """Return who masks with whom: two clients of whom one has drawn the other.
+
+    Args:
+        clients: Everybody, those included that have not answered with their draws.
+        drawn: Client to those that it has drawn.
+    """
+    joined: dict[int, set[int]] = {n: set(drawn.get(n, ())) for n in clients}
+    for n, own in drawn.items():
+        for peer in own:
+            joined[peer].add(n)
+    return {n: tuple(sorted(peers)) for n, peers in joined.items()}
+
+
+def assess(
+    num_clients: int, degree: int, threshold: int, dropout_rate: float, collusion_rate: float
+) -> GraphRisk:
+    """Return the probabilities of abort and exposure in one round."""
+    _check_degree(num_clients, degree)
+    if not 1 <= threshold <= degree + 1:
+        raise ValueError(f"threshold must be in [1, {degree + 1}], got {threshold}")
+    dropped = count("dropout_rate", dropout_rate, num_clients)
+    colluding = count("collusion_rate", collusion_rate, num_clients)
+    aborts = abort_curve(num_clients, degree, dropped)
+    exposures = _exposure_curve(num_clients, degree, dropped, colluding)
+    return GraphRisk(float(aborts[threshold]), float(exposures[threshold]))
+
+
+def plan_graph(
+    num_clients: int,
+    dropout_rate: float,
+    collusion_rate: float,
+    *,
+    max_abort: float = MAX_ABORT,
+    max_exposure: float = MAX_EXPOSURE,
+) -> GraphPlan:
+    """Return the smallest degree, and for it the smallest threshold, that keeps both risks low.
+
+    Raises:
+        ValueError: If not even the complete graph does.
+    """
+    _check_degree(num_clients, num_clients - 1)
+    dropped = count("dropout_rate", dropout_rate, num_clients)
+    colluding = count("collusion_rate", collusion_rate, num_clients)
+    # The risks are not quite monotone in the degree (thresholds are integers): try them in order.
+    for degree in [*range(2, num_clients - 1, 2), num_clients - 1]:
+        aborts = abort_curve(num_clients, degree, dropped)
+        exposures = _exposure_curve(num_clients, degree, dropped, colluding)
+        fits = np.flatnonzero((aborts <= max_abort) & (exposures <= max_exposure))
+        if len(fits):
+            threshold = int(fits[0])
+            risk = GraphRisk(float(aborts[threshold]), float(exposures[threshold]))
+            return GraphPlan(degree, threshold, risk=risk)
+    raise ValueError(
+        "dropout_rate and collusion_rate must leave two honest survivors and "
+        f"2·dropped + colluding < {num_clients}, got {dropped} dropped and {colluding} colluding"
+    )
+
+
+def assess_drawn(
+    num_clients: int,
+    draws: int,
+    threshold: int,
+    dropout_rate: float,
+    num_colluders: int,
+    max_exposure: float = MAX_EXPOSURE,
+) -> GraphPlan:
+    """Return what drawn neighbours risk.
+
+    Dropouts abort a round and expose nobody: the bound on exposure holds for any dropouts.
+
+    Raises:
+        ValueError: If a sum of one honest client is likelier than `max_exposure`.
+    """
+    dropped = count("dropout_rate", dropout_rate, num_clients)
+    least, exposure = smallest_sum(num_clients, draws, threshold, num_colluders, max_exposure)
+    if least < MIN_SUM:
+        raise ValueError(
+            f"draws must be more, or threshold higher: with {draws} drawn neighbours of "
+            f"{num_clients} clients, threshold {threshold} and {num_colluders} colluders an active "
+            f"server may open a single update with a chance above {max_exposure:.3g}"
+        )
+    aborts = abort_curve(num_clients, draws, dropped)
+    risk = GraphRisk(float(aborts[threshold]), exposure)
+    return GraphPlan(draws, threshold, num_colluders, risk, "active", least)
+
+
+def plan_drawn(
+    num_clients: int,
+    dropout_rate: float,
+    num_colluders: int,
+    *,
+    max_abort: float = MAX_ABORT,
+    max_exposure: float = MAX_EXPOSURE,
+) -> GraphPlan:
+    """Return the fewest draws that keep both risks low and every sum above a tenth of the clients.
+
+    The highest threshold that still recovers from the dropouts makes the smallest sum largest.
+
+    Raises:
+        ValueError: If no sparse graph does.
+    """
+    dropped = count("dropout_rate", dropout_rate, num_clients)
+    for draws in range(2, num_clients - 1):
+        aborts = abort_curve(num_clients, draws, dropped)
+        fits = np.flatnonzero(aborts <= max_abort)
+        threshold = int(fits[-1]) if len(fits) else 0
+        if threshold < 2:
+            continue
+        least, exposure = smallest_sum(num_clients, draws, threshold, num_colluders, max_exposure)
+        if least >= max(MIN_SUM, math.ceil(_WANTED * num_clients)):
+            risk = GraphRisk(float(aborts[threshold]), exposure)
+            return GraphPlan(draws, threshold, num_colluders, risk, "active", least)
+    raise ValueError(
+        f"{num_clients} clients are too few for drawn neighbours with {dropped} dropouts and "
+        f"{num_colluders} colluders: let everybody mask with all others (neighbours=None)"
+    )
+
+
+def abort_curve(num_clients: int, degree: int, dropped: int) -> NDArray[np.float64]:
+    """Return P(abort) for each threshold 0 … degree + 1 by a sum over clients."""
+    # Losing this many neighbours is too much for a dropped client, whose own share is gone too. A
+    # survivor can lose one more; but among its neighbours one more client may have dropped.
+    lost = degree + 1 - np.arange(degree + 2)
+    spared = np.minimum(lost + 1, degree + 1)
+    dead = dropped * tail(num_clients - 1, max(dropped - 1, 0), degree)[lost]
+    alive = (num_clients - dropped) * tail(num_clients - 1, dropped, degree)[spared]
+    return np.minimum(dead + alive, 1.0)
+
+
+def _exposure_curve(
+    num_clients: int, degree: int, dropped: int, colluding: int
+) -> NDArray[np.float64]:
+    """Return P(exposure) for each threshold 0 … degree + 1 by a sum over honest clients."""
+    # A client is safe while its colluding holders T satisfy 2·threshold > degree + 1 + T.
+    unsafe = np.clip(2 * np.arange(degree + 2) - (degree + 1), 0, degree + 1)
+    both = (num_clients - colluding) * tail(num_clients - 1, colluding, degree)[unsafe]
+    apart = _split_probability(num_clients, degree, min(dropped + colluding, num_clients))
+    return np.minimum(both + apart, 1.0)
+
+
+def _split_probability(num_clients: int, degree: int, missing: int) -> float:
+    """Return a bound on the chance that the honest survivors' graph is not connected.
+
+    On the circle two neighbouring survivors are joined unless degree/2 or more missing clients lie
+    between them, and one such gap leaves a path: it takes two. With one survivor fixed, the gaps
+    are a uniform composition of `missing` into as many parts as there are survivors, so the
+    expected number of pairs of long gaps is a ratio of binomials.
+    """
+    survivors, half = num_clients - missing, degree // 2
+    if survivors < 2:
+        return 1.0  # a sum over one client is that client
+    if degree == num_clients - 1 or missing < 2 * half:
+        return 0.0
+    rest = num_clients - 1 - 2 * half
+    log_pairs = (
+        math.log(survivors * (survivors - 1) / 2)
+        + log_choose(rest, survivors - 1)
+        - log_choose(num_clients - 1, survivors - 1)
+    )
+    return min(math.exp(log_pairs), 1.0)
+
+
+def count(name: str, rate: float, num_clients: int) -> int:
+    """Return ⌈rate·n⌉, at most n − 1, forgiving the rounding of products such as 0.07 · 100."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {rate}")
+    return min(math.ceil(rate * num_clients - 1e-9), num_clients - 1)
+
+
+def _check_clients(clients: Sequence[int]) -> None:
+    if len(clients) < 2 or len(set(clients)) != len(clients):
+        raise ValueError(f"clients must be at least two and distinct, got {list(clients)}")
+
+
+def _check_degree(num_clients: int, degree: int) -> None:
+    if num_clients < 2:
+        raise ValueError(f"num_clients must be at least 2, got {num_clients}")
+    is_even = 2 <= degree < num_clients and degree % 2 == 0
+    if not is_even and degree != num_clients - 1:
+        raise ValueError(
+            f"degree must be even and in [2, {num_clients - 1}], or {num_clients - 1}, got {degree}"
+        )

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients import engine as cohort_engine
-from leakmeter.clients.cohort import Cohort, Dense
-from leakmeter.clients.engine import Chunk, Functional, Plain, steps
+from leakmeter.clients import cohort as cohorts
+from leakmeter.clients.cohort import Chunk, Cohort, Dense, Functional, Plain, steps
 from leakmeter.clients.update import Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from tests.helpers.numbers import num_examples
 
@@ -199,8 +198,8 @@ def test_other_batches_give_other_updates(make: Callable[[], nn.Module]) -> None
 def test_the_numbers_do_not_depend_on_threads(
     make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cohort_engine, "_CACHE", 2 * 8 * SIDE * SIDE * 4)  # two clients a chunk
-    monkeypatch.setattr(cohort_engine, "_FEW", 2)
+    monkeypatch.setattr(cohorts, "_CACHE", 2 * 8 * SIDE * SIDE * 4)  # two clients a chunk
+    monkeypatch.setattr(cohorts, "_FEW", 2)
     module, before = new(make), torch.get_num_threads()
     found = []
     for threads in (1, 2, 5):

@@ -14,8 +14,15 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.sampler import CohortSampler, Generated, Listed
-from leakmeter.clients.source import Dealt, Fresh, Generators, Kept
+from leakmeter.clients.sampler import (
+    CohortSampler,
+    Dealt,
+    Fresh,
+    Generated,
+    Generators,
+    Kept,
+    Listed,
+)
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg, fedsgd, gd
 
 RECORDS, CLIENTS, DIM = 120, 6, 15

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients import layers
+from leakmeter.clients import update
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.gradients import per_example_gradients
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
-from leakmeter.clients.sampler import CohortSampler
-from leakmeter.clients.source import Kept
+from leakmeter.clients.sampler import CohortSampler, Kept
 from leakmeter.clients.update import Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from tests.helpers.stand_in import DEVICE, DoubleError, MixedError, StandIn
 
@@ -111,10 +110,10 @@ def test_gradients_of_single_examples_are_the_same_there(layer: nn.Module, clip_
 
 @pytest.mark.usefixtures("device")
 def test_convolutions_keep_their_order_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_HAS_ONEDNN", True)
+    monkeypatch.setattr(update, "_HAS_ONEDNN", True)
     net = model("cnn").to(DEVICE)
-    assert layers.fast_forward(net) is net
-    assert not isinstance(layers.fast_forward(model("cnn")), nn.Module)
+    assert update.fast_forward(net) is net
+    assert not isinstance(update.fast_forward(model("cnn")), nn.Module)
 
 
 class Once:

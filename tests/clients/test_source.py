@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.clients.source import (
+from leakmeter.clients.sampler import (
     Dealt,
     Endless,
     EqualParts,

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients import layers
-from leakmeter.clients.layers import dense_layers, fast_forward
+from leakmeter.clients import update
 from leakmeter.clients.update import (
     Trained,
+    dense_layers,
+    fast_forward,
     fedavg,
     fedprox,
     fedsgd,
@@ -278,7 +279,7 @@ def test_dense_steps_are_autograds_to_a_millionth(
     y = torch.from_numpy(rng.integers(0, 10, 20))
     ours, twin = (build_model(name, (8, 8), 10, seed=0) for _ in range(2))
     found = rule(ours, x, y, stream(0, "batches"))
-    monkeypatch.setattr("leakmeter.clients.layers.layers_of", lambda _: None)
+    monkeypatch.setattr("leakmeter.clients.update.layers_of", lambda _: None)
     assert_alike(rule(twin, x, y, stream(0, "batches")), found)
     assert relative(ours, twin) < 1e-6
 
@@ -303,12 +304,12 @@ def test_products_of_another_library_give_autograds_steps_to_a_millionth(
     x = torch.from_numpy(rng.standard_normal((60, 784)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 60))
     ours = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10))
-    twin, called = copy.deepcopy(ours), Mock(wraps=layers._by_onednn)
-    monkeypatch.setattr(layers, "_LARGE", 200_000)
-    monkeypatch.setattr(layers, "_by_onednn", called)
+    twin, called = copy.deepcopy(ours), Mock(wraps=update._by_onednn)
+    monkeypatch.setattr(update, "_LARGE", 200_000)
+    monkeypatch.setattr(update, "_by_onednn", called)
     found = rule(ours, x, y, stream(0, "batches"))
-    assert called.call_count >= 2 * 2 * 2 * layers._HAS_ONEDNN  # passes, batches, both ways
-    monkeypatch.setattr(layers, "layers_of", lambda _: None)
+    assert called.call_count >= 2 * 2 * 2 * update._HAS_ONEDNN  # passes, batches, both ways
+    monkeypatch.setattr(update, "layers_of", lambda _: None)
     assert_alike(rule(twin, x, y, stream(0, "batches")), found)
     assert relative(ours, twin) < 1e-6
 

@@ -12,7 +12,7 @@ import torch
 
 from leakmeter.auditors import PlantPlan
 from leakmeter.auditors.auditor import RoundFacts, RoundView
-from leakmeter.clients.source import Dealt, Fresh
+from leakmeter.clients.sampler import Dealt, Fresh
 from leakmeter.fl_app.build.audit import AuditRun, _source
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config

@@ -11,7 +11,7 @@ import torch
 
 from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
 from leakmeter.auditors.records.game import RecordBudget, audit_records
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.gradients import per_example_gradients
 from leakmeter.fl_app.build.audit import SimulatedRecords
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import load_task

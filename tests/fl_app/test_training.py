@@ -17,7 +17,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies.grid import current_delivery
+from leakmeter.strategies.flower import current_delivery
 
 
 def replies(config: Config, *, together: bool, models: int = 1) -> list[RecordDict]:

@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors import Auditor, canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.strategies.grid import CLIENT_APP_RAISED
+from leakmeter.strategies.flower import CLIENT_APP_RAISED
 from tests.guest.clients import REPLAY, Seen
 from tests.guest.frozen import (
     Frozen,

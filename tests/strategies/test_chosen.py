@@ -17,7 +17,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
-from leakmeter.strategies.grid import GridWrapper, PatientGrid
+from leakmeter.strategies.flower import GridWrapper, PatientGrid
 
 
 class Renamed(GridWrapper):

@@ -18,7 +18,7 @@ from leakmeter.auditors import Audited, Auditor, Finding, RoundView
 from leakmeter.auditors.hook import wire
 from leakmeter.strategies import Chosen, Clipped
 from leakmeter.strategies.chosen import FixedSize
-from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.flower import GridWrapper
 from tests.helpers import lies
 from tests.helpers.federation import Federation
 from tests.helpers.numbers import num_examples

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from leakmeter.strategies.grid import (
+from leakmeter.strategies.flower import (
     UNUSABLE,
     InterruptibleGrid,
     NumberedGrid,

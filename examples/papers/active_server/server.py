@@ -21,14 +21,13 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import KEY_BYTES, Instructions
-from leakmeter.clients.secure_sum.masking import RingVector
+from leakmeter.clients.secure_sum.quantise import RingVector
 from leakmeter.clients.secure_sum.wire import get_by_number, get_signature, put_signatures
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.papers.active_server.federation import Federation, Shape, to_record
 from leakmeter.papers.active_server.perceptron import Weights
 from leakmeter.strategies import Masked, Risks
-from leakmeter.strategies.secure_sum.sum_round import SumRound
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError
+from leakmeter.strategies.secure_sum.sum_round import AbandonedError, SumRound
 
 TARGET = 1  # the node whose update the server is after, and its number in every cohort
 

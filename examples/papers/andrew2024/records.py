@@ -109,7 +109,7 @@ def train(config: Config) -> dict[str, Played]:
     import torch
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    from leakmeter.clients.protection.per_example import per_example_gradients
+    from leakmeter.clients.protection.gradients import per_example_gradients
     from leakmeter.fl_app.build.strategy import participation
     from leakmeter.fl_app.task import load_task
 

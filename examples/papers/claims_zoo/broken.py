@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from leakmeter.auditors import Claim, epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.clipping import clip
+from leakmeter.clients.protection.noise_mod import clip
 from leakmeter.papers.claims_zoo.audit import (
     CLIP_NORM,
     DELTA,

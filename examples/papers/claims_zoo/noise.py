@@ -19,7 +19,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.values import Floats, Vector
-from leakmeter.clients.protection.clipping import clip
+from leakmeter.clients.protection.noise_mod import clip
 
 Rng = np.random.Generator
 Clip = Callable[[Vector], Vector]

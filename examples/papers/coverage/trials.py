@@ -34,7 +34,7 @@ from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
 from leakmeter.auditors.records.membership import membership_bound
 from leakmeter.auditors.values import Floats
-from leakmeter.clients.protection.gradient_matrix import Rows
+from leakmeter.clients.protection.gradients import Rows
 from leakmeter.papers.andrew2024 import audit as one_shot
 from leakmeter.papers.coverage.case import ALLOWED, CONFIDENCE, Case, Rng, no_bound
 

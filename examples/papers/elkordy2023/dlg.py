@@ -31,8 +31,7 @@ from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.auditors.reconstruction.attack import Attack, invert, matched, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.sampler import CohortSampler
-from leakmeter.clients.source import Fresh
+from leakmeter.clients.sampler import CohortSampler, Fresh
 from leakmeter.clients.update import fedsgd
 from leakmeter.fl_app.data.dataset import load
 from leakmeter.fl_app.task import build_model

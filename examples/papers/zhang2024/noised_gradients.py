@@ -32,7 +32,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.records.pair import Spectrum
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.gradients import per_example_gradients
 from leakmeter.clients.update import UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data import dataset as data

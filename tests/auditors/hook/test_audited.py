@@ -39,7 +39,7 @@ from leakmeter.auditors.verdict.lines import Ending, steps, summary
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Central, Chosen, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
-from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.flower import GridWrapper
 from leakmeter.strategies.protection.mechanism import FixedClip
 from tests.helpers.flower import NO_DIMENSIONS
 from tests.helpers.strategies import OwnLoop, Through

@@ -25,7 +25,7 @@ from leakmeter.auditors.records.pair import PairDistribution
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.wording import Assumption
-from leakmeter.clients.protection.gradient_matrix import DenseGradients
+from leakmeter.clients.protection.gradients import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
 from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of

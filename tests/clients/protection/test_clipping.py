@@ -14,7 +14,7 @@ from scipy import stats
 
 from leakmeter.auditors import noise
 from leakmeter.auditors.noise import gaussian
-from leakmeter.clients.protection.clipping import clip
+from leakmeter.clients.protection.noise_mod import clip
 
 finite = st.floats(-1e150, 1e150, allow_nan=False)
 updates = arrays(np.float64, st.integers(1, 30), elements=finite)

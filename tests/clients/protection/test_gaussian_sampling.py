@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.gradients import per_example_gradients
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.clients.update import UpdateRule, fedsgd, gd
 from tests.helpers.numbers import FixedNormals

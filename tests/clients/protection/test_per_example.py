@@ -9,9 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection import gradient_matrix
-from leakmeter.clients.protection.gradient_matrix import DenseGradients, FactoredGradients
-from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection import gradients
+from leakmeter.clients.protection.gradients import (
+    DenseGradients,
+    FactoredGradients,
+    per_example_gradients,
+)
 
 COUNT = 7
 
@@ -130,13 +133,13 @@ def test_every_view_of_the_gradients_equals_that_of_a_loop(name: str, clip_norm:
 def test_rows_of_a_convolution_that_do_not_fit_are_had_from_its_factors(
     name: str, clip_norm: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradient_matrix, "_ROOM", 0)
-    monkeypatch.setattr(gradient_matrix, "_CHUNK", 3)
+    monkeypatch.setattr(gradients, "_ROOM", 0)
+    monkeypatch.setattr(gradients, "_CHUNK", 3)
     model, (x, y) = made(name), examples()
     truth = looped(model, x, y, clip_norm)
     found = per_example_gradients(model, x, y, clip_norm)
     assert isinstance(found, FactoredGradients)
-    assert any(isinstance(layer, gradient_matrix.Convolution) for layer in found.layers)
+    assert any(isinstance(layer, gradients.Convolution) for layer in found.layers)
     rng = stream(0, "vectors")
     weights, vector = rng.standard_normal(found.count), rng.standard_normal(found.dim)
     assert found.columns(2, found.dim) == pytest.approx(truth[:, 2:], rel=1e-9, abs=1e-12)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.gradient_matrix import DenseGradients, FactoredGradients, Layer
+from leakmeter.clients.protection.gradients import DenseGradients, FactoredGradients, LayerFactors
 from leakmeter.clients.protection.record_rule import WaterFilling
 from tests.helpers.numbers import FixedNormals, num_examples
 
@@ -155,7 +155,7 @@ def test_one_sampling_for_all_blocks_would_leave_a_direction_without_noise() -> 
 def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
     rng = stream(4, "factors")
     layers = tuple(
-        Layer(rng.standard_normal((5, a)), rng.standard_normal((5, b)), has_bias)
+        LayerFactors(rng.standard_normal((5, a)), rng.standard_normal((5, b)), has_bias)
         for a, b, has_bias in ((4, 3, True), (3, 2, False))
     )
     factored = FactoredGradients(layers, 0.0)

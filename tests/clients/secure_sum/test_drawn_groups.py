@@ -1,8 +1,8 @@
 """The smallest sum that a server can open where neighbours are drawn, from the protocol itself.
 
-`graph` bounds it by a condition on the draws. Here every choice of the server is a variable of an
-integer programme: which boxes it delivers, and which survivors it names to whom. The solver finds
-its best choice, so no argument about groups is needed.
+`participant` bounds it by a condition on the draws. Here every choice of the server is a variable
+of an integer programme: which boxes it delivers, and which survivors it names to whom. The solver
+finds its best choice, so no argument about groups is needed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def smallest_group(draws: Draws, bad: Collection[int], t: int) -> int:
 
 
 def bound(draws: Draws, bad: Collection[int], t: int) -> int:
-    """Return the size of the smallest group that the condition of `graph` allows."""
+    """Return the size of the smallest group that the condition of `participant` allows."""
     needed = 2 * t - len(draws[0]) - 2
     honest = [i for i in range(len(draws)) if i not in bad]
     groups = (set(g) for size in range(1, len(honest) + 1) for g in combinations(honest, size))

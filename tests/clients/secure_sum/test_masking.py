@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from leakmeter.clients.secure_sum import masking
+from leakmeter.clients.secure_sum import quantise
 from leakmeter.clients.secure_sum.keys import (
     ClientSecrets,
     KeyPair,
@@ -22,7 +22,7 @@ from leakmeter.clients.secure_sum.keys import (
     opens,
 )
 from leakmeter.clients.secure_sum.keys import self_mask_key as mask_key_of
-from leakmeter.clients.secure_sum.masking import (
+from leakmeter.clients.secure_sum.quantise import (
     Ring,
     RingVector,
     add_masks,
@@ -84,7 +84,7 @@ def test_keys_of_another_size_are_refused() -> None:
 @pytest.mark.parametrize("bits", [8, 24, 32, 64])
 def test_chunks_make_no_difference(bits: int) -> None:
     ring = Ring(bits)
-    length = 2 * masking._CHUNK_BYTES // ring.dtype.itemsize + 13
+    length = 2 * quantise._CHUNK_BYTES // ring.dtype.itemsize + 13
     vector = random_vector(length, ring, 0)
     masks = [np.array(slow_mask(key_of(name), length, ring), ring.dtype) for name in "ab"]
     expected = ring.reduce(vector + masks[0] - masks[1])
@@ -103,7 +103,7 @@ def test_the_textbook_example(monkeypatch: pytest.MonkeyPatch) -> None:
         def update_into(self, _zeros: memoryview, out: memoryview) -> None:
             np.frombuffer(out, np.uint8)[:] = [self.value, 0, 0, 0]
 
-    monkeypatch.setattr(masking, "_stream", Constant)
+    monkeypatch.setattr(quantise, "_stream", Constant)
     ring, none = Ring(32), bytes(1)
     shared = {(2, 1): bytes([4]), (3, 1): bytes([7]), (3, 2): bytes([2])}
     sent = []

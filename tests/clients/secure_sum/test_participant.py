@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.keys import Session, agree, seal
-from leakmeter.clients.secure_sum.masking import Ring, add_vectors, pair_sign
 from leakmeter.clients.secure_sum.participant import Participant, Policy
+from leakmeter.clients.secure_sum.quantise import Ring, add_vectors, pair_sign
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
 from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.clients.secure_sum.wire import get_participant, put_participant

@@ -12,8 +12,13 @@ from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakmeter.clients.secure_sum.masking import RingVector, add_vectors
-from leakmeter.clients.secure_sum.quantise import BlankSumError, Quantiser, Rounding
+from leakmeter.clients.secure_sum.quantise import (
+    BlankSumError,
+    Quantiser,
+    RingVector,
+    Rounding,
+    add_vectors,
+)
 from leakmeter.clients.secure_sum.wire import get_quantiser, put_quantiser
 from tests.helpers.numbers import num_examples
 

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.keys import Session
-from leakmeter.clients.secure_sum.masking import Ring
 from leakmeter.clients.secure_sum.participant import Participant, Policy
+from leakmeter.clients.secure_sum.quantise import Ring
 from leakmeter.clients.secure_sum.signing import Identity, Signer
 from leakmeter.clients.secure_sum.wire import get_participant, put_participant
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leakmeter.clients.secure_sum.keys import Session
-from leakmeter.clients.secure_sum.signing_client import STAGES, StepTakenError, take_once
+from leakmeter.clients.secure_sum.signing import STAGES, StepTakenError, take_once
 
 SESSION = Session(2**63, 4)
 

@@ -22,7 +22,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.strategies.secure_sum.exchange import Exchange
+from leakmeter.strategies.secure_sum.sum_round import Exchange
 from tests.helpers.numbers import first_fast
 from tests.helpers.processes import run_copies
 from tests.helpers.project import ROOT

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
-from leakmeter.strategies.grid import Places
+from leakmeter.strategies.flower import Places
 
 
 def counting_app() -> ClientApp:

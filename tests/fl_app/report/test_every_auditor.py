@@ -48,7 +48,7 @@ from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.verdict.lines import details
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import Assumption, claim, condition, quantity, value
-from leakmeter.clients.protection.gradient_matrix import DenseGradients
+from leakmeter.clients.protection.gradients import DenseGradients
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.judge import _of_block, _of_row, advice, verdict_of
@@ -58,8 +58,8 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of, guarantee
-from leakmeter.strategies.protection.client_noise import Central, Distributed, Local
-from leakmeter.strategies.secure_sum.tally import Tally
+from leakmeter.strategies.protection.mechanism import Central, Distributed, Local
+from leakmeter.strategies.secure_sum.masked import Tally
 from leakmeter.strategies.secure_sum.topology import Risks
 from tests.auditors.conftest import GaussianSampler
 from tests.fl_app.report.html.test_page import Page

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord
 
 from leakmeter.clients.secure_sum.keys import Session, Terms, agree, seal, unseal
-from leakmeter.clients.secure_sum.masking import Ring
+from leakmeter.clients.secure_sum.mask_mod import SigningClient
 from leakmeter.clients.secure_sum.participant import Participant
+from leakmeter.clients.secure_sum.quantise import Ring
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 from leakmeter.clients.secure_sum.signing import (
     Identity,
@@ -25,7 +26,6 @@ from leakmeter.clients.secure_sum.signing import (
     announced,
     survivors_text,
 )
-from leakmeter.clients.secure_sum.signing_client import SigningClient
 from leakmeter.clients.secure_sum.wire import put_by_number
 
 SESSION = Session(2**63 + 5, 3)

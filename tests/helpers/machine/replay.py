@@ -15,8 +15,8 @@ from flwr.app import ConfigRecord
 
 from leakmeter.clients.secure_sum import participant as module
 from leakmeter.clients.secure_sum.keys import KeyPair, agree, belongs, opens, self_mask_key
-from leakmeter.clients.secure_sum.masking import RingVector, add_masks, add_vectors, pair_sign
 from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
+from leakmeter.clients.secure_sum.quantise import RingVector, add_masks, add_vectors, pair_sign
 from leakmeter.clients.secure_sum.sharing import recover
 from leakmeter.clients.secure_sum.signing import SignedKeys
 from leakmeter.clients.secure_sum.wire import get_by_number, put_signatures

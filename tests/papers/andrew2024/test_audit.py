@@ -19,7 +19,7 @@ from leakmeter.auditors.bounds.lower_bound import Scores
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.clipping import clip
+from leakmeter.clients.protection.noise_mod import clip
 from leakmeter.clients.update import fedavg
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
 from scipy.special import ndtr
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.clipping import clip
+from leakmeter.clients.protection.noise_mod import clip
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.papers.base import quiet
 from leakmeter.papers.claims_zoo import broken

@@ -16,7 +16,7 @@ from leakmeter.clients.protection.noise_mod import to_integers
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise, IntegerSum
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.protection.client_noise import Distributed
+from leakmeter.strategies.protection.mechanism import Distributed
 
 LAWS: tuple[Any, ...] = ("skellam", "discrete-gaussian")
 DELTA = 1e-5

@@ -15,8 +15,14 @@ from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.wording import Assumption
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance, Spending
-from leakmeter.strategies.protection.client_noise import Central, ClientNoise, Distributed, Local
-from leakmeter.strategies.protection.mechanism import Clip, Summed
+from leakmeter.strategies.protection.mechanism import (
+    Central,
+    ClientNoise,
+    Clip,
+    Distributed,
+    Local,
+    Summed,
+)
 
 DELTA = 1e-5
 

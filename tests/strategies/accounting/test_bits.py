@@ -15,7 +15,7 @@ from leakmeter.auditors.noise import Grid
 from leakmeter.auditors.rng import stream
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.protection.client_noise import Central, Distributed, Local
+from leakmeter.strategies.protection.mechanism import Central, Distributed, Local
 
 DELTA = 1e-5
 

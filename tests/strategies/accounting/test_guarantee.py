@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
-from leakmeter.clients.protection.gradient_matrix import DenseGradients
+from leakmeter.clients.protection.gradients import DenseGradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,

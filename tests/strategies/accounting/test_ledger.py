@@ -16,7 +16,7 @@ from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent, spent_amplified
-from leakmeter.strategies.protection.client_noise import Central, Distributed
+from leakmeter.strategies.protection.mechanism import Central, Distributed
 
 DELTA = 1e-5
 

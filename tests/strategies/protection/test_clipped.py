@@ -13,7 +13,7 @@ from leakmeter.auditors import Audited, UnableError
 from leakmeter.auditors.auditor import check_noise_is_known
 from leakmeter.auditors.hook.wrapper import survey
 from leakmeter.clients import NoiseMod
-from leakmeter.clients.protection.clipping import clip
+from leakmeter.clients.protection.noise_mod import clip
 from leakmeter.strategies import Central, Clipped, Masked, Noised
 from leakmeter.strategies.flower import restore_strategy, strategy_state
 from leakmeter.strategies.protection.mechanism import FixedClip

@@ -24,7 +24,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.node import add_identity
-from leakmeter.clients.protection.clipping import clip
+from leakmeter.clients.protection.noise_mod import clip
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import Central, Chosen, Distributed, Local, Masked, Noised
 from leakmeter.strategies.chosen import EachOnce, FixedSize, Participation, Poisson

@@ -17,8 +17,13 @@ from leakmeter.strategies import Central, Local, Noised
 from leakmeter.strategies.accounting.accountant import Release, unamplified
 from leakmeter.strategies.accounting.assurance import Charge, Exposure
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
-from leakmeter.strategies.protection.client_noise import ClientNoise
-from leakmeter.strategies.protection.mechanism import Clip, FixedClip, Mechanism, Summed
+from leakmeter.strategies.protection.mechanism import (
+    ClientNoise,
+    Clip,
+    FixedClip,
+    Mechanism,
+    Summed,
+)
 from tests.strategies.protection import test_noised as noisy
 from tests.strategies.protection.laplace import Laplace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakmeter.strategies.secure_sum.exchange import Exchange
+from leakmeter.strategies.secure_sum.sum_round import Exchange
 
 
 def test_a_failing_client_cannot_write_lines_of_its_own_into_log_and_report(caplog: Any) -> None:

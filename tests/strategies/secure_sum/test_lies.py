@@ -20,7 +20,7 @@ from leakmeter.clients.secure_sum.participant import BOX_BYTES
 from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised
 from leakmeter.strategies.chosen import FixedSize
-from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.flower import GridWrapper
 from leakmeter.strategies.protection.mechanism import FixedClip
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers.project import ROOT

@@ -29,13 +29,11 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import ClientSecrets
-from leakmeter.clients.secure_sum.masking import add_vectors
-from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.quantise import Quantiser, add_vectors
 from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.strategies import Masked, Risks
-from leakmeter.strategies.flower import restore_strategy, strategy_state
-from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.flower import GridWrapper, restore_strategy, strategy_state
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers import federation
 from tests.helpers.numbers import few_or_many, num_examples

@@ -27,7 +27,7 @@ from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import Masked
-from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.flower import GridWrapper
 from leakmeter.strategies.secure_sum.topology import Risks
 from tests.strategies.secure_sum.test_masked import (
     OUTSIDE,

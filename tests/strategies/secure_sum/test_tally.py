@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakmeter.strategies.secure_sum.tally import Tally
+from leakmeter.strategies.secure_sum.masked import Tally
 from leakmeter.strategies.secure_sum.topology import Risks, Topology
 
 

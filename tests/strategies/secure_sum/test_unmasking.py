@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from leakmeter.clients.secure_sum.graph import Graph, complete_graph, regular_graph
 from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, self_mask_key
-from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_masks, add_vectors, pair_sign
 from leakmeter.clients.secure_sum.participant import Participant, Policy
+from leakmeter.clients.secure_sum.quantise import (
+    Ring,
+    RingVector,
+    add_masks,
+    add_vectors,
+    pair_sign,
+)
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
 from leakmeter.clients.secure_sum.signing import PublicKeys
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+from leakmeter.strategies.secure_sum.sum_round import AbandonedError, MaskedCohort
+from leakmeter.strategies.secure_sum.topology import Graph, complete_graph, regular_graph
 from tests.helpers.numbers import first_fast, num_examples
 
 SESSION = Session(run=2**63 + 5, server_round=3)
