@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.mods import planted as planted
     from leakmeter.auditors.hook.mods import tap_mod as tap_mod
     from leakmeter.auditors.hook.wire import replay_number as replay_number
-    from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
     from leakmeter.auditors.information.draws import DrawPlan as DrawPlan
+    from leakmeter.auditors.information.mutual_information import (
+        MutualInformation as MutualInformation,
+    )
     from leakmeter.auditors.information.neural import Critics as Critics
     from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio
@@ -45,12 +47,12 @@ if TYPE_CHECKING:
     from leakmeter.auditors.likelihood_ratio.transcript_runs import (
         TranscriptBudget as TranscriptBudget,
     )
-    from leakmeter.auditors.planting.auditor import PlantedRecords as PlantedRecords
-    from leakmeter.auditors.planting.generators import FromFile as FromFile
-    from leakmeter.auditors.planting.generators import RandomLabel as RandomLabel
-    from leakmeter.auditors.planting.generators import RandomPattern as RandomPattern
-    from leakmeter.auditors.planting.generators import Secrets as Secrets
+    from leakmeter.auditors.planting.plan import FromFile as FromFile
     from leakmeter.auditors.planting.plan import PlantPlan as PlantPlan
+    from leakmeter.auditors.planting.plan import RandomLabel as RandomLabel
+    from leakmeter.auditors.planting.plan import RandomPattern as RandomPattern
+    from leakmeter.auditors.planting.plan import Secrets as Secrets
+    from leakmeter.auditors.planting.planted_records import PlantedRecords as PlantedRecords
     from leakmeter.auditors.planting.scores import TorchScores as TorchScores
     from leakmeter.auditors.presets import passive as passive
     from leakmeter.auditors.reconstruction.inversion import Inversion as Inversion

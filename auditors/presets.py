@@ -7,8 +7,8 @@ from typing import Literal
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.canaries.single_update import SingleUpdates
-from leakmeter.auditors.information.auditor import MutualInformation
 from leakmeter.auditors.information.draws import DrawPlan
+from leakmeter.auditors.information.mutual_information import MutualInformation
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.sampling.replay import ReplaySampler

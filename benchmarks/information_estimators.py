@@ -16,8 +16,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.measure import Row, Scale, compare, timer
-from leakmeter.auditors.information.logdet import joint_information, logdet_information
-from leakmeter.auditors.information.theory import gaussian_information
+from leakmeter.auditors.information.theory import (
+    gaussian_information,
+    joint_information,
+    logdet_information,
+)
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.elkordy2023.mine_estimator.estimator import NeuralEstimate, Rows, estimate
 from leakmeter.papers.elkordy2023.mine_estimator.training import Training

@@ -42,8 +42,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         "auditors.likelihood_ratio.auditor:LikelihoodRatio.report",
     ),
     "log-determinants without sampling": (
-        "auditors.information.auditor:MutualInformation.observe",
-        "auditors.information.auditor:MutualInformation.report",
+        "auditors.information.mutual_information:MutualInformation.observe",
+        "auditors.information.mutual_information:MutualInformation.report",
     ),
     "MINE without sampling": (
         "auditors.information.neural:NeuralInformation.observe",

@@ -15,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Row, Scale, compare, seconds, timer
-from leakmeter.auditors.information.logdet import logdet_information
-from leakmeter.auditors.information.theory import Information, gaussian_information
+from leakmeter.auditors.information.theory import (
+    Information,
+    gaussian_information,
+    logdet_information,
+)
 from leakmeter.auditors.rng import stream
 
 USERS = 20

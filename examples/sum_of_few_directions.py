@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from leakmeter import epsilon_gaussian, epsilon_lower_bound, stream
 from leakmeter.auditors.finding import Bound
-from leakmeter.auditors.likelihood_ratio.span import Span, outside_span
+from leakmeter.auditors.likelihood_ratio.sum_distribution import Span, outside_span
 
 DIM, OTHERS, LOUD, DELTA = 40, 3, 10.0, 1e-5
 IDLE = DIM // 4

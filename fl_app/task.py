@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from leakmeter.auditors import PlantPlan, RandomLabel, RandomPattern
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import packed, shaped
-from leakmeter.auditors.planting.generators import Generator, batch
+from leakmeter.auditors.planting.plan import Generator, batch
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Indices
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling

@@ -1,6 +1,6 @@
 """Mutual information between one client's update and a secure sum.
 
 Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation Guarantee?
-(arXiv:2208.02304). Estimators from samples are in `logdet`, theory is in `theory`, the audit of a
-run in `auditor`, that of critics in `neural`, which needs torch.
+(arXiv:2208.02304). Theory and estimates from samples are in `theory`, the audit of a run in
+`mutual_information`, that of critics in `neural`, which needs torch.
 """

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors.audited_round import AuditedRound
-from leakmeter.auditors.information.directions import ConstantUpdatesError
-from leakmeter.auditors.information.draws import Draws
+from leakmeter.auditors.errors import BadValueError
+from leakmeter.auditors.information.draws import ConstantUpdatesError, Draws
 from leakmeter.auditors.information.theory import Information
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Stream
@@ -87,10 +87,8 @@ def directions_of(pairs: int, rounds: int, most: int | None) -> int:
     """
     least = max(MIN_PAIRS, _ROOM * rounds)
     if pairs < least:
-        raise ValueError(
-            f"pairs for the information over {rounds} audited rounds must be at least {least}, got "
-            f"{pairs}: use more pairs, or audit fewer rounds"
-        )
+        enough = f"at least {least} for the information over {rounds} audited rounds"
+        raise BadValueError("pairs", enough, pairs, fix="Use more pairs, or audit fewer rounds")
     return min(8 if most is None else most, pairs // (_ROOM * rounds))
 
 

@@ -9,6 +9,18 @@ Coordinates that never move in the samples are left out: the model knows nothing
 
 Samples of `DualGaussian` and candidates may be in a file (`RowStore`). Products over all
 coordinates are then added up block by block; in memory there is one block.
+
+The span condition (`SpanTracker`): a change that the others' updates cannot make is visible by
+support alone. Source: Zhang and Psounis 2024, Differentially Private Federated Learning without
+Noise Addition: When is it Possible? (arXiv:2405.04551), Theorem 1: a sum hides a change only if the
+change is in the span of what the others may add. Ours differs:
+
+1. By default the span is of the samples' differences. A sum of updates is in a fixed point plus
+   the span of their differences, and two candidates are separated by support exactly if their
+   difference leaves that span; the linear span also holds the fixed point and hides such pairs.
+   The paper's own case, gradients with free random weights, is `affine=False`.
+2. Finitely many samples show only part of the span. A component outside counts as separation if
+   the samples had stopped adding directions, or if it is in a column that none ever touched.
 """
 
 from __future__ import annotations
@@ -21,12 +33,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_solve, eigh, solve_triangular
 from scipy.linalg.lapack import get_lapack_funcs
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.sampling.sampler import ROUNDING, Moments, RowStore
-from leakmeter.auditors.values import AnyFloats, Floats, Indices, Vector
+from leakmeter.auditors.values import AnyFloats, Floats, Indices, Vector, within
 
 
 class NothingMovesError(ValueError):
@@ -185,7 +198,7 @@ class DualGaussian(SumDistribution):
         """
         rows = RowStore.of(sums)
         if (count := len(rows)) < 3:
-            raise ValueError(f"sums must contain at least 3 samples, got {count}")
+            raise BadValueError("sums", "at least 3 samples", count)
         mean, own = _mean_and_variance(rows)
         kept = _moving(own + noise_std**2, free)
         own = own[kept]
@@ -398,4 +411,217 @@ def _factored(
         done = used
         if is_single:
             return _factored(matrix.astype(np.float64), shrinkage, done)
-    raise ValueError("samples must be finite numbers, got a covariance without a Cholesky factor")
+    raise BadValueError("samples", "finite numbers", "a covariance without a Cholesky factor")
+
+
+Array = NDArray[np.floating]
+
+# Rounding relative to the longest sample. Updates are differences of models, so a float32 update
+# is less precise than its own last digit.
+_TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-7}
+_WEAK = 10.0  # times the tolerance: directions that barely stand out of rounding are as inexact
+_CHUNK = 128  # samples at a time
+_BLOCK = 512  # directions in one array
+
+
+@dataclass(frozen=True)
+class Span:
+    """Share of a vector outside the span of the other clients' updates.
+
+    Attributes:
+        dim: Length of the vector.
+        samples: How many samples the span was built of.
+        rank: Its dimension, as far as it was seen.
+        complete: Whether the last tenth of the samples added no direction.
+        norm: Length of the vector.
+        residual_norm: Length of its part outside of the span.
+        idle_columns: Columns in which every sample is zero.
+        idle_norm: Length of the vector's part in these columns.
+        noise: Lengths up to this may be rounding.
+    """
+
+    dim: int
+    samples: int
+    rank: int
+    complete: bool
+    norm: float
+    residual_norm: float
+    idle_columns: int
+    idle_norm: float
+    noise: float
+
+    @property
+    def share(self) -> float:
+        """The part outside relative to the vector, 0 for the zero vector."""
+        return self.residual_norm / self.norm if self.norm > 0 else 0.0
+
+    @property
+    def outside(self) -> bool:
+        """Whether more than rounding is outside the span of these samples."""
+        return self.residual_norm > self.noise
+
+    @property
+    def separated(self) -> bool:
+        """Whether the pair seems separated by support; samples cannot prove that it is."""
+        return (self.outside and self.complete) or self.idle_norm > self.noise
+
+    @property
+    def words(self) -> str:
+        """One sentence for a report."""
+        seen = f"{self.samples} samples span {self.rank} of {self.dim} dimensions"
+        if not self.outside and not self.separated:
+            return f"{seen}; the difference is inside"
+        found = f"{seen}; {self.share:.2g} of the difference is outside"
+        if self.idle_norm > self.noise:
+            part = self.idle_norm / self.norm
+            found += f", {part:.2g} in {self.idle_columns} columns that no sample touches"
+        if self.separated:
+            return f"{found}: separated by support"
+        return f"{found}, but more samples would still add directions: not decided"
+
+
+class SpanTracker:
+    """Collects the span of samples that arrive in chunks, and the columns they touch.
+
+    Args:
+        dim: Length of a sample.
+        affine: Span of the differences (the first sample is subtracted) or of the samples.
+        limit: Directions to keep at most: limit · dim numbers of memory. Beyond, the span is
+            incomplete.
+    """
+
+    def __init__(self, dim: int, *, affine: bool = True, limit: int = 2048) -> None:
+        within("dim", dim, lowest=1)
+        within("limit", limit, lowest=1)
+        self.dim, self.rank, self.samples = dim, 0, 0
+        self._affine, self._limit = affine, limit
+        self._tol: float | None = None  # of the first samples' precision
+        self._basis: list[Array] = []  # orthonormal rows
+        self._origin: Array | None = None
+        self._touched = np.zeros(dim, dtype=bool)
+        self._longest = 0.0
+        self._grew_at = 0  # samples when the last direction came
+        self._full = False
+
+    def add(self, rows: ArrayLike) -> None:
+        """Take samples, (rows, dim) or one of them."""
+        array = np.atleast_2d(np.asarray(rows))
+        if array.dtype != np.float32:
+            array = array.astype(np.float64, copy=False)
+        if array.ndim != 2 or array.shape[1] != self.dim:
+            raise BadValueError("rows", f"of shape (rows, {self.dim})", np.shape(rows))
+        if self._tol is None:
+            self._tol = _TOLERANCE[array.dtype]
+        # Small steps tell when the samples stopped adding directions.
+        step = min(_CHUNK, max(1, len(array) // 20))
+        for start in range(0, len(array), step):
+            self._add_chunk(array[start : start + step])
+
+    def outside(self, vector: ArrayLike) -> Span:
+        """Return the part of a vector, the difference of two candidates, that is outside."""
+        v = np.asarray(vector, dtype=np.float64)
+        if v.shape != (self.dim,):
+            raise BadValueError("vector", f"of shape ({self.dim},)", v.shape)
+        if not np.isfinite(v).all():
+            raise BadValueError("vector", "finite", v[~np.isfinite(v)][0])
+        norm = float(np.linalg.norm(v))
+        idle = ~self._touched
+        return Span(
+            dim=self.dim,
+            samples=self.samples,
+            rank=self.rank,
+            complete=self._is_complete,
+            norm=norm,
+            residual_norm=float(np.linalg.norm(self._residual(v))),
+            idle_columns=int(idle.sum()),
+            idle_norm=float(np.linalg.norm(v[idle])),
+            noise=_WEAK * (self._tol or 0.0) * max(norm, self._longest),
+        )
+
+    def beyond(self, vector: ArrayLike) -> Floats:
+        """Return the part of a vector, (dim,), that separates it from the samples by support.
+
+        This is the part outside the span if the span is complete, and else the part in columns that
+        no sample touches.
+        """
+        v = np.asarray(vector, dtype=np.float64)
+        return self._residual(v) if self._is_complete else np.where(self._touched, 0.0, v)
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the last tenth of the samples added no direction."""
+        spare = self.samples - self._grew_at
+        return not self._full and spare >= max(1, self.samples // 10)
+
+    def _residual(self, vector: Floats) -> Floats:
+        """Return a vector minus its part in the span."""
+        residual: Array = vector
+        for _ in range(2):  # the second time takes away what rounding left
+            residual = self._without_span(residual[None])[0]
+        return residual.astype(np.float64, copy=False)
+
+    def _add_chunk(self, rows: Array) -> None:
+        """Add the directions of a few rows that are not there yet."""
+        if not np.isfinite(rows).all():
+            raise BadValueError("rows", "finite", rows[~np.isfinite(rows)][0])
+        self._touched |= (rows != 0).any(axis=0)
+        self.samples += len(rows)
+        self._longest = max(self._longest, float(np.linalg.norm(rows, axis=1).max()))
+        if self._affine:
+            if self._origin is None:
+                self._origin = rows[0].copy()
+            rows = rows - self._origin
+        # Twice: a float32 product over many columns leaves more than a rounding error.
+        fresh = self._without_span(self._without_span(rows)).astype(np.float64, copy=False)
+        new = self._directions(fresh)
+        if len(new):
+            room = self._limit - self.rank
+            self._full |= len(new) > room
+            self._grew_at = self.samples
+            self._keep(new[:room].astype(rows.dtype))
+
+    def _keep(self, new: Array) -> None:
+        """Add rows to the basis, in blocks large enough for fast products."""
+        self.rank += len(new)
+        if self._basis and len(self._basis[-1]) < _BLOCK:
+            new = np.concatenate([self._basis.pop(), new])
+        self._basis.append(new)
+
+    def _directions(self, fresh: Floats) -> Floats:
+        """Return orthonormal rows for what is longer than rounding, the strongest first."""
+        assert self._tol is not None
+        # Rounding of the origin is the same in all rows and adds up over them.
+        floor = self._tol * self._longest * np.sqrt(len(fresh))
+        squares, vectors = np.linalg.eigh(fresh @ fresh.T)
+        keep = np.flatnonzero(squares > floor * floor)[::-1]
+        if not keep.size:
+            return fresh[:0]
+        new = (vectors[:, keep] / np.sqrt(squares[keep])).T @ fresh
+        # Weak directions hold remains of the span, and of strong ones beside them.
+        new = self._without_span(new)
+        squares, vectors = np.linalg.eigh(new @ new.T)
+        return np.asarray((vectors / np.sqrt(squares)).T @ new)
+
+    def _without_span(self, rows: Array) -> Array:
+        """Return rows minus their part in the span."""
+        for basis in self._basis:
+            rows = rows - (rows.astype(basis.dtype, copy=False) @ basis.T) @ basis
+        return rows
+
+
+def outside_span(vector: ArrayLike, samples: ArrayLike, *, affine: bool = True) -> Span:
+    """Return the share of a vector that is outside the span of samples.
+
+    Args:
+        vector: Difference of two candidate updates, (dim,).
+        samples: Updates of the others, (samples, dim): all alike, or centred for each client.
+        affine: See `SpanTracker`.
+
+    >>> found = outside_span([3.0, 4.0], [[0.0, 1.0], [0.0, 2.0], [0.0, 5.0]])
+    >>> found.share, found.separated
+    (0.6, True)
+    """
+    array = np.atleast_2d(np.asarray(samples))
+    tracker = SpanTracker(array.shape[1], affine=affine)
+    tracker.add(array)
+    return tracker.outside(vector)

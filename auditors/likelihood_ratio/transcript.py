@@ -37,17 +37,19 @@ from leakmeter.auditors.auditor import (
     few_clients,
 )
 from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
-from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.likelihood_ratio.sum_distribution import NothingMovesError
 from leakmeter.auditors.likelihood_ratio.transcript_runs import (
     Case,
-    Cohort,
     HiddenCohorts,
     RoundPlan,
     TranscriptBudget,
+    TranscriptCohort,
+    Transcripts,
     WholeRuns,
     choose,
+    prove,
     round_scores,
 )
 from leakmeter.auditors.rng import stream
@@ -104,7 +106,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         within("delta", delta, above=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
         if target is not None and target < 0:
-            raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
+            raise BadValueError("target", "a client, 0 or more, or None", target)
         self.target, self.hidden = target, hidden
         self.budget, self.delta, self.confidence, self.seed = budget, delta, confidence, seed
         self._reset()
@@ -144,7 +146,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             _log.warning("round %d: no client to audit among %s", server_round, honest)
             return ()
         rng = stream(self.seed, _NAME, "stand-in", server_round)
-        cohort = Cohort.of(honest, target, self.hidden, rng)
+        cohort = TranscriptCohort.of(honest, target, self.hidden, rng)
         self._runner = audited.sampler
         self._last = server_round, replace(audited.facts, aggregate=None, noised=None)
         self._game = audited.game
@@ -175,7 +177,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             return self.target
         return int(stream(self.seed, _NAME, "target").choice(honest)) if honest else None
 
-    def _play(self, audited: AuditedRound, cohort: Cohort) -> bool:
+    def _play(self, audited: AuditedRound, cohort: TranscriptCohort) -> bool:
         """Score this round of all transcripts, or note it for whole runs; whether it was scored."""
         assert self._case is not None
         if self.budget.mode == "whole-runs":

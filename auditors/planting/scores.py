@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from leakmeter.auditors.bounds.lower_bound import RateLimits, SimultaneousBand
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Losses, LossUnit
-from leakmeter.auditors.planting.generators import Batch
+from leakmeter.auditors.planting.plan import Batch
 from leakmeter.auditors.values import Floats, Vector
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class TorchScores:
         import torch
 
         if self._encode is None:
-            raise ValueError("encode must map a text to token numbers, got None")
+            raise BadValueError("encode", "a function from a text to token numbers", None)
         module, found = self._loaded(model), [0.0] * len(texts)
         by_length: dict[int, list[tuple[int, list[int]]]] = {}
         for place, text in enumerate(texts):

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import within
 
@@ -61,9 +62,9 @@ class Attack:
 
     def __post_init__(self) -> None:
         if self.method not in ("dlg", "idlg"):
-            raise ValueError(f"method must be 'dlg' or 'idlg', got {self.method!r}")
+            raise BadValueError("method", "'dlg' or 'idlg'", self.method)
         if self.optimizer not in ("lbfgs", "adam"):
-            raise ValueError(f"optimizer must be 'lbfgs' or 'adam', got {self.optimizer!r}")
+            raise BadValueError("optimizer", "'lbfgs' or 'adam'", self.optimizer)
         within("steps", self.steps, lowest=1)
         within("restarts", self.restarts, lowest=1)
         within("rate", self.rate, above=0.0)
@@ -186,9 +187,9 @@ def matched(originals: Floats, images: Floats) -> tuple[Floats, NDArray[np.intp]
     from scipy.optimize import linear_sum_assignment  # a fifth of a second, and few ask
 
     if len(images) < len(originals):
-        raise ValueError(f"images must be at least {len(originals)}, got {len(images)}")
+        raise BadValueError("images", f"at least {len(originals)}", len(images))
     if originals.shape[1:] != images.shape[1:]:
-        raise ValueError(f"images must have shape {originals.shape[1:]}, got {images.shape[1:]}")
+        raise BadValueError("images", f"of shape {originals.shape[1:]}", images.shape[1:])
     truth, guess = (a.reshape(len(a), -1).astype(np.float64) for a in (originals, images))
     errors = ((truth[:, None] - guess[None]) ** 2).mean(2)  # (originals, images)
     rows, columns = linear_sum_assignment(errors)
@@ -198,20 +199,18 @@ def matched(originals: Floats, images: Floats) -> tuple[Floats, NDArray[np.intp]
 def _check(target: Tensor, size: int, batch: int) -> None:
     """Raise if a gradient cannot be one of a model of `size` parameters."""
     if target.numel() != size:
-        raise ValueError(f"gradient must have {size} entries, as the model, got {target.numel()}")
+        raise BadValueError("gradient", f"of {size} entries, as the model", target.numel())
     if not bool(target.isfinite().all()) or not bool(target.any()):
-        raise ValueError("gradient must be finite and not zero")
+        raise BadValueError("gradient", "finite and not zero", float(target.abs().max()))
     if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
+        raise BadValueError("batch", "at least 1", batch)
 
 
 def _bias_gradient(target: Tensor, parameters: Sequence[Tensor], scores: Tensor) -> Floats:
     """Return the part of the gradient that belongs to the output bias."""
     if parameters[-1].shape != scores.shape[1:]:
-        raise ValueError(
-            "model must end in a bias of one entry per class for labels to be inferred, got last "
-            f"parameter {tuple(parameters[-1].shape)}: give labels, or use method 'dlg'"
-        )
+        bias, last = "one that ends in a bias for each class", tuple(parameters[-1].shape)
+        raise BadValueError("model", bias, last, fix="Give labels, or use method 'dlg'")
     return np.asarray(target[-scores.shape[1] :].cpu().numpy(), dtype=np.float64)
 
 
@@ -219,7 +218,7 @@ def _known(labels: Labels, batch: int, classes: int) -> Tensor:
     import torch
 
     if np.shape(labels) != (batch,) or np.min(labels) < 0 or np.max(labels) >= classes:
-        raise ValueError(f"labels must be {batch} numbers in [0, {classes}), got {labels}")
+        raise BadValueError("labels", f"{batch} numbers in [0, {classes})", labels)
     return torch.from_numpy(np.asarray(labels, dtype=np.int64))
 
 

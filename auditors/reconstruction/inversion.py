@@ -5,32 +5,38 @@ sum as the mean gradient, and searches for images with that gradient. Ours diffe
 1. The attacker does not aim at one client: a reconstruction counts if any client held the image.
 2. A PSNR is compared with strangers, images that nobody in the round held. The nearest of many
    images is near even without a leak, and equally near among as many strangers.
-3. Whether originals were recovered is a test with a known chance to be wrong: see `recovery`.
+3. Whether originals were recovered is a test with a known chance to be wrong: see below.
 4. After several local steps the update is an approximate gradient, and the finding says so.
+
+The test asks whether originals were recovered, or a stranger would have fitted as well.
+Each original is compared with the reconstruction that it is matched to, and each stranger with its
+nearest one. An original is recovered if it fits better than every stranger does. Strangers are
+dealt in S batches with the labels of the tested originals, and no record is in two batches. Let
+U be the originals on which the reconstructions do not depend. If records were dealt at random among
+those of their label, U is exchangeable with its counterpart in each batch, so that one of U fits
+best of all with a probability of at most 1 / (S + 1). With the remaining probability every
+recovered original is one that the reconstructions depend on: their number is a lower bound.
+
+Matching can only lower the fit of an original, and one image then recovers one original at most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
 from leakmeter.auditors.auditor import DivergedError, Project, RoundView
 from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.reconstruction.attack import Attack, invert
-from leakmeter.auditors.reconstruction.picture import png
-from leakmeter.auditors.reconstruction.recovery import (
-    CEILING,
-    Recovery,
-    RoundImages,
-    psnr,
-    recovery,
-)
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.values import AnyFloats, Floats, Indices, Vector, within
@@ -38,6 +44,184 @@ from leakmeter.auditors.wording import Assumption, counted, number
 
 if TYPE_CHECKING:
     from torch import nn
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SIDE = 64  # pixels that an image should have on a screen; digits have 8
+_MAX_WORDS = 2000  # characters of a caption
+_CAPTION = b"Description"
+
+
+def png(rows: Sequence[AnyFloats], caption: str) -> bytes:
+    """Return rows of images as one PNG, white between them.
+
+    Args:
+        rows: Each (count, height, width), or (count, channels, height, width) with 1 or 3 channels;
+            from 0, black, to 1. All of one shape.
+        caption: What the picture shows; kept as text in the file.
+    """
+    size = max(1, round(_SIDE / max(rows[0].shape[-2:])))
+    strips = [_strip(row, size) for row in rows]
+    pixels = np.concatenate(strips)  # (height, width, channels)
+    height, width, channels = pixels.shape
+    kind = {1: 0, 3: 2}[channels]  # grey or colour, as PNG numbers them
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
+    # Keyword, not compressed, no language, no translation of the keyword.
+    words = _CAPTION + b"\0\0\0\0\0" + caption[:_MAX_WORDS].encode()
+    return SIGNATURE + b"".join(
+        (
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)),
+            _chunk(b"iTXt", words),
+            _chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)),  # each line begins with filter 0
+            _chunk(b"IEND", b""),
+        )
+    )
+
+
+def caption_of(content: bytes) -> str:
+    """Return the caption that `png` has put into a file; nothing for any other file."""
+    head = _CAPTION + b"\0\0\0\0\0"
+    for kind, data in _chunks(content):
+        if kind == b"iTXt" and data.startswith(head):
+            return data[len(head) :].decode(errors="replace")[:_MAX_WORDS]
+    return ""
+
+
+def _strip(row: AnyFloats, size: int) -> NDArray[np.uint8]:
+    """Return a row of images side by side, (height, width, channels), with a white edge."""
+    shown = row if row.ndim == 4 else row[:, None]
+    large = shown.repeat(size, axis=-2).repeat(size, axis=-1)
+    gap = max(2, large.shape[-1] // 16)
+    framed = np.pad(large, [(0, 0), (0, 0), (0, gap), (0, gap)], constant_values=1.0)
+    pixels = np.rint(255 * np.clip(framed, 0, 1)).astype(np.uint8)
+    return np.concatenate(list(np.moveaxis(pixels, 1, -1)), axis=1)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the chunks of a PNG file as far as they are whole."""
+    at = len(SIGNATURE) if content.startswith(SIGNATURE) else len(content)
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from(">I", content, at)
+        if at + 12 + length > len(content):
+            return
+        yield content[at + 4 : at + 8], content[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+CEILING: Final = 60.0  # dB; beyond it nobody sees a difference, and equal images have no finite one
+_MIN_BATCHES = 99
+_CHUNK = 4096  # strangers that are compared at once
+
+
+@dataclass(frozen=True, eq=False)
+class RoundImages:
+    """What a simulation knows of a round: images, from 0 to 1, (count, *shape), and their gradient.
+
+    Attributes:
+        originals: Those that clients trained on in the round.
+        strangers: Those of the same source that nobody trained on in the round.
+        labels: Of the originals, (count,); None where there are none.
+        stranger_labels: Of the strangers.
+        dealt: How many of the strangers, the first ones, were dealt at random: chance alone decided
+            that they are not among the originals of their label.
+        steps: Mean number of steps of a client. With 1 the update is a gradient; with more it is an
+            approximation.
+        has_noise: Whether clients have added noise of which the round's facts say nothing.
+    """
+
+    originals: AnyFloats
+    strangers: AnyFloats
+    labels: Indices | None = None
+    stranger_labels: Indices | None = None
+    dealt: int = 0
+    steps: float = 1.0
+    has_noise: bool = False
+
+    def __post_init__(self) -> None:
+        within("steps", self.steps, lowest=1.0)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What the test found.
+
+    Attributes:
+        recovered: Originals that fit better than every stranger.
+        tested: Originals that were tested; 0 if there are too few strangers for any.
+        batches: Batches of strangers, each with the labels of the tested originals.
+        worst: PSNR in dB of the recovered original that fits least; 0 if none is.
+        stranger: PSNR in dB of the stranger that fits best.
+        is_dealt: Whether chance alone decided who is an original.
+    """
+
+    recovered: int
+    tested: int
+    batches: int
+    worst: float
+    stranger: float
+    is_dealt: bool
+
+
+def recovery(
+    images: AnyFloats, known: RoundImages, *, chance: float, rng: np.random.Generator
+) -> Recovery:
+    """Test whether reconstructions show originals.
+
+    Args:
+        images: Reconstructions, (count, *shape), which must not depend on the strangers.
+        known: What the round trained on, and strangers.
+        chance: Of a wrong answer, at most; in (0, 1).
+        rng: Chooses originals and strangers before anything is compared.
+    """
+    from scipy.optimize import linear_sum_assignment  # a fifth of a second, and few ask
+
+    batches = max(_MIN_BATCHES, math.ceil(1 / chance) - 1)
+    tested, strangers = _drawn(known, known.dealt, batches, rng)
+    is_dealt = len(tested) > 0
+    if not is_dealt:
+        tested, strangers = _drawn(known, len(known.strangers), batches, rng)
+    if not len(tested):
+        return Recovery(0, 0, batches, 0.0, 0.0, is_dealt=False)
+    fits = psnr(known.originals[tested], images)
+    rows, columns = linear_sum_assignment(fits, maximize=True)
+    parts = np.array_split(strangers, math.ceil(len(strangers) / _CHUNK))
+    best = max(float(psnr(known.strangers[part], images).max()) for part in parts)
+    found = [fit for fit in fits[rows, columns].tolist() if fit > best]
+    return Recovery(
+        len(found), len(tested), batches, min(found, default=0.0), best, is_dealt=is_dealt
+    )
+
+
+def psnr(images: AnyFloats, others: AnyFloats) -> Floats:
+    """Return the PSNR in dB of each image with each other one, (images, others)."""
+    one, two = (np.asarray(a, dtype=np.float64).reshape(len(a), -1) for a in (images, others))
+    # ‖a - b‖² = ‖a‖² + ‖b‖² - 2ab: no array of all differences.
+    squares = (one**2).sum(1)[:, None] + (two**2).sum(1) - 2 * one @ two.T
+    least = 10 ** (-CEILING / 10)
+    return np.asarray(-10 * np.log10(np.maximum(squares / one.shape[1], least)))
+
+
+def _drawn(
+    known: RoundImages, pool: int, batches: int, rng: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """Return as many originals as there are strangers of their labels for, and these strangers."""
+    originals, strangers = (rng.permutation(n) for n in (len(known.originals), pool))
+    tested, compared = [originals[:0]], [strangers[:0]]
+    own, others = _labels(known.labels, originals), _labels(known.stranger_labels, strangers)
+    for label in np.unique(own):
+        free = strangers[others == label]
+        chosen = originals[own == label][: len(free) // batches]
+        tested.append(chosen)
+        compared.append(free[: batches * len(chosen)])
+    return np.concatenate(tested), np.concatenate(compared)
+
+
+def _labels(labels: Indices | None, which: Indices) -> Indices:
+    return np.zeros(len(which), dtype=np.int64) if labels is None else labels[which]
+
 
 # Folder of the pictures in that of the run.
 FOLDER = "inversion"
@@ -50,7 +234,7 @@ _SERVER = ThreatModel(observer="server", sees="round sum", knows_cohort=True)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ImageComparison:
     """How near reconstructions come to the images of a round: PSNR in dB.
 
     Attributes:
@@ -107,7 +291,7 @@ class Inversion(ScheduledAuditor):
     name = "inversion"
     num_bounds = 1
     reads = frozenset({"sent", "facts", "instructed"})
-    _played: Kept[list[Comparison]]  # pictures are on disk
+    _played: Kept[list[ImageComparison]]  # pictures are on disk
 
     def __init__(
         self,
@@ -168,7 +352,7 @@ class Inversion(ScheduledAuditor):
         )
         rng = stream(self.seed, self.name, "compare", view.server_round)
         compared = _Compared.of(found.images, images, rng)
-        played = Comparison(
+        played = ImageComparison(
             server_round=view.server_round,
             mismatch=found.mismatch,
             caveat=_caveat(view, images),
@@ -194,7 +378,7 @@ class Inversion(ScheduledAuditor):
         rng = stream(self.seed, self.name, "recovery")
         return recovery(found, images, chance=1 - self.confidence, rng=rng)
 
-    def _recovered(self, played: Comparison) -> Finding:
+    def _recovered(self, played: ImageComparison) -> Finding:
         """Return what came of the test as a lower bound on the originals that were recovered."""
         test = played.recovery
         assert test is not None
@@ -234,7 +418,7 @@ class Inversion(ScheduledAuditor):
         )
 
     def _finding(
-        self, played: Comparison, band: tuple[float, float], server_round: int | None
+        self, played: ImageComparison, band: tuple[float, float], server_round: int | None
     ) -> Finding:
         sought, originals, strangers = played.sizes
         return Finding(
@@ -269,7 +453,7 @@ class Inversion(ScheduledAuditor):
             },
         )
 
-    def _rule(self, played: Comparison, band: tuple[float, float], *, is_of_run: bool) -> str:
+    def _rule(self, played: ImageComparison, band: tuple[float, float], *, is_of_run: bool) -> str:
         """Return in words how the PSNR was computed, with its controls."""
         sought, originals, _ = played.sizes
         rounds = len(self._played) if is_of_run else 1
@@ -286,7 +470,7 @@ class Inversion(ScheduledAuditor):
             "PSNR is not evidence of privacy: another attack may find more"
         )
 
-    def _draw(self, compared: _Compared, played: Comparison) -> None:
+    def _draw(self, compared: _Compared, played: ImageComparison) -> None:
         """Write a picture of reconstructions, originals and strangers, if there is a folder."""
         if self.folder is None:
             return

@@ -9,7 +9,15 @@ trained on the record shows how small is small for it. Ours differs in three poi
 2. The advantage is reported with what chance may add to it taken away: see `advantage_bound`.
 3. The offline score is the z-value itself, not its tail probability, which rounds to 0 or 1.
 4. Where the rounds of a record's client are known, all released models are attacked: see
-   `trajectory`.
+   `Trajectory`.
+
+`Trajectory` scores records from all released models: whose loss falls when its client takes part?
+Chang et al. 2024, Efficient Privacy Auditing in Federated Learning (USENIX Security), follow losses
+over rounds. Zarifzadeh, Liu and Shokri 2024, Low-Cost High-Power Membership Inference Attacks
+(arXiv:2312.03262), RMIA, compare the likelihood ratio of a record between the model and reference
+models with that of other records. Ours takes the model before a round for the reference, so that no
+model has to be trained: ln p(x; after) - ln p(x; before) is the drop of the loss, and the records
+that it is compared with are held out. The final model alone forgets most of what a round shows.
 """
 
 from __future__ import annotations
@@ -24,11 +32,73 @@ from numpy.typing import ArrayLike, NDArray
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
 from leakmeter.auditors.bounds.lower_bound import Rule, SimultaneousBand, epsilon_lower_bound
-from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
-from leakmeter.auditors.records.trajectory import Trajectory
 from leakmeter.auditors.values import Floats, Indices, Vector, within
 from leakmeter.auditors.wording import Assumption, counted
+
+
+class Trajectory(Resumable):
+    """Sums the drops of losses over rounds with, and without, the client of a record.
+
+    The score of a record is the sum of its drops over the rounds that its client took part in, less
+    what as many of the other rounds brought, over the spread of such a difference. In each round
+    drops are measured in standard deviations of the held-out records' drops, from their mean.
+    """
+
+    rounds: Kept[int]
+    _last: Kept[Floats]  # losses after the last round, (records,)
+    _inside: Kept[Floats]  # sum of drops in rounds with the client, (records,)
+    _outside: Kept[Floats]  # the same in the others
+    _count: Kept[Floats]  # rounds with the client
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._last = self._inside = self._outside = self._count = np.zeros(0)
+
+    def start(self, losses: Floats) -> None:
+        """Take the losses at the model that the first round has sent, unless there are some."""
+        if not self._last.size:
+            self._last, nothing = losses, np.zeros(len(losses))
+            self._inside, self._outside, self._count = nothing, nothing.copy(), nothing.copy()
+
+    def add(self, losses: Floats, took_part: NDArray[np.bool_], members: int) -> None:
+        """Add the losses after a round.
+
+        Args:
+            losses: Of all records, members first; infinite ones count as no change.
+            took_part: Whose client has taken part, (records,).
+            members: How many of them are members.
+        """
+        with np.errstate(invalid="ignore"):  # both infinite
+            drops = self._last - losses
+        drops = np.where(np.isfinite(drops), drops, 0.0)
+        self._last = losses
+        spread = float(drops[members:].std())
+        if spread == 0:  # an abandoned round, or too few records to compare with
+            return
+        drops = (drops - drops[members:].mean()) / spread
+        self._inside += np.where(took_part, drops, 0.0)
+        self._outside += np.where(took_part, 0.0, drops)
+        self._count += took_part
+        self.rounds += 1
+
+    @property
+    def is_seen(self) -> NDArray[np.bool_]:
+        """Which records have had a round with their client."""
+        return self._count > 0
+
+    def scores(self) -> Floats:
+        """Return the score of each record; larger means more likely a member.
+
+        They are in standard deviations of a record that no client has: otherwise records of busy
+        clients would have larger scores, members or not.
+        """
+        share = self._count / np.maximum(self.rounds - self._count, 1)
+        spread = np.sqrt(np.maximum(self._count * (1 + share), 1))
+        return (self._inside - self._outside * share) / spread
+
 
 Spread = Literal["shared", "record"]
 # Maps a model to the losses of member and of held-out records, always in the same order.
@@ -73,12 +143,12 @@ class Shadows:
     def __post_init__(self) -> None:
         if self.confidences.ndim != 2 or not np.isfinite(self.confidences).all():
             got = self.confidences.shape
-            raise ValueError(f"confidences must be finite numbers (models, records), got {got}")
+            raise BadValueError("confidences", "finite numbers (models, records)", got)
         if self.was_in is not None and self.was_in.shape != self.confidences.shape:
-            wanted = self.confidences.shape
-            raise ValueError(f"was_in must have shape {wanted}, got {self.was_in.shape}")
+            shape = f"of shape {self.confidences.shape}"
+            raise BadValueError("was_in", shape, self.was_in.shape)
         if self.spread not in ("shared", "record"):
-            raise ValueError(f"spread must be 'shared' or 'record', got {self.spread!r}")
+            raise BadValueError("spread", "'shared' or 'record'", self.spread)
 
     def scores(self, confidences: ArrayLike) -> Floats:
         """Return how likely each record was trained on, by its logit confidence at a model.
@@ -88,8 +158,8 @@ class Shadows:
         """
         seen = np.asarray(confidences, dtype=np.float64)
         if seen.shape != self.confidences.shape[1:]:
-            wanted = self.confidences.shape[1:]
-            raise ValueError(f"confidences must have shape {wanted}, got {seen.shape}")
+            shape = f"of shape {self.confidences.shape[1:]}"
+            raise BadValueError("confidences", shape, seen.shape)
         if self.was_in is None:
             mean, std = self._gaussian(np.ones(self.confidences.shape, dtype=bool), "shadow models")
             return (seen - mean) / std
@@ -108,10 +178,8 @@ class Shadows:
         least = 2 if self.spread == "record" else 1
         if counts.size and counts.min() < least:
             record = int(counts.argmin())
-            raise ValueError(
-                f"every record must have at least {least} {who} with spread {self.spread!r}, got "
-                f"{int(counts.min())} for record {record}"
-            )
+            enough = f"at least {least} {who} with spread {self.spread!r} for record {record}"
+            raise BadValueError("was_in", enough, int(counts.min()))
         mean = np.where(chosen, self.confidences, 0.0).sum(axis=0) / counts
         squares = (np.where(chosen, self.confidences - mean, 0.0) ** 2).sum(axis=0)
         freedom = counts - 1
@@ -119,7 +187,7 @@ class Shadows:
             squares, freedom = squares.sum(), np.maximum(freedom.sum(), 1)
         std = np.broadcast_to(np.sqrt(squares / freedom), counts.shape)
         if not (std > 0).all():
-            raise ValueError(f"confidences must differ between {who}, got the same for each")
+            raise BadValueError("confidences", f"different between {who}", std.min())
         return mean, std
 
 
@@ -379,7 +447,7 @@ def _losses(name: str, values: ArrayLike) -> Floats:
     """Return losses as numbers, or raise if they cannot be cross-entropies."""
     losses = np.asarray(values, dtype=np.float64)
     if losses.ndim != 1 or not losses.size:
-        raise ValueError(f"{name} must be one number per record, at least one, got {losses.shape}")
+        raise BadValueError(name, "one number per record, at least one", losses.shape)
     if not (losses >= 0).all():  # refuses nan too; infinity is a model that was certain and wrong
-        raise ValueError(f"{name} must be cross-entropies, at least 0, got {losses.min()}")
+        raise BadValueError(name, "cross-entropies, at least 0", losses.min())
     return losses

@@ -31,7 +31,7 @@ from scipy.linalg import lapack
 from torch import Tensor, nn
 
 from leakmeter.auditors.noise import gaussian
-from leakmeter.auditors.records.pair import Spectrum
+from leakmeter.auditors.records.game import CovarianceSpectrum
 from leakmeter.auditors.values import Floats, require
 from leakmeter.clients.protection.gradients import DenseGradients, Gradients, per_example_gradients
 from leakmeter.clients.update import Trained
@@ -61,7 +61,7 @@ class WaterFilling:
 
     def draw(
         self, gradients: Gradients, batch_size: int, rng: np.random.Generator | None
-    ) -> tuple[Floats, tuple[Spectrum, ...]]:
+    ) -> tuple[Floats, tuple[CovarianceSpectrum, ...]]:
         """Return a draw of N(mean gradient, h(Σ)), Σ = GᵀG / (batch_size · count), (dim,).
 
         Also the sampling covariance of each block as a spectrum, with what its floor added.
@@ -88,7 +88,7 @@ class WaterFilling:
 
     def _draw_block(
         self, gradients: Gradients, batch_size: int, rng: np.random.Generator | None
-    ) -> tuple[Floats, Spectrum]:
+    ) -> tuple[Floats, CovarianceSpectrum]:
         """Return a draw of one block, (block dim,), and its spectrum.
 
         The noise f(Σ) z is σz - Gᵀ c(K) Gz/(BD): for any function, Gᵀ c(GGᵀ) G = c(GᵀG) GᵀG, so
@@ -104,7 +104,7 @@ class WaterFilling:
         eigenvalues, moved = function_times(matrix, self._factor, gradients.products(z))
         weights -= moved / scale  # moved is c(K) Gz, (count,)
         gradient = gradients.combined(weights) + sigma * z
-        return gradient, Spectrum.of_eigenvalues(eigenvalues, gradients.dim, self.sigma2)
+        return gradient, CovarianceSpectrum.of_eigenvalues(eigenvalues, gradients.dim, self.sigma2)
 
     def _factor(self, eigenvalues: Floats) -> Floats:
         """Return c for each eigenvalue μ of K, with which the noise is σz - Gᵀ c(K) Gz/(BD).
@@ -199,13 +199,13 @@ class GaussianSampling:
 
     def train(
         self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
-    ) -> tuple[Trained, tuple[Spectrum, ...]]:
+    ) -> tuple[Trained, tuple[CovarianceSpectrum, ...]]:
         """Train `model` in place; also return the spectra of the last step's water filling.
 
         The spectra are exact functions of the data: a diagnostic for simulations, never sent.
         """
         losses: list[float] = []
-        spectra: tuple[Spectrum, ...] = ()
+        spectra: tuple[CovarianceSpectrum, ...] = ()
         for _ in range(self.steps):  # every step takes its gradients at the model before it
             estimate, loss, spectra = self._estimate(model, x, y, rng)
             _move(model, estimate, -self.lr)
@@ -214,7 +214,7 @@ class GaussianSampling:
 
     def _estimate(
         self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
-    ) -> tuple[Floats, float, tuple[Spectrum, ...]]:
+    ) -> tuple[Floats, float, tuple[CovarianceSpectrum, ...]]:
         """Return one noised gradient estimate, and the loss of the examples in it."""
         if self.sampling == "minibatch":
             x, y = self._batch(x, y, rng)
@@ -224,7 +224,7 @@ class GaussianSampling:
 
     def estimate(
         self, gradients: Gradients, source: np.random.Generator | None
-    ) -> tuple[Floats, tuple[Spectrum, ...]]:
+    ) -> tuple[Floats, tuple[CovarianceSpectrum, ...]]:
         """Return one noised gradient estimate, and the spectra of water filling.
 
         Args:

@@ -26,8 +26,8 @@ from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.noise import gaussian
-from leakmeter.auditors.planting.generators import Generator
-from leakmeter.auditors.reconstruction.recovery import RoundImages
+from leakmeter.auditors.planting.plan import Generator
+from leakmeter.auditors.reconstruction.inversion import RoundImages
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.records.membership import Shadows, Use, logit_confidences
 from leakmeter.auditors.rng import derive, stream

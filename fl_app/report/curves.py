@@ -16,7 +16,7 @@ import numpy as np
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.finding import ErrorCurve, Finding, Histogram, Kind, Losses, Sees, Spectrum
-from leakmeter.auditors.information.findings import NEURAL
+from leakmeter.auditors.information.mutual_information import NEURAL
 from leakmeter.auditors.information.theory import NATS_PER_BIT
 from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.verdict.labels import short_name

@@ -22,8 +22,7 @@ from markupsafe import Markup, escape
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Finding, Kind
-from leakmeter.auditors.reconstruction.inversion import FOLDER
-from leakmeter.auditors.reconstruction.picture import SIGNATURE, caption_of
+from leakmeter.auditors.reconstruction.inversion import FOLDER, SIGNATURE, caption_of
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.labels import SEVERITIES
 from leakmeter.auditors.verdict.verdict import Severity

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import Critics
-from leakmeter.auditors.information.critics import GuidedCritic, train
-from leakmeter.auditors.information.neural import HeldOut, held_out
+from leakmeter.auditors.information.neural import GuidedCritic, HeldOut, held_out, train
 from leakmeter.auditors.reconstruction.attack import Attack, Reconstruction, invert
 from leakmeter.auditors.rng import stream
 

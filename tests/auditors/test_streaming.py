@@ -234,7 +234,10 @@ def test_too_little_room_is_said_before_anybody_trains(monkeypatch: pytest.Monke
             LikelihoodRatio(ReplaySampler(), budget=SampleBudget(120, 16, 10, 60)),
             "likelihood_ratio.auditor",
         ),
-        (MutualInformation(ReplaySampler(), plan=DrawPlan(draws=8, rank=4)), "information.auditor"),
+        (
+            MutualInformation(ReplaySampler(), plan=DrawPlan(draws=8, rank=4)),
+            "information.mutual_information",
+        ),
     ):
         monkeypatch.setattr(f"leakmeter.auditors.{module}.check_room", refuse)
         assert auditor.limits(Project(dim=10**7, num_rounds=5)) == []  # clients are not known yet

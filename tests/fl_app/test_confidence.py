@@ -11,7 +11,7 @@ import pytest
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import share_confidence
 from leakmeter.auditors.finding import ThreatModel
-from leakmeter.auditors.likelihood_ratio.findings import AttackedRound, ConstantRound
+from leakmeter.auditors.likelihood_ratio.auditor import AttackedRound, ConstantRound
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config

@@ -30,7 +30,7 @@ from leakmeter.auditors.bounds.lower_bound import (
     epsilon_lower_bound,
 )
 from leakmeter.auditors.finding import Bound, ThreatModel
-from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
+from leakmeter.auditors.likelihood_ratio.transcript_runs import Transcripts, prove
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, audit_records
 from leakmeter.auditors.records.membership import membership_bound
 from leakmeter.auditors.values import Floats

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.information.theory import (
     Case,
     Information,
@@ -51,7 +52,7 @@ def run_bound(
     rounds, users = whole("rounds", rounds, 0), whole("users", users, 1)
     cohort = users if cohort is None else whole("cohort", cohort, 1)
     if cohort > users:
-        raise ValueError(f"cohort must be in [1, users = {users}], got {cohort}")
+        raise BadValueError("cohort", f"in [1, users = {users}]", cohort)
     if participations is None:
         # (16) with T: each round draws the user with probability K/N, whatever happened before.
         participations = rounds * cohort / users
@@ -70,9 +71,9 @@ def run_bound(
 def accumulated(rounds: Sequence[Information]) -> Information:
     """Return the sum over rounds that differ in users, dropouts or batch size; see (34)."""
     if not rounds:
-        raise ValueError("rounds must contain at least one Information, got none")
+        raise BadValueError("rounds", "at least one Information", rounds)
     if weak := [r.kind for r in rounds if r.kind != "guarantee"]:
-        raise ValueError(f"rounds must all be of kind 'guarantee', got {weak[0]!r}")
+        raise BadValueError("rounds", "all of kind 'guarantee'", weak[0])
     # Chain rule: the rounds' terms add up. Exact summation, so that the order of rounds is no
     # matter.
     return Information(

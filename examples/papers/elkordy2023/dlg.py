@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.information.directions import principal_subspace
-from leakmeter.auditors.information.logdet import logdet_information
-from leakmeter.auditors.information.theory import gaussian_information
+from leakmeter.auditors.information.draws import principal_subspace
+from leakmeter.auditors.information.theory import gaussian_information, logdet_information
 from leakmeter.auditors.reconstruction.attack import Attack, invert, matched, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort

@@ -18,7 +18,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information.draws import Drawing, DrawPlan, Draws, measure
+from leakmeter.auditors.information.draws import DrawPlan, Draws, SharedDraws, measure
 from leakmeter.auditors.information.theory import NATS_PER_BIT, gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
@@ -117,9 +117,9 @@ def cell_of(config: Config) -> str:
 
 
 @lru_cache(maxsize=8)
-def _drawing(config: Config, users: int) -> Drawing:  # noqa: ARG001 - name it
+def _drawing(config: Config, users: int) -> SharedDraws:  # noqa: ARG001 - name it
     """Return where the draws of so many users are kept: sizes of noise share them."""
-    return Drawing()
+    return SharedDraws()
 
 
 def initial_model(task: Task) -> Vector:

@@ -22,8 +22,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import linregress
 
-from leakmeter.auditors.information.logdet import logdet_information
-from leakmeter.auditors.information.theory import NATS_PER_BIT, gaussian_information
+from leakmeter.auditors.information.theory import (
+    NATS_PER_BIT,
+    gaussian_information,
+    logdet_information,
+)
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.base import Cells, Comparison, audited_run

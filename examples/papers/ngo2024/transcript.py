@@ -18,8 +18,7 @@ import numpy as np
 from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.likelihood_ratio.findings import Transcripts
-from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
+from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode, Transcripts
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.base import Cells, Table
 from leakmeter.papers.ngo2024.game import Setting, sampler_of

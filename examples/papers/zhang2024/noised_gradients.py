@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.auditors.records.pair import Spectrum
+from leakmeter.auditors.records.game import CovarianceSpectrum
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradients import per_example_gradients
 from leakmeter.clients.update import UpdateRule
@@ -170,7 +170,7 @@ def _spectrum(size: Scale, floor: float) -> dict[str, Any]:
     task, config = task_of(size, 0), size.config
     gradients = per_example_gradients(task.new_model(), *task.examples(0), config.clip_norm)
     batch = config.batch_size
-    found = Spectrum.of_gram(gradients.gram(), gradients.dim, batch=batch, floor=floor)
+    found = CovarianceSpectrum.of_gram(gradients.gram(), gradients.dim, batch=batch, floor=floor)
     return {
         "curve": found.curve(),
         "floor": floor,

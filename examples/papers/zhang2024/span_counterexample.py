@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.likelihood_ratio.span import outside_span
+from leakmeter.auditors.likelihood_ratio.sum_distribution import outside_span
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats
 from leakmeter.papers.base import Cells, Comparison, Table

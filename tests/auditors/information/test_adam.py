@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from leakmeter.auditors.information.critics import Adam
+from leakmeter.auditors.information.neural import Adam
 
 
 def test_adam_takes_the_steps_of_torchs() -> None:

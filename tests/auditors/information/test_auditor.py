@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import MutualInformation, check_auditor
-from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
+from leakmeter.auditors.auditor import (
+    Canary,
+    DivergedError,
+    Project,
+    RoundFacts,
+    RoundView,
+    UnableError,
+)
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.draws import DrawPlan
-from leakmeter.auditors.information.findings import QUANTITY, WHOLE
+from leakmeter.auditors.information.mutual_information import QUANTITY, WHOLE
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     LogConcaveWhitened,
@@ -21,6 +28,7 @@ from leakmeter.auditors.information.theory import (
     update_entropy,
 )
 from leakmeter.auditors.wording import Assumption, claim
+from tests.helpers.refusals import refuses
 
 DIM, CLIENTS = 20, 6
 EYE = np.eye(DIM)
@@ -88,10 +96,10 @@ def test_one_client_in_all_coordinates_with_enough_draws(gaussian_sampler) -> No
 
 
 def test_too_few_draws_for_all_coordinates_are_refused_in_words(gaussian_sampler) -> None:
-    with pytest.raises(ValueError, match=r"draws must be above 20 .* got 20: use more, or give a"):
+    with pytest.raises(UnableError, match=r"above 20 .* got 20: use more, or give a"):
         audited(gaussian_sampler(EYE), view_of(), draws=20, rank=None)
     dealt = gaussian_sampler(EYE, game="partition")
-    with pytest.raises(ValueError, match=r"draws must be above 40 .* game partition, got 30"):
+    with pytest.raises(UnableError, match=r"above 40 .* game partition, got 30"):
         audited(dealt, view_of(), draws=30, rank=None)
 
 
@@ -129,7 +137,7 @@ def test_few_draws_of_few_clients_are_looked_at_along_fewer_directions(gaussian_
     dealt = gaussian_sampler(EYE, game="partition")
     found, _ = audited(dealt, view_of(clients=3), draws=8, rank=8)
     assert found[0].facts["rank"] == 2
-    with pytest.raises(ValueError, match=r"draws must be more for 2 clients .* rerun, got 5"):
+    with refuses("draws"):
         audited(gaussian_sampler(EYE, game="rerun"), view_of(clients=2), draws=5)
 
 
@@ -473,19 +481,18 @@ def test_all_figures_are_in_bits_and_of_clients(gaussian_sampler) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
-        ({"draws": 3}, r"draws must be in \[4, inf\), got 3"),
-        ({"rank": 0}, r"rank must be in \[1, inf\), got 0"),
-        ({"fit": 1}, r"fit must be in \[4, inf\), got 1"),
-        ({"observer": "wire"}, "observer must be 'server' or 'outsider', got 'wire'"),
-        ({"target": -1}, "target must be None or a client, 0 or more .* got -1"),
-        ({"target": 2, "colluding": (2,)}, "not colluding, got 2"),
-        ({"entropy_bits": 0.0}, r"entropy_bits must be in \(0, inf\), got 0"),
-        ({"batch_size": 0}, r"batch_size must be in \[1, inf\), got 0"),
+        ({"every": -2}, "every"),
+        ({"draws": 3}, "draws"),
+        ({"rank": 0}, "rank"),
+        ({"fit": 1}, "fit"),
+        ({"target": -1}, "target"),
+        ({"target": 2, "colluding": (2,)}, "target"),
+        ({"entropy_bits": 0.0}, "entropy_bits"),
+        ({"batch_size": 0}, "batch_size"),
     ],
 )
 def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
-    with pytest.raises(ValueError, match=words):
+    with refuses(words):
         made(gaussian_sampler(EYE), **wrong)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from leakmeter.auditors.information.critics import GuidedCritic, log_mean_exp
+from leakmeter.auditors.information.neural import GuidedCritic, log_mean_exp
 from leakmeter.auditors.rng import stream
 
 MODELS, PAIRS, WIDTH, HIDDEN = 3, 16, 5, 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.information.directions import ConstantUpdatesError, leading_directions
+from leakmeter.auditors.information.draws import ConstantUpdatesError, leading_directions
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import RowStore
 

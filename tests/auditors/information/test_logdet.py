@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.information.directions import principal_subspace
-from leakmeter.auditors.information.logdet import (
+from leakmeter.auditors.information.draws import principal_subspace
+from leakmeter.auditors.information.theory import (
+    Information,
     each_information,
+    gaussian_information,
     jackknife,
     joint_information,
     log_det_bias,
     log_det_std,
     logdet_information,
 )
-from leakmeter.auditors.information.theory import Information, gaussian_information
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many
+from tests.helpers.refusals import refuses
 
 Floats = NDArray[np.float64]
 
@@ -290,21 +292,21 @@ Y = gaussian_sums(3, 2, 20)[2]
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: logdet_information(Y[:3], Y[:3]), "more draws than its 3 moving coordinates, got"),
-        (lambda: logdet_information(Y, Y[:, :2]), "must have 3 columns, got 2"),
-        (lambda: logdet_information(Y * [1, 1, 0], Y), "coordinate 2 constant"),
-        (lambda: logdet_information(Y @ np.ones((3, 2)), Y @ np.ones((3, 2))), "follow from"),
-        (lambda: logdet_information(Y[:, 0], Y), "must have shape"),
-        (lambda: logdet_information(Y * math.nan, Y), "must be finite"),
-        (lambda: logdet_information([], []), "must have shape"),
-        (lambda: joint_information(Y, Y), "follow from"),
-        (lambda: joint_information(Y, Y[:5]), "as many rows as x, 20, got 5"),
-        (lambda: principal_subspace(Y), "exactly one of rank and share"),
-        (lambda: principal_subspace(Y, rank=4), r"rank must be in \[1, 3\]"),
-        (lambda: principal_subspace(Y, share=1.5), r"share must be in \(0, 1\], got 1.5"),
-        (lambda: principal_subspace(Y * 0, rank=1), "constant ones"),
+        (lambda: logdet_information(Y[:3], Y[:3]), "sums_with"),
+        (lambda: logdet_information(Y, Y[:, :2]), "sums_without"),
+        (lambda: logdet_information(Y * [1, 1, 0], Y), "sums_with"),
+        (lambda: logdet_information(Y @ np.ones((3, 2)), Y @ np.ones((3, 2))), "sums_with"),
+        (lambda: logdet_information(Y[:, 0], Y), "sums_with"),
+        (lambda: logdet_information(Y * math.nan, Y), "sums_with"),
+        (lambda: logdet_information([], []), "sums_with"),
+        (lambda: joint_information(Y, Y), "x and z together"),
+        (lambda: joint_information(Y, Y[:5]), "z"),
+        (lambda: principal_subspace(Y), "rank"),
+        (lambda: principal_subspace(Y, rank=4), "rank"),
+        (lambda: principal_subspace(Y, share=1.5), "share"),
+        (lambda: principal_subspace(Y * 0, rank=1), "draws"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refuses(message):
         call()

@@ -18,13 +18,14 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.findings import NEURAL
+from leakmeter.auditors.information.mutual_information import NEURAL
 from leakmeter.auditors.information.neural import held_out
 from leakmeter.auditors.information.theory import gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.auditors.wording import Assumption, claim
 from tests.helpers.numbers import few_or_many
+from tests.helpers.refusals import refuses
 
 pytest.importorskip("torch")
 
@@ -230,14 +231,13 @@ def test_it_says_before_training_where_critics_say_nothing(gaussian_sampler) -> 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
-        ({"plan": DrawPlan(draws=7)}, "draws must be at least 8, got 7"),
-        ({"plan": DrawPlan(rank=None)}, r"rank must be a number of directions, got None: .* use 8"),
-        ({"observer": "wire"}, "observer must be 'server' or 'outsider', got 'wire'"),
+        ({"every": -2}, "every"),
+        ({"plan": DrawPlan(draws=7)}, "plan.draws"),
+        ({"plan": DrawPlan(rank=None)}, "plan.rank"),
     ],
 )
 def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
-    with pytest.raises(ValueError, match=words):
+    with refuses(words):
         NeuralInformation(gaussian_sampler(EYE), **wrong)
 
 

@@ -10,6 +10,7 @@ from leakmeter.auditors.likelihood_ratio.game import Candidates, between, challe
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian, grams
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.moments import Scatter
+from tests.helpers.refusals import refuses
 
 DIM = 8
 ROOT = stream(0, "root").standard_normal((DIM, DIM))
@@ -52,7 +53,7 @@ def test_equal_candidates_cannot_be_told_apart() -> None:
 
 def test_the_farthest_of_two_are_the_two() -> None:
     assert set(farthest(np.array([[1.0, 0.0], [0.0, 1.0]]))) == {0, 1}
-    with pytest.raises(ValueError, match="candidates must be at least 2, got 1"):
+    with refuses("candidates"):
         challenge(CANDIDATES[:1], laws()[0])
 
 

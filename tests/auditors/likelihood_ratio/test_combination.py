@@ -9,9 +9,10 @@ import pytest
 
 from leakmeter.auditors.audited_round import Trials
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.findings import Combination, Transcripts
+from leakmeter.auditors.likelihood_ratio.transcript_runs import RoundsTest, Transcripts
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
+from tests.helpers.refusals import refuses
 
 GAPS = np.array([0.5, 1.0, 1.5, 0.0])
 
@@ -43,15 +44,15 @@ def test_dependent_rounds_are_combined_with_their_covariance() -> None:
 
 def test_scores_that_never_vary_separate_the_worlds() -> None:
     pilot = Transcripts(np.ones((10, 2)), np.zeros((10, 2)))
-    assert Combination.fit(pilot).trials(pilot).separation > 1e9
+    assert RoundsTest.fit(pilot).trials(pilot).separation > 1e9
     nothing = Transcripts(np.zeros((10, 2)), np.zeros((10, 2)))
-    assert Combination.fit(nothing).trials(nothing).separation == 0.0
+    assert RoundsTest.fit(nothing).trials(nothing).separation == 0.0
 
 
 def test_few_pilot_transcripts_for_many_rounds_still_give_a_sensible_test() -> None:
     gaps = np.full(40, 0.3)
     pilot = transcripts(30, 2, gaps)
-    found = Combination.fit(pilot).trials(transcripts(2000, 3, gaps)).separation
+    found = RoundsTest.fit(pilot).trials(transcripts(2000, 3, gaps)).separation
     assert 0.6 * math.sqrt(40) * 0.3 < found < math.sqrt(40) * 0.3 + 0.16
 
 
@@ -72,5 +73,5 @@ def test_the_bound_keeps_its_confidence(gaps: np.ndarray, audits: int) -> None:
 def test_worlds_of_different_size_are_refused() -> None:
     with pytest.raises(ValueError, match="both worlds must have scores"):
         Transcripts(np.zeros((3, 1)), np.zeros((4, 1)))
-    with pytest.raises(ValueError, match="pilot must be at least 4"):
-        Combination.fit(Transcripts(np.zeros((3, 1)), np.zeros((3, 1))))
+    with refuses("pilot"):
+        RoundsTest.fit(Transcripts(np.zeros((3, 1)), np.zeros((3, 1))))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker, outside_span
+from leakmeter.auditors.likelihood_ratio.sum_distribution import Span, SpanTracker, outside_span
 from leakmeter.auditors.rng import stream
+from tests.helpers.refusals import refuses
 
 Floats = NDArray[Any]
 
@@ -145,14 +146,14 @@ def test_the_zero_vector_lies_within_anything() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: SpanTracker(0), r"dim must be in \[1, inf\), got 0"),
-        (lambda: SpanTracker(3, limit=0), r"limit must be in \[1, inf\), got 0"),
-        (lambda: SpanTracker(3).add(np.ones((2, 4))), r"rows must have shape \(rows, 3\), got"),
-        (lambda: SpanTracker(3).add([np.inf, 0, 0]), "rows must be finite"),
-        (lambda: outside_span(np.ones(2), np.ones((2, 3))), r"vector must have shape \(3,\), got"),
-        (lambda: outside_span([1.0, np.nan], np.ones((2, 2))), "vector must be finite"),
+        (lambda: SpanTracker(0), "dim"),
+        (lambda: SpanTracker(3, limit=0), "limit"),
+        (lambda: SpanTracker(3).add(np.ones((2, 4))), "rows"),
+        (lambda: SpanTracker(3).add([np.inf, 0, 0]), "rows"),
+        (lambda: outside_span(np.ones(2), np.ones((2, 3))), "vector"),
+        (lambda: outside_span([1.0, np.nan], np.ones((2, 2))), "vector"),
     ],
 )
 def test_a_wrong_argument_is_named(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refuses(message):
         call()

@@ -12,6 +12,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling import moments as module
 from leakmeter.auditors.sampling.moments import RUNNING_FROM, Scatter
 from tests.helpers.numbers import few_or_many
+from tests.helpers.refusals import refuses
 
 DIM = 12
 ROOT = stream(0, "root").standard_normal((DIM, DIM)) * np.logspace(-2, 2, DIM)[:, None]
@@ -180,5 +181,5 @@ def test_a_large_model_that_single_precision_cannot_factor_well_is_fitted_in_dou
 def test_nothing_that_moves_is_an_error() -> None:
     with pytest.raises(ValueError, match="samples must move at least one coordinate"):
         dense(np.ones((5, 3)))
-    with pytest.raises(ValueError, match="sums must contain at least 3 samples, got 2"):
+    with refuses("sums"):
         DualGaussian.fit(np.ones((2, 3)))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors import PlantPlan
+from tests.helpers.refusals import refuses
 
 
 @given(st.integers(2, 60), st.integers(1, 20), st.integers(0, 5))
@@ -56,15 +57,15 @@ def test_the_unit_follows_from_the_copies() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"canaries": 1}, "canaries must be at least 2, got 1"),
-        ({"clients": 300}, r"clients must be in \[1, 200\], got 300"),
-        ({"copies": 0}, r"copies must be in \[1, 10000\], got 0"),
-        ({"copies": 10_001}, r"copies must be in \[1, 10000\]"),
-        ({"rounds": 0}, "rounds must be at least 1"),
-        ({"out": "zero"}, "out must be 'stand-in' or 'nothing', got 'zero'"),
-        ({"whole": True}, "whole must be False unless clients equals canaries"),
+        ({"canaries": 1}, "canaries"),
+        ({"clients": 300}, "clients"),
+        ({"copies": 0}, "copies"),
+        ({"copies": 10_001}, "copies"),
+        ({"rounds": 0}, "rounds"),
+        ({"out": "zero"}, "out"),
+        ({"whole": True}, "whole"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with refuses(said):
         PlantPlan(**given)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors.reconstruction.attack import Attack, infer_labels, invert, matched, psnr
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import num_examples
+from tests.helpers.refusals import refuses
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -167,19 +168,19 @@ def attacked(**changes: object) -> object:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: attacked(gradient=GRADIENT[1:]), "must have 650 entries, as the model, got 649"),
-        (lambda: attacked(gradient=GRADIENT * 0), "finite and not zero"),
-        (lambda: attacked(gradient=GRADIENT * math.nan), "finite and not zero"),
-        (lambda: attacked(batch=0), "batch must be at least 1, got 0"),
-        (lambda: attacked(labels=np.array([10])), r"labels must be 1 numbers in \[0, 10\)"),
-        (lambda: attacked(model=model("no-bias"), gradient=GRADIENT[:640]), "end in a bias"),
-        (lambda: Attack(steps=0), r"steps must be in \[1, inf\), got 0"),
-        (lambda: Attack("gan"), "method must be"),  # type: ignore[arg-type]
-        (lambda: Attack(optimizer="sgd"), "optimizer must be"),  # type: ignore[arg-type]
-        (lambda: psnr(pictures(2), pictures(1)), "images must be at least 2, got 1"),
-        (lambda: psnr(pictures(1), pictures(1)[..., 1:]), "images must have shape"),
+        (lambda: attacked(gradient=GRADIENT[1:]), "gradient"),
+        (lambda: attacked(gradient=GRADIENT * 0), "gradient"),
+        (lambda: attacked(gradient=GRADIENT * math.nan), "gradient"),
+        (lambda: attacked(batch=0), "batch"),
+        (lambda: attacked(labels=np.array([10])), "labels"),
+        (lambda: attacked(model=model("no-bias"), gradient=GRADIENT[:640]), "model"),
+        (lambda: Attack(steps=0), "steps"),
+        (lambda: Attack("gan"), "method"),  # type: ignore[arg-type]
+        (lambda: Attack(optimizer="sgd"), "optimizer"),  # type: ignore[arg-type]
+        (lambda: psnr(pictures(2), pictures(1)), "images"),
+        (lambda: psnr(pictures(1), pictures(1)[..., 1:]), "images"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refuses(message):
         call()

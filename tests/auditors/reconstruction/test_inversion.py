@@ -12,11 +12,15 @@ import pytest
 from leakmeter.auditors.auditor import Canary, DivergedError, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.reconstruction.attack import Attack
-from leakmeter.auditors.reconstruction.inversion import Inversion, _Compared
-from leakmeter.auditors.reconstruction.picture import caption_of
-from leakmeter.auditors.reconstruction.recovery import RoundImages
+from leakmeter.auditors.reconstruction.inversion import (
+    Inversion,
+    RoundImages,
+    _Compared,
+    caption_of,
+)
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
+from tests.helpers.refusals import refuses
 
 torch = pytest.importorskip("torch")
 RATE = 0.5
@@ -151,14 +155,14 @@ def test_canary_seats_are_said_before_anybody_trains() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rate": 0.0}, "rate must be"),
-        ({"images_of": partial(known, steps=0.5)}, "steps must be"),
-        ({"seek": 0}, "seek must be"),
-        ({"every": -2}, "every must be"),
+        ({"rate": 0.0}, "rate"),
+        ({"images_of": partial(known, steps=0.5)}, "steps"),
+        ({"seek": 0}, "seek"),
+        ({"every": -2}, "every"),
     ],
 )
 def test_wrong_arguments_are_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refuses(message):
         made(**changes).observe(view())
 
 

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from leakmeter.auditors.reconstruction.picture import SIGNATURE, caption_of, png
+from leakmeter.auditors.reconstruction.inversion import SIGNATURE, caption_of, png
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 8), (2, 1, 5, 7), (3, 3, 32, 32)])

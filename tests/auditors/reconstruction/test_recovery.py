@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.reconstruction.recovery import RoundImages, _drawn, recovery
+from leakmeter.auditors.reconstruction.inversion import RoundImages, _drawn, recovery
 from leakmeter.auditors.rng import stream
 
 PIXELS = 6

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.records.pair import Spectrum
+from leakmeter.auditors.records.game import CovarianceSpectrum
 from leakmeter.auditors.rng import stream
+from tests.helpers.refusals import refuses
 
 BATCH = 4
 
@@ -18,7 +19,7 @@ def test_the_gram_matrix_tells_what_the_covariance_would(
 ) -> None:
     rng = stream(count, "g", dim, rank)
     g = rng.standard_normal((count, rank)) @ rng.standard_normal((rank, dim))
-    found = Spectrum.of_gram(g @ g.T, dim, batch=BATCH, floor=floor)
+    found = CovarianceSpectrum.of_gram(g @ g.T, dim, batch=BATCH, floor=floor)
     truth = np.linalg.eigvalsh(g.T @ g / (BATCH * count))
     size = truth[-1]
     assert found.rank == np.linalg.matrix_rank(g) == rank
@@ -31,33 +32,33 @@ def test_the_gram_matrix_tells_what_the_covariance_would(
 
 
 def test_without_gradients_nothing_is_saved() -> None:
-    found = Spectrum.of_gram(np.zeros((3, 3)), 7, batch=1, floor=2.0)
+    found = CovarianceSpectrum.of_gram(np.zeros((3, 3)), 7, batch=1, floor=2.0)
     assert (found.rank, found.smallest, found.num_covered) == (0, 0.0, 0)
     assert (found.added_variance, found.share_saved) == (14.0, 0.0)
 
 
 def test_the_curve_runs_from_the_largest_eigenvalue_through_all_directions() -> None:
-    found = Spectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0)
+    found = CovarianceSpectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0)
     curve = found.curve(20)
     assert curve[:3] == ((1, 3.0, 0.0), (2, 0.5, 0.5), (3, 0.1, 0.9))
     assert curve[-1] == (1000, 0.0, 1.0)
     assert len(curve) <= 20
-    assert Spectrum(np.array([2.0]), 1).curve() == ((1, 2.0, 0.0),)
+    assert CovarianceSpectrum(np.array([2.0]), 1).curve() == ((1, 2.0, 0.0),)
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="eigenvalues must be 1 to 2, got 3"):
-        Spectrum(np.ones(3), 2)
-    with pytest.raises(ValueError, match=r"floor must be in \[0, inf\), got -1"):
-        Spectrum(np.ones(2), 2, -1.0)
-    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
-        Spectrum.of_gram(np.eye(2), 2, batch=0)
-    with pytest.raises(ValueError, match="points must be at least 1, got 0"):
-        Spectrum(np.ones(2), 2).curve(0)
+    with refuses("eigenvalues"):
+        CovarianceSpectrum(np.ones(3), 2)
+    with refuses("floor"):
+        CovarianceSpectrum(np.ones(2), 2, -1.0)
+    with refuses("batch"):
+        CovarianceSpectrum.of_gram(np.eye(2), 2, batch=0)
+    with refuses("points"):
+        CovarianceSpectrum(np.ones(2), 2).curve(0)
 
 
 def test_what_is_drawn_is_small_and_says_what_was_added() -> None:
-    found = Spectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0).drawn()
+    found = CovarianceSpectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0).drawn()
     assert (found.dim, found.floor) == (1000, 1.0)
     curve = list(zip(found.index, found.variance, found.added, strict=True))
     assert len(curve) <= 25

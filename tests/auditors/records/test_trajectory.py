@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import leakmeter
-from leakmeter.auditors.records.membership import membership_bound, separation
-from leakmeter.auditors.records.trajectory import Trajectory
+from leakmeter.auditors.records.membership import Trajectory, membership_bound, separation
 from leakmeter.auditors.rng import stream
 
 MEMBERS, HELD_OUT, ROUNDS = 40, 60, 12

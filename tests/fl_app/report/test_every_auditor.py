@@ -33,12 +33,11 @@ from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.finding import Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.information.draws import DrawPlan
-from leakmeter.auditors.likelihood_ratio.findings import Transcripts, prove
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition
-from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode
+from leakmeter.auditors.likelihood_ratio.transcript_runs import Mode, Transcripts, prove
 from leakmeter.auditors.reconstruction.attack import Attack
-from leakmeter.auditors.reconstruction.recovery import RoundImages
+from leakmeter.auditors.reconstruction.inversion import RoundImages
 from leakmeter.auditors.records.game import RecordBudget, RecordCase, RecordLikelihoodRatio
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream

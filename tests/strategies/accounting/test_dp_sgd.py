@@ -24,9 +24,8 @@ from leakmeter.auditors import check_auditor
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.hook.canary_order import Answer
 from leakmeter.auditors.hook.guest_noise import Engine, Steps, watched
-from leakmeter.auditors.planting.auditor import PlantedRecords
-from leakmeter.auditors.planting.generators import RandomPattern
-from leakmeter.auditors.planting.plan import PlantPlan
+from leakmeter.auditors.planting.plan import PlantPlan, RandomPattern
+from leakmeter.auditors.planting.planted_records import PlantedRecords
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.verdict import judge

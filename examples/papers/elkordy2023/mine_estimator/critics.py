@@ -2,7 +2,7 @@
 
 Sources: Belghazi et al. 2018, Mutual Information Neural Estimation (arXiv:1801.04062); van den Oord
 et al. 2018 (arXiv:1807.03748) for InfoNCE; Song and Ermon 2020 (arXiv:1910.06222) for SMILE. The
-critic that audits a round is in `auditors.information.critics`.
+critic that audits a round is in `auditors.information.neural`.
 
 How ours differs from a plain implementation:
 1. Weights carry a leading axis of models, (models, in, out), so all seeds train in one product.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leakmeter.auditors.information.critics import log_mean_exp, normal
+from leakmeter.auditors.information.neural import log_mean_exp, normal
 
 if TYPE_CHECKING:
     from torch import Tensor

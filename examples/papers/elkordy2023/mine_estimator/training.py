@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from leakmeter.auditors.information.critics import log_mean_exp, nwj
+from leakmeter.auditors.information.neural import log_mean_exp, nwj
 from leakmeter.auditors.values import Floats, within
 from leakmeter.papers.elkordy2023.mine_estimator.critics import (
     Critic,

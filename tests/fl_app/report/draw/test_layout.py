@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Losses, Spectrum
-from leakmeter.auditors.information.findings import NEURAL
+from leakmeter.auditors.information.mutual_information import NEURAL
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.details import tradeoff

@@ -16,7 +16,7 @@ from leakmeter.papers.elkordy2023.mine_estimator.training import Training
 
 torch = pytest.importorskip("torch")
 
-from leakmeter.auditors.information.critics import nwj  # noqa: E402
+from leakmeter.auditors.information.neural import nwj  # noqa: E402
 from leakmeter.papers.elkordy2023.mine_estimator.critics import (  # noqa: E402
     JointCritic,
     SeparableCritic,

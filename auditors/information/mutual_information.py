@@ -12,6 +12,8 @@ Secure Aggregation Guarantee?, arXiv:2208.02304, sections 3 and 4.1. Ours differ
 5. Clients that collude with the server are taken off the sum, as Corollary 2 has it.
 6. The sum over rounds is called that; Corollary 1 turns it into a bound only under its assumption.
    It is the mean over clients times the most rounds of any client, never the largest estimate.
+
+First comes what may be claimed (`InformationClaims`) and the account of a run, then the auditor.
 """
 
 from __future__ import annotations
@@ -19,37 +21,394 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor, SumObserver
+from leakmeter.auditors.audited_round import (
+    SEES,
+    AuditedRound,
+    Claims,
+    ResamplingAuditor,
+    SumObserver,
+)
 from leakmeter.auditors.auditor import Due, Project, RoundView, few_clients
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Finding, Quantity
-from leakmeter.auditors.information.directions import ConstantUpdatesError
-from leakmeter.auditors.information.draws import Drawing, DrawPlan, Draws, check_whole, measure
-from leakmeter.auditors.information.findings import (
-    QUANTITY,
-    WHOLE,
-    Account,
-    Claims,
-    alike_gaussians,
+from leakmeter.auditors.errors import BadValueError
+from leakmeter.auditors.finding import Finding, Game, PerClient, Quantity, ThreatModel
+from leakmeter.auditors.information.draws import (
+    ConstantUpdatesError,
+    DrawPlan,
+    Draws,
+    Measured,
+    SharedDraws,
+    check_whole,
+    measure,
 )
-from leakmeter.auditors.information.logdet import most_directions
 from leakmeter.auditors.information.over_rounds import (
+    OverRounds,
     PairedDraws,
     directions_of,
     many_trainings,
     over_rounds,
     paired_draws,
 )
-from leakmeter.auditors.information.theory import Information, Theory, round_bound
+from leakmeter.auditors.information.theory import (
+    NATS_PER_BIT,
+    Information,
+    LimitOf,
+    Theory,
+    gaussian_information,
+    most_directions,
+    round_bound,
+)
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import RoundSampler, Stream, check_room, file_bytes
 from leakmeter.auditors.values import within
-from leakmeter.auditors.wording import Assumption
+from leakmeter.auditors.wording import TOLD_FROM_ZERO, Assumption
+
+QUANTITY: Quantity = "mutual information"
+# Figures that are not of the directions looked along, or not of a model, have names of their own.
+WHOLE: Quantity = "mutual information of all coordinates"
+NEURAL: Quantity = "mutual information by critics"
+OVER_ROUNDS: Quantity = "information about the data over all rounds"
+
+
+@dataclass
+class ClientEntry:
+    """What is known about one client, or about the mean of several.
+
+    Attributes:
+        audited: Audited rounds that it took part in.
+        nats: Sum of what they revealed.
+        variance: Of that sum.
+        alike: Sum of what they would reveal if all coordinates varied and clients were alike.
+        rounds: Rounds that it took part in, audited or not.
+        bound: Sum of their bounds in nats, if there are bounds.
+    """
+
+    audited: int = 0
+    nats: float = 0.0
+    variance: float = 0.0
+    alike: float = 0.0
+    rounds: int = 0
+    bound: float = 0.0
+
+
+@dataclass
+class InformationAccount:
+    """Entries by client, and what the audited rounds have in common.
+
+    Attributes:
+        entries: By client.
+        rounds: Which rounds were audited.
+        game: The game that they were played in.
+        variance: Of the sum of all nats. Clients of a round share its draws, so it is not the sum
+            of their variances.
+        has_alike: Whether every audited round has a figure for all coordinates.
+    """
+
+    entries: dict[int, ClientEntry] = field(default_factory=dict)
+    rounds: list[int] = field(default_factory=list)
+    game: Game = "rerun"
+    variance: float = 0.0
+    has_alike: bool = True
+
+    def audited(
+        self,
+        audited: AuditedRound,
+        protected: Sequence[int],
+        each: Mapping[int, tuple[float, float]],
+        *,
+        error: float,
+        alike: float | None,
+    ) -> None:
+        """Add an audited round.
+
+        Args:
+            audited: Which.
+            protected: Clients that the server may not know. Those that were drawn as colluders get
+                the mean of the others.
+            each: Nats and standard error by client.
+            error: Standard error of the mean of these nats.
+            alike: What the round would reveal if all coordinates varied and clients were alike;
+                None where that is not known.
+        """
+        if len(protected) > len(each) == len(audited.hidden):
+            mean = [math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)]
+            each = {c: each.get(c, (mean[0], mean[1])) for c in protected}
+        self.rounds.append(audited.server_round)
+        self.game = audited.game
+        # Of the sum over clients: `error` is that of their mean. Rounds have draws of their own, so
+        # their variances add.
+        self.variance += (len(each) * error) ** 2
+        self.has_alike = self.has_alike and alike is not None
+        for client, (nats, own_error) in each.items():
+            entry = self.entries.setdefault(client, ClientEntry())
+            entry.audited += 1
+            entry.nats += nats
+            entry.variance += own_error**2
+            entry.alike += alike or 0.0
+
+    def took_part(self, clients: Sequence[int], bound: float) -> None:
+        """Add who took part in a round, and its bound in nats."""
+        for client in clients:
+            entry = self.entries.setdefault(client, ClientEntry())
+            entry.rounds += 1
+            entry.bound += bound
+
+    def typical(self) -> ClientEntry | None:
+        """Return the mean client, in as many audited rounds as any client took part in.
+
+        The largest sum of all clients would be the luckiest estimate: where clients are alike it
+        is above the truth for each of them.
+        """
+        seen = [entry for entry in self.entries.values() if entry.audited]
+        if not seen:
+            return None
+        most = max(entry.audited for entry in seen)
+        # Exact sums: a resumed run has its clients in another order.
+        share = most / sum(entry.audited for entry in seen)
+        return ClientEntry(
+            audited=most,
+            nats=share * math.fsum(entry.nats for entry in seen),
+            variance=share**2 * self.variance,
+            alike=share * math.fsum(entry.alike for entry in seen),
+        )
+
+    def most_bound(self, target: int | None) -> int | None:
+        """Return the client whose bounds add up to the most, or the target; None if absent."""
+        there = [c for c in sorted(self.entries) if self.entries[c].rounds]
+        if target is not None:
+            there = [c for c in there if c == target]
+        # Bounds follow from participations alone, so the largest is no selection among estimates.
+        return max(there, key=lambda c: self.entries[c].bound, default=None)
+
+
+@dataclass(frozen=True)
+class InformationClaims:
+    """Turns figures into findings; knows the attacker and, once told, the round.
+
+    Attributes:
+        name: Of the auditor.
+        observer: Who looks on.
+        seed: Of the auditor.
+        entropy_bits: Entropy of the target's data in bits, for a share of it; None for no share.
+        limit: Gives the entropy of a client's updates; None where it is not known.
+        colluders: Clients that show the server their update, in the round or not.
+        server_round: Which round; None for the run.
+        participations: Audited rounds that the figure counts; None for a single round.
+        game: What is random.
+        target: Whose update is at stake; None for the mean over all.
+        hidden: Clients in the sum that the observer does not know.
+        colluding: Clients in the sum whose updates it takes off.
+        directions: Along how many directions it looks at most; None for all coordinates.
+    """
+
+    name: str
+    observer: SumObserver
+    seed: int
+    entropy_bits: float | None = None
+    limit: LimitOf | None = None
+    colluders: int = 0
+    server_round: int | None = None
+    participations: int | None = None
+    game: Game = "rerun"
+    target: int | None = None
+    hidden: int = 0
+    colluding: int = 0
+    directions: int | None = None
+
+    def round(
+        self, measured: Measured, whole: Information | None, noise_std: float
+    ) -> list[Finding]:
+        """Return what was measured, and what alike Gaussian clients would reveal.
+
+        Args:
+            measured: The figures.
+            whole: What alike Gaussian clients reveal in all coordinates; None if not known.
+            noise_std: Noise on each coordinate of the sum.
+        """
+        clients = list(measured.each) if self.target is None else [self.target]
+        limit = self.limit_of(dict.fromkeys(clients, 1), 1)
+        known = self.known(measured.rank, noise_std)
+        figure = measured.figure.limited(limit)
+        if "gaussian_nats" in known:
+            known["share_of_gaussian"] = _share(figure.nats, known["gaussian_nats"])
+        if limit is not None:
+            known["share_of_limit"] = _share(figure.nats, limit)
+        sums = {c: ClientEntry(audited=1, nats=nats) for c, (nats, _) in measured.each.items()}
+        found = [self.finding(figure, known, drawn=(self.spread(sums),))]
+        # Where an entropy is asked for and not known, the formula may exceed what is random.
+        if whole is not None and (limit is not None or self.limit is None):
+            found.append(self.finding(whole.limited(limit), {}, WHOLE))
+        return found
+
+    def run(self, account: InformationAccount) -> list[Finding]:
+        """Return what the audited rounds add up to, as far as it can be said."""
+        seen = {c: e for c, e in account.entries.items() if e.audited}
+        if self.target is None:
+            entry, how = account.typical(), "mean over clients per audited round, times the most"
+        else:
+            seen = {c: e for c, e in seen.items() if c == self.target}
+            entry, how = seen.get(self.target), f"sum for client {self.target} over"
+        if entry is None:
+            return []
+        those = replace(self, participations=entry.audited)
+        limit = self.limit_of({c: e.audited for c, e in seen.items()}, entry.audited)
+        facts = {"target": self.target, "clients": len(seen)}
+        looked, rounds = self.directions, entry.audited
+        along = "all coordinates" if looked is None else f"at most {looked} directions"
+        # The chain rule bounds what a run reveals by what each round reveals given the earlier
+        # ones. The sum over single rounds is that bound if no round repeats what earlier rounds
+        # have revealed.
+        total = Information(
+            nats=entry.nats,
+            kind="approximation",
+            rule=f"{how} rounds audited of one client ({rounds}), along {along}",
+            std_error=math.sqrt(entry.variance) if math.isfinite(entry.variance) else None,
+            sample_sizes={"audited rounds": rounds},
+            assumptions=(Assumption.FRESH_EVERY_ROUND, Assumption.GAUSSIAN_UPDATES),
+        )
+        found = [those.finding(total.limited(limit), facts, drawn=(self.spread(account.entries),))]
+        # Without a limit, rounds would count again and again what an update can reveal only once.
+        if account.has_alike and limit is not None:
+            # The same for all coordinates, if clients were alike and Gaussian.
+            alike = Information(
+                nats=entry.alike,
+                kind="approximation",
+                rule=f"(d*/2) log₂(N / (N − 1)) per round, over {rounds} audited rounds",
+                sample_sizes={"audited rounds": rounds},
+                assumptions=(
+                    Assumption.FRESH_EVERY_ROUND,
+                    Assumption.ALIKE_GAUSSIAN_UPDATES,
+                    Assumption.ALL_COORDINATES_VARY,
+                ),
+            )
+            found.append(those.finding(alike.limited(limit), facts, WHOLE))
+        return found
+
+    def over_rounds(self, found: OverRounds, directions: int) -> Finding:
+        """Return what all audited rounds of a client together reveal about its data."""
+        known = None if self.limit is None else self.limit(found.client)
+        # About the data, not the batches: their entropy counts once, however many the rounds.
+        figure = found.figure.limited(None if known is None else known.records)
+        facts = {
+            "target": found.client,
+            TOLD_FROM_ZERO: found.is_told_from_zero,
+            "single_rounds_bits": found.single_rounds / NATS_PER_BIT,
+        }
+        those = replace(self, participations=found.rounds, directions=directions)
+        return those.finding(figure, facts, OVER_ROUNDS, null_band=found.null_band)
+
+    def limit_of(self, clients: Mapping[int, int], rounds: int) -> float | None:
+        """Return the entropy in nats of the updates of this many rounds, as a mean over clients.
+
+        Args:
+            clients: How often each client counts.
+            rounds: Rounds in which it takes part.
+
+        Returns:
+            None unless the entropy is known for all of them.
+        """
+        if self.limit is None:
+            return None
+        found = [self.limit(client) for client in clients]
+        known = [one.over(rounds) for one in found if one is not None]
+        if not known or len(known) < len(found):
+            return None
+        shares = [count / sum(clients.values()) for count in clients.values()]
+        return math.fsum(share * one for share, one in zip(shares, known, strict=True))
+
+    def spread(self, entries: Mapping[int, ClientEntry]) -> PerClient:
+        """Return what its audited rounds revealed about each client, in bits."""
+        clients = sorted(entries)
+        rows = [entries[client] for client in clients]
+        limits = [self.limit_of({c: 1}, e.audited) for c, e in zip(clients, rows, strict=True)]
+        nats = [
+            e.nats if limit is None else min(e.nats, limit)
+            for e, limit in zip(rows, limits, strict=True)
+        ]
+        bits = tuple(value / NATS_PER_BIT for value in nats)
+        return PerClient(tuple(clients), bits, tuple(e.audited for e in rows))
+
+    def finding(
+        self,
+        figure: Information,
+        facts: Mapping[str, Any],
+        quantity: Quantity = QUANTITY,
+        drawn: tuple[PerClient, ...] = (),
+        null_band: tuple[float, float] | None = None,
+    ) -> Finding:
+        """Return one figure with its error and, if asked for, its share of an entropy.
+
+        The band of what a method says without a leak is given in nats.
+        """
+        more: dict[str, Any] = {"nats": figure.nats, "bits": figure.bits, "rank": figure.rank}
+        more["variance_kept"] = figure.variance_kept
+        if self.directions is not None and quantity != WHOLE:  # else it would look like the total
+            more["directions"] = self.directions
+        if figure.std_error is not None:
+            more["std_error_bits"] = figure.std_error / NATS_PER_BIT
+        if self.entropy_bits is not None:
+            more["share_of_entropy"] = figure.bits / self.entropy_bits
+        known = more | dict(figure.facts) | dict(facts)
+        found = self._shared.finding(figure.bound(), known, drawn, quantity)
+        if null_band is None:
+            return found
+        low, high = null_band
+        return replace(found, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
+
+    def note(self, figure: Information, quantity: Quantity = QUANTITY) -> Finding:
+        """Return a value that needs no estimate, with the reason in its rule."""
+        return self._shared.finding(figure.bound(), quantity=quantity)
+
+    def known(self, rank: int, noise_std: float) -> dict[str, Any]:
+        """Return what the figure may be compared with."""
+        known: dict[str, Any] = {
+            "target": self.target,
+            "hidden": self.hidden,
+            "colluding": self.colluding,
+            "noise_std": noise_std,
+        }
+        if (same := alike_gaussians(rank, self.hidden, self.game, noise_std)) is not None:
+            known["gaussian_nats"] = same.nats
+        return known
+
+    @property
+    def _shared(self) -> Claims:
+        """What makes findings about this attacker."""
+        attacker = ThreatModel(
+            observer=self.observer,
+            sees=SEES[self.observer],
+            knows_cohort=True,
+            participations=self.participations,
+            game=self.game,
+            colluders=self.colluders,
+        )
+        return Claims(
+            self.name, attacker, adjacency=None, server_round=self.server_round, seed=self.seed
+        )
+
+
+def alike_gaussians(
+    rank: int, hidden: int, game: Game, noise_std: float, *more: Assumption
+) -> Information | None:
+    """Return what alike Gaussian clients reveal in this many directions, if that says anything.
+
+    The formula is for a sum without noise, of two independent updates or more. Clients that share
+    one partition of the data are not independent. `more` is what else it assumes here.
+    """
+    if hidden < 2 or noise_std > 0 or game == "partition":
+        return None
+    figure = gaussian_information(rank, hidden)
+    return replace(figure, assumptions=(*figure.assumptions, *more))
+
+
+def _share(nats: float, whole: float) -> float:
+    return nats / whole if whole else 0.0
+
 
 _log = logging.getLogger("flwr")
 _KEEPING: Final = "independent"  # the game in which a client's data can be kept over rounds
@@ -82,12 +441,12 @@ class InformationAuditor(ResamplingAuditor):
     ) -> None:
         super().__init__(sampler, every=every, observer=observer)
         self.plan, self.theory, self.seed, self.target = plan, theory, seed, target
-        self.drawing, self._any_of, self._named = Drawing(), 0, frozenset[int]()
+        self.drawing, self._any_of, self._named = SharedDraws(), 0, frozenset[int]()
         if isinstance(colluding, int):
             self._any_of = int(within("colluding", colluding, lowest=0))
         else:
             self._named = frozenset(colluding)
-        self._claims = Claims(
+        self._claims = InformationClaims(
             self.name,
             observer,
             seed,
@@ -155,7 +514,7 @@ class InformationAuditor(ResamplingAuditor):
             return [claims.note(Information(0.0, "diagnostic", constant), self.quantity)]
 
     @abstractmethod
-    def measured(self, audited: AuditedRound, claims: Claims) -> Sequence[Finding]:
+    def measured(self, audited: AuditedRound, claims: InformationClaims) -> Sequence[Finding]:
         """Return what draws of the round show.
 
         Raises:
@@ -165,7 +524,7 @@ class InformationAuditor(ResamplingAuditor):
     def keep_known(self, audited: AuditedRound, nats: float) -> None:
         """Keep account of a round that needs no estimate."""
 
-    def claims_of(self, audited: AuditedRound) -> Claims:
+    def claims_of(self, audited: AuditedRound) -> InformationClaims:
         """Return what findings about this round have in common."""
         return replace(
             self._claims,
@@ -208,7 +567,7 @@ class MutualInformation(InformationAuditor):
 
     name = "mutual-information"
     quantity = QUANTITY
-    _account: Kept[Account]
+    _account: Kept[InformationAccount]
     _paired: Kept[list[PairedDraws]]
 
     def __init__(
@@ -234,16 +593,14 @@ class MutualInformation(InformationAuditor):
             target=target,
         )
         if target is not None and (target < 0 or target in self._named):
-            raise ValueError(
-                f"target must be None or a client, 0 or more and not colluding, got {target}"
-            )
-        self._account, self._paired, self._dim = Account(), [], 0
+            raise BadValueError("target", "None or a client, 0 or more and not colluding", target)
+        self._account, self._paired, self._dim = InformationAccount(), [], 0
         self._directions = 0  # of each round, for the information over all rounds
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
         super().begin(dim, num_rounds)
-        self._account, self._paired, self._dim = Account(), [], dim
+        self._account, self._paired, self._dim = InformationAccount(), [], dim
         if self.plan.pairs:
             self._directions = directions_of(self.plan.pairs, len(self._due), self.plan.rank)
 
@@ -311,7 +668,7 @@ class MutualInformation(InformationAuditor):
             self._paired += paired_draws(audited, self.plan.pairs, self._directions, names)
         return found
 
-    def claims_of(self, audited: AuditedRound) -> Claims:
+    def claims_of(self, audited: AuditedRound) -> InformationClaims:
         """Return what findings about this round have in common, with the client at stake."""
         target = self.target
         if target is None and self.plan.rank is None:  # only one can be looked at
@@ -336,7 +693,7 @@ class MutualInformation(InformationAuditor):
         bound = self.theory.over_rounds(self._dim, entry.rounds, entry.bound)
         return [*found, claims.finding(bound, {"target": who}, WHOLE)]
 
-    def measured(self, audited: AuditedRound, claims: Claims) -> list[Finding]:
+    def measured(self, audited: AuditedRound, claims: InformationClaims) -> list[Finding]:
         """Measure the round, keep account of it and say what was found."""
         sampler, hidden, noise_std = audited.sampler, audited.hidden, audited.noise_std
         dim = audited.model.size if sampler.free is None else sampler.free.size

@@ -36,9 +36,9 @@ from leakmeter.auditors.auditor import (
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import headline
 from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound, Finding, LossUnit, RunWarning, Sees, ThreatModel
-from leakmeter.auditors.planting.generators import Generator, batch
-from leakmeter.auditors.planting.plan import PlantPlan
+from leakmeter.auditors.planting.plan import Generator, PlantPlan, batch
 from leakmeter.auditors.planting.scores import (
     Extract,
     Score,
@@ -124,10 +124,11 @@ class PlantedRecords(Auditor):
         if generator.size is not None:
             decoys = min(decoys, generator.size - 2 * plan.canaries - _PILOT)
             if decoys < 100:
-                raise ValueError(
-                    f"generator must have at least {2 * plan.canaries + _PILOT + 100} records for "
-                    f"{plan.canaries} canaries, got {generator.size}: use fewer canaries"
+                enough = (
+                    f"of {2 * plan.canaries + _PILOT + 100} records for {plan.canaries} canaries"
                 )
+                fewer = "Use fewer canaries, or a larger file"
+                raise BadValueError("generator", enough, generator.size, fix=fewer)
         self.generator, self.plan, self.decoys, self.every = generator, plan, decoys, every
         self.delta, self.confidence, self.num_bounds = delta, confidence, 2 if every else 1
         self._score, self._extract, self._orders = score, extract, orders
@@ -314,7 +315,7 @@ class PlantedRecords(Auditor):
             return []
         texts = batch(self._canaries)
         if not isinstance(texts, list):
-            raise ValueError("extract must be None for records that are no texts, got a function")
+            raise BadValueError("extract", "None for records that are no texts", extract)
         others = batch(
             self.generator.draw(self.plan.seed, self.plan.decoys(min(_AT_ONCE, self.decoys)))
         )
