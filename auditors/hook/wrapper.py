@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -20,6 +20,8 @@ from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.verdict.claim import Claim
+
+Link = TypeVar("Link", bound=Strategy)
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,11 @@ def chain(strategy: Strategy | None) -> Iterator[Strategy]:
     while current is not None:
         yield current
         current = current.strategy if isinstance(current, Wrapper) else Foreign(current).held
+
+
+def link(strategy: Strategy, kind: type[Link]) -> Link | None:
+    """Return the strategy of a kind in a chain; None if there is none."""
+    return next((one for one in chain(strategy) if isinstance(one, kind)), None)
 
 
 def wrappers(strategy: Strategy | None) -> Iterator[Wrapper]:

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import Answer
@@ -31,15 +29,12 @@ from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.session import (
     MODS,
     AppAudit,
-    AppError,
     Legacy,
     Mod,
-    audited_grid,
-    collected,
     is_training,
     loaded,
+    run_here,
 )
-from leakmeter.fl_app.engines.inline import run_inline
 
 EQUAL, DIFFERENT, UNABLE = 0, 3, 4  # exit codes
 _MAX_SHOWN: Final = 5
@@ -57,7 +52,7 @@ Training = tuple[int, int]  # a client, and which of its trainings: 1, 2, …
 
 
 @dataclass(frozen=True)
-class Replies:
+class RunReplies:
     """What clients replied with in one run.
 
     Attributes:
@@ -70,7 +65,7 @@ class Replies:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReplyComparison:
     """How the two runs differ.
 
     Attributes:
@@ -114,7 +109,7 @@ class Comparison:
             yield f"  … and {left} more"
 
 
-def compare(audit: AppAudit) -> Comparison:
+def compare(audit: AppAudit) -> ReplyComparison:
     """Run the app with and without its audit; once more without it where replies differ."""
     with tempfile.TemporaryDirectory(prefix="leakmeter-") as folder:
         audited = _run(replace(audit, out=Path(folder) / "run"), MODS)
@@ -123,26 +118,20 @@ def compare(audit: AppAudit) -> Comparison:
     is_same = None
     if differing:
         is_same = not _differences(_run(audit, (), audited.canaries), plain)
-    return Comparison(len(audited.parts), len(audited.canaries), differing, is_same)
+    return ReplyComparison(len(audited.parts), len(audited.canaries), differing, is_same)
 
 
 def _run(
     audit: AppAudit, mods: tuple[Mod, ...], canaries: Mapping[Training, ArrayRecord] | None = None
-) -> Replies:
+) -> RunReplies:
     """Run the app from fixed seeds; with `mods` under the audit, else with these `canaries`."""
     _seed_everything()
-    failed: list[AppError] = []
     legacy = Legacy(audit)
     with loaded(audit.project, mods, legacy if mods else None) as app:
         client = _Watched(app.client, canaries or {})
-        watch = legacy.watching if app.noted.is_legacy else partial(audited_grid, plan=audit)
-
-        def server(grid: Grid, context: Context) -> None:
-            watched = watch(grid) if mods else nullcontext(grid)
-            with collected(audit.project, failed), watched as own:
-                app.server(own, context)
-
-        run_inline(server, client, audit.clients, audit.project.config, audit.project.node)
+        failed = run_here(
+            audit, app.server, client, legacy.watch(app.noted) if mods else nullcontext
+        )
     if failed:
         raise failed[0]
     return client.replies
@@ -161,7 +150,7 @@ class _Watched:
     def __init__(self, app: ClientApp, canaries: Mapping[Training, ArrayRecord]) -> None:
         self._app, self._given = app, canaries
         self._counts: dict[int, int] = {}
-        self.replies = Replies()
+        self.replies = RunReplies()
 
     def __call__(self, message: Message, context: Context) -> Message:
         reply = self._app(message, context)
@@ -212,7 +201,7 @@ def _digest(value: Any) -> str:
     return sha256(repr(value).encode()).hexdigest()
 
 
-def _differences(one: Replies, other: Replies) -> dict[Training, tuple[str, ...]]:
+def _differences(one: RunReplies, other: RunReplies) -> dict[Training, tuple[str, ...]]:
     """Return what differs, by training."""
     found: dict[Training, tuple[str, ...]] = {}
     for training in sorted({*one.parts, *other.parts}):

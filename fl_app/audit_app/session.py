@@ -14,9 +14,9 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from inspect import Parameter, signature
 from pathlib import Path
@@ -269,6 +269,13 @@ class Legacy:
         self._made.append(made)
         return made
 
+    def watch(self, noted: Noted) -> Callable[[Grid], AbstractContextManager[Grid]]:
+        """Return what audits the grid of the app that has registered this, whatever its API."""
+        self.plan = self.plan.knowing(noted)
+        if noted.is_legacy:
+            return self.watching
+        return partial(audited_grid, plan=self.plan, callbacks=self._callbacks)
+
     @contextmanager
     def watching(self, grid: Grid) -> Iterator[Grid]:
         """Yield the grid as it is, and write the report in the end."""
@@ -279,7 +286,7 @@ class Legacy:
                 made.finish()
 
 
-class _Rounds(Callback):
+class _ShownRounds(Callback):
     """Shows rounds as they end."""
 
     def __init__(self, progress: Progress) -> None:
@@ -343,21 +350,28 @@ def run_audit(audit: AppAudit, progress: Progress) -> list[AppError]:
     The server's failure, which ends the run, is the first; that of a client is the last. What was
     audited until then is on disk.
     """
-    failed: list[AppError] = []
-    callbacks = [_Rounds(progress)]
-    legacy = Legacy(audit, callbacks)
+    legacy = Legacy(audit, [_ShownRounds(progress)])
     with loaded(audit.project, MODS, legacy) as app:
         client = ToldClient(audit.project, app.client)
-        is_legacy = app.noted.is_legacy
-        legacy.plan = plan = audit.knowing(app.noted)
-
-        def server(grid: Grid, context: Context) -> None:
-            watched = legacy.watching(grid) if is_legacy else audited_grid(grid, plan, callbacks)
-            with collected(audit.project, failed), watched as own:
-                app.server(own, context)
-
-        run_inline(server, client, audit.clients, audit.project.config, audit.project.node)
+        failed = run_here(audit, app.server, client, legacy.watch(app.noted))
     return failed + client.failed
+
+
+def run_here(
+    audit: AppAudit,
+    server: ServerApp,
+    client: Callable[[Message, Context], Message],
+    watch: Callable[[Grid], AbstractContextManager[Grid]],
+) -> list[AppError]:
+    """Run both apps in this process, on a grid that is watched; return how the server failed."""
+    failed: list[AppError] = []
+
+    def main(grid: Grid, context: Context) -> None:
+        with collected(audit.project, failed), watch(grid) as own:
+            server(own, context)
+
+    run_inline(main, client, audit.clients, audit.project.config, audit.project.node)
+    return failed
 
 
 @contextmanager
@@ -387,12 +401,12 @@ def end_audit(audit: AppAudit, progress: Progress, before: str) -> int:
         progress.say(_NOTHING)
         return EXIT_CODES["unable"]
     run = read_run(audit.out)
-    has_page = end(run, progress)
+    is_done = end(run, progress)
     progress.say(_same_files(audit, before))
     said, code = gate_outcome(audit.out, Config())
     for line in said:
         progress.say(line)
-    return code if has_page and not run.failures else 1
+    return code if is_done else 1
 
 
 def _same_files(audit: AppAudit, before: str) -> str:

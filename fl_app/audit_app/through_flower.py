@@ -38,7 +38,6 @@ from leakmeter.fl_app.audit_app.session import (
     Legacy,
     Noted,
     appending,
-    audited_grid,
     loaded,
 )
 from leakmeter.fl_app.config.field import ConfigError
@@ -121,9 +120,7 @@ def server_app(packed: str) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         _wait_for_clients(grid, audit.clients)
-        legacy.plan = plan = audit.knowing(noted)
-        watched = legacy.watching(grid) if noted.is_legacy else audited_grid(grid, plan)
-        with watched as audited:
+        with legacy.watch(noted)(grid) as audited:
             own(audited, context)
 
     return app

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pkgutil import resolve_name
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from leakmeter.auditors.bounds.gaussian import brent_root
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.wrapper import chain
+from leakmeter.auditors.hook.wrapper import link
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
 from leakmeter.fl_app.config.config import SUM_SETTINGS, Config
 from leakmeter.fl_app.config.field import ConfigError, kebab, out_of_range
@@ -42,8 +42,6 @@ from leakmeter.strategies.protection.mechanism import (
     Mechanism,
 )
 from leakmeter.strategies.secure_sum.topology import Topology
-
-Link = TypeVar("Link", bound=Strategy)
 
 # keys, shares, train and unmask; where clients sign, draw and survivors too.
 _STAGES = {"on": 4, "active": 6}
@@ -237,11 +235,6 @@ def _topology(config: Config) -> Topology:
             trusted=server_keys(config, is_deployed()),
         ),
     )
-
-
-def link(strategy: Strategy, kind: type[Link]) -> Link | None:
-    """Return the strategy of a kind in a chain; None if there is none."""
-    return next((one for one in chain(strategy) if isinstance(one, kind)), None)
 
 
 def planned_cohorts(config: Config, strategy: Strategy) -> list[tuple[int, ...]]:

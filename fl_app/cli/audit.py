@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.audit_app.project import AppProject
-from leakmeter.fl_app.cli.run import add_setting, add_verbose
+from leakmeter.fl_app.cli.run import add_setting, add_verbose, typed_settings, with_default
 from leakmeter.fl_app.config.field import (
     ConfigError,
-    checked,
+    checked_all,
     expanded,
     interrupted_code,
     kebab,
@@ -71,49 +71,44 @@ _ENGINES = ("inline", "flwr")
 
 
 @dataclass(frozen=True)
-class _Options:
+class _CheckOptions:
     """What both commands take."""
 
     clients: int = setting(
-        10, "number of clients; an app does not say it itself", group="audit", low=2, most=100_000
+        10, "number of clients; an app does not say it itself", low=2, most=100_000
     )
     auditors: str = setting(
         ",".join(_CANARIES),
         "auditors, separated by commas",
-        group="audit",
         metavar="|".join(NAMES),
     )
     seats: str = setting(
         "auto",
         "clients per round that play a canary; auto = one in five of those that train",
-        group="audit",
         metavar="auto|N",
     )
     run_config: str = setting(
         "",
         "settings of the app to change, as in flwr run: pairs such as \"lr=0.1 name='x'\", or a "
         "TOML file",
-        group="audit",
         metavar="PAIRS",
     )
     node_config: str = setting(
         "",
         "what each client's node_config has beyond partition-id and num-partitions, as for "
         "flower-supernode: pairs such as \"data='x'\", or a TOML file",
-        group="audit",
         metavar="PAIRS",
     )
 
 
 @dataclass(frozen=True)
-class _AuditOptions(_Options):
+class _AuditOptions(_CheckOptions):
     """What the audit takes on top."""
 
     engine: str = setting(
         "inline",
         "inline = all clients in this process; flwr = through flwr run, for apps that fork or need "
         "processes of their own",
-        group="audit",
         choices=_ENGINES,
     )
     claim: str = setting(
@@ -121,7 +116,6 @@ class _AuditOptions(_Options):
         "claim about the privacy of the app, for the audit to refute or not: ε@δ, against whom "
         "(server, outsider, wire) and per what (round, run); may be given several times; the app's "
         "pyproject.toml may list more, claims in [tool.leakmeter]",
-        group="audit",
         metavar='"10@1e-5 server round"',
         several=True,
     )
@@ -149,15 +143,14 @@ def set_up_check(parser: argparse.ArgumentParser) -> None:
     """Add the options of `leakmeter check`."""
     parser.description, parser.epilog = _CHECK, _CHECK_MORE
     parser.set_defaults(call=_check, thorough=False, out=None)
-    _add(parser, _Options)
+    _add(parser, _CheckOptions)
 
 
-def _add(parser: argparse.ArgumentParser, options: type[_Options]) -> None:
+def _add(parser: argparse.ArgumentParser, options: type[_CheckOptions]) -> None:
     parser.usage = "%(prog)s PATH [--clients N] [options]"
     parser.add_argument("path", metavar="PATH", help="folder of the app, with its pyproject.toml")
     for spec in fields(options):
-        shown = f" (default: {spec.default})" if spec.default != "" else ""
-        add_setting(parser, spec, spec.metadata["help"] + shown)
+        add_setting(parser, spec, with_default(spec))
     add_verbose(parser)
 
 
@@ -191,7 +184,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     """Run the app with and without the audit, print how replies differ, return the exit code."""
-    audit = _planned(arguments, _given(arguments, _Options))
+    audit = _planned(arguments, _given(arguments, _CheckOptions))
     print(f"leakmeter {__version__}: {_what(audit)}; running it twice …", flush=True)
     from leakmeter.fl_app.audit_app.check import compare
     from leakmeter.fl_app.audit_app.session import AppError
@@ -212,13 +205,10 @@ def _failed(error: AppError, code: int) -> int:
     return code
 
 
-def _given(arguments: argparse.Namespace, options: type[_Options]) -> dict[str, Any]:
+def _given(arguments: argparse.Namespace, options: type[_CheckOptions]) -> dict[str, Any]:
     """Return all options, checked, by their Python names."""
-    typed = vars(arguments)
-    return {
-        spec.name: checked(spec, typed.get(kebab(spec.name), spec.default))
-        for spec in fields(options)
-    }
+    usual = {kebab(spec.name): spec.default for spec in fields(options)}
+    return checked_all(fields(options), {**usual, **typed_settings(arguments, options)})
 
 
 def _planned(arguments: argparse.Namespace, options: dict[str, Any]) -> AppAudit:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakmeter.fl_app.cli.run import add_setting, add_verbose, given_settings
+from leakmeter.fl_app.cli.run import add_setting, add_verbose, typed_settings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, interrupted_code, kebab
 from leakmeter.fl_app.config.settings import ENGINES
@@ -75,7 +75,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
     # A mistake here needs no torch, so that is imported after it.
     recorded = open_recorded(Path(arguments.run))
-    config = recorded.settings(given_settings(arguments))
+    config = recorded.settings(typed_settings(arguments))
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
     from leakmeter.fl_app.run.run import end
 
@@ -88,8 +88,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         progress.stop()
         progress.say("interrupted; a replay cannot be resumed, start it again")
         return interrupted_code(stop)
-    has_page = end(done, progress)
-    return 1 if done.failures or not has_page else 0
+    return 0 if end(done, progress) else 1
 
 
 def set_up_reproduce(parser: argparse.ArgumentParser) -> None:

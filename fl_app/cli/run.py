@@ -160,7 +160,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         "--live", action="store_true", help="show the page in the browser during the run"
     )
     add_address(parser)
-    _add_settings(parser, _with_default)
+    _add_settings(parser, with_default)
 
 
 def in_short(text: str) -> str:
@@ -191,7 +191,7 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
         group.add_argument(f"--{meta['was']}", help=argparse.SUPPRESS, **options)
 
 
-def _with_default(spec: Field[Any]) -> str:
+def with_default(spec: Field[Any]) -> str:
     """Return a setting's help with its default."""
     if type(spec.default) is bool or spec.default == "":
         return str(spec.metadata["help"])
@@ -250,15 +250,15 @@ def check_port(port: int | str | None) -> None:
         raise ConfigError(f"--port must be from 0 (any free port) to 65535, got {port}")
 
 
-def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that the user has typed, by kebab-case names."""
-    known = {kebab(spec.name) for spec in fields(Config)}
+def typed_settings(arguments: argparse.Namespace, owner: type[Any] = Config) -> dict[str, Any]:
+    """Return the settings that the user has typed, by kebab-case names; `owner` has them."""
+    known = {kebab(spec.name) for spec in fields(owner)}
     return {name: value for name, value in vars(arguments).items() if name in known}
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run or resume, with progress, and print where the results are."""
-    given = given_settings(arguments)
+    given = typed_settings(arguments)
     check_port(arguments.port)
     config = _config(arguments, given)
     folder = _resumed(arguments) if config is None else None
@@ -352,7 +352,7 @@ def _check_resume_alone(
 ) -> None:
     """Refuse settings beside `--resume`; `more` are other options that the folder answers."""
     more = {**(more or {}), **{name: vars(arguments)[name] for name in ("config", "out", "preset")}}
-    names = [*given_settings(arguments), *(name for name, value in more.items() if value)]
+    names = [*typed_settings(arguments), *(name for name, value in more.items() if value)]
     if names:
         listed = ", --".join(sorted(names))
         raise ConfigError(f"--resume takes all settings from the folder; leave out --{listed}")
@@ -376,12 +376,12 @@ def _launch(folder: RunFolder, program: str) -> int:
     from leakmeter.fl_app.report.judge import gate_outcome
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
-    from leakmeter.fl_app.run.run import end
+    from leakmeter.fl_app.run.run import end, is_warned_of
 
     progress = Progress()
     try:
         done = launch(folder, progress)
-        has_page = end(done, progress)
+        is_done = end(done, progress)
     except ConfigError:
         raise
     except KeyboardInterrupt as stop:
@@ -406,8 +406,8 @@ def _launch(folder: RunFolder, program: str) -> int:
     for line in said:
         progress.say(line)
     # What is proven is proven; else a run that is not whole has failed.
-    is_whole = not done.failures and all(one.kind != "ended-early" for one in done.warnings)
-    return code if code == EXIT_CODES["exceeded"] or (is_whole and has_page) else 1
+    is_whole = is_done and not is_warned_of("ended-early", done.warnings)
+    return code if code == EXIT_CODES["exceeded"] or is_whole else 1
 
 
 def _how_to_resume(folder: RunFolder, program: str) -> str:
@@ -511,7 +511,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     settings = preset | (read_toml(Path(arguments.config)) if arguments.config else {})
     for text in arguments.over:  # what is typed replaces what is in the file
         settings.pop(named(text), None)
-    given = {**settings, **given_settings(arguments)}
+    given = {**settings, **typed_settings(arguments)}
     if preset:
         left = {name: value for name, value in preset.items() if given.get(name) == value}
         print(preset_line(arguments.preset, left))

@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakmeter.fl_app.cli.run import add_address, add_setting, check_port
+from leakmeter.fl_app.cli.run import add_address, add_setting, check_port, typed_settings
 from leakmeter.fl_app.config.field import (
     ConfigError,
-    checked,
+    checked_all,
     expanded,
     kebab,
     nearest,
@@ -387,13 +387,12 @@ _FORMATS = ("text", "junit", "sarif", "markdown", "json")
 
 
 @dataclass(frozen=True)
-class _Options:
+class _LimitOptions:
     """The limits as options. A default is only the value that an error suggests."""
 
     max_epsilon: float = setting(
         8.0,
         "no ε above this may be proven, and the audit must have been able to prove one",
-        group="gate",
         low=0,
         metavar="E",
     )
@@ -402,26 +401,23 @@ class _Options:
         "attackers that --max-epsilon, --require-guarantee and --claims are about: server, "
         "outsider or wire, or one with what it sees, such as server/round-sum (default: all "
         "attackers of the run)",
-        group="gate",
         metavar="ATTACKER",
     )
     require_guarantee: float = setting(
         8.0,
         "an ε of at most this must be guaranteed against these attackers",
-        group="gate",
         low=0,
         metavar="E",
     )
     no_reconstruction: bool = setting(
-        False, "a reconstruction test must have been played and found nothing", group="gate"
+        False, "a reconstruction test must have been played and found nothing"
     )
     min_accuracy: float = setting(
-        0.8, "least accuracy of the last model", group="gate", low=0, high=1, metavar="A"
+        0.8, "least accuracy of the last model", low=0, high=1, metavar="A"
     )
     claims: bool = setting(
         False,
         "each privacy claim about the run must have been tested and not refuted",
-        group="gate",
     )
 
 
@@ -431,7 +427,7 @@ def set_up_gate(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(call=_gate)
     parser.add_argument("run", metavar="DIR", help="folder of a finished run")
     limits = parser.add_argument_group("Limits")
-    for spec in fields(_Options):
+    for spec in fields(_LimitOptions):
         if spec.type == "bool":  # no second option that turns it off
             flags: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
             name = kebab(spec.name)
@@ -455,9 +451,9 @@ def _gate(arguments: argparse.Namespace) -> int:
     """Check the limits, print or write what came of them, and return the exit code."""
     if arguments.format not in _FORMATS:
         raise unknown_name("--format", arguments.format, _FORMATS)
-    known = {kebab(spec.name) for spec in fields(_Options)}
-    given = {name: value for name, value in vars(arguments).items() if name in known}
-    asked = _checked({**_from_file(_FILE, known), **given})
+    known = {kebab(spec.name) for spec in fields(_LimitOptions)}
+    values = {**_from_file(_FILE, known), **typed_settings(arguments, _LimitOptions)}
+    asked = checked_all(fields(_LimitOptions), values)
     from leakmeter.auditors.verdict.gate import Gate, lines
     from leakmeter.fl_app.report.export import FORMATS
     from leakmeter.fl_app.report.judge import result_of
@@ -490,12 +486,6 @@ def _limits(asked: Mapping[str, Any]) -> Limits:
             "--max-epsilon 8."
         )
     return limits
-
-
-def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits by their Python names; raise for a wrong type or range."""
-    specs = {kebab(spec.name): spec for spec in fields(_Options)}
-    return {specs[name].name: checked(specs[name], value) for name, value in values.items()}
 
 
 def _from_file(path: Path, known: Iterable[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def setting(
     default: Any,
     help: str,
     *,
-    group: str,
+    group: str = "",
     choices: tuple[str, ...] = (),
     low: float = -math.inf,
     high: float = math.inf,
@@ -153,6 +153,12 @@ def checked(spec: Field[Any], value: Any) -> Any:
     if not isinstance(value, str):
         _check_limits(spec, value)
     return value
+
+
+def checked_all(specs: Iterable[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their Python names, each checked, of values by kebab-case names."""
+    known = {kebab(spec.name): spec for spec in specs}
+    return {known[name].name: checked(known[name], value) for name, value in values.items()}
 
 
 def _check_limits(spec: Field[Any], value: Any) -> None:

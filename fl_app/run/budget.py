@@ -18,9 +18,10 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors import wording
 from leakmeter.auditors.codec import CodecError, codec
 from leakmeter.auditors.finding import Adjacency, Bound
+from leakmeter.auditors.hook.wrapper import link
 from leakmeter.auditors.run_log import REPORT, HeldError, write_atomically
 from leakmeter.clients.secure_sum.quantise import CoarseError
-from leakmeter.fl_app.build.strategy import link, planned, planned_cohorts
+from leakmeter.fl_app.build.strategy import planned, planned_cohorts
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run.folder import Checkpoint
@@ -59,7 +60,7 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
     _check_excess(config, _entries(config, run), plan)
 
 
-def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
+def reserve(config: Config, strategy: Strategy, folder: Path) -> LedgerAccount | None:
     """Write the planned run into the ledger, before it starts; None without a ledger.
 
     No other run can write between our reading and writing. So of two runs that start at once and
@@ -88,11 +89,11 @@ def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
         return entry
 
     with _in_words(config):
-        return Account(config, planned, Ledger(Path(config.ledger)).update(plan))
+        return LedgerAccount(config, planned, Ledger(Path(config.ledger)).update(plan))
 
 
 @dataclass
-class Account:
+class LedgerAccount:
     """A run's entry in the ledger: the plan while it runs, what it has released at its end.
 
     Attributes:

@@ -23,11 +23,10 @@ from flwr.serverapp import Grid
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
-from leakmeter.auditors.hook.wrapper import wrappers
+from leakmeter.auditors.hook.wrapper import link, wrappers
 from leakmeter.auditors.wording import is_epsilon
 from leakmeter.fl_app.build.strategy import (
     calibrated,
-    link,
     noise_ratio,
     server_strategy,
     sum_noise,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,20 @@ from threadpoolctl import threadpool_limits
 from leakmeter.auditors import Audited, Auditor, StopAbove
 from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.codec import plain
-from leakmeter.auditors.finding import Limitation
-from leakmeter.auditors.hook.wrapper import wrappers
+from leakmeter.auditors.finding import Limitation, RunWarning
+from leakmeter.auditors.hook.wrapper import link, wrappers
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.verdict.lines import Ending
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
-from leakmeter.fl_app.build.strategy import calibrated, link
+from leakmeter.fl_app.build.strategy import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.report.judge import next_steps, program, verdict_of
 from leakmeter.fl_app.report.page import leave_page
 from leakmeter.fl_app.report.read import LAUNCH, Run, read_run, spelling_of
-from leakmeter.fl_app.run.budget import Account, check_budget, reserve
+from leakmeter.fl_app.run.budget import LedgerAccount, check_budget, reserve
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
@@ -201,7 +201,7 @@ def _audited(
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
         # Updates that are not finite have a warning of their own, which says what to do.
-        has_diverged = any(one.kind == "non-finite-updates" for one in audited.warnings)
+        has_diverged = is_warned_of("non-finite-updates", audited.warnings)
         is_bad_luck = config.dropout > 0 or _is_excused(strategy) or has_diverged
         if line.num_clients == 0 and not is_bad_luck:
             words = f"no client answered in round {line.server_round}"
@@ -259,7 +259,9 @@ def _audited(
     return audited
 
 
-def _ledger_in_report(charges: Charges, account: Account, strategy: Strategy) -> dict[str, Any]:
+def _ledger_in_report(
+    charges: Charges, account: LedgerAccount, strategy: Strategy
+) -> dict[str, Any]:
     """Settle the run and return the ledger's head, which later runs compare with the ledger."""
     charges.close()
     head = account.head(strategy)
@@ -325,7 +327,7 @@ class Charges:
         strategy: Strategy,
         folder: Path,
         rounds_done: int,
-        account: Account | None,
+        account: LedgerAccount | None,
     ) -> None:
         self._strategy, self._folder, self.account = strategy, folder, account
         self._done = rounds_done
@@ -412,8 +414,17 @@ def _broken(path: Path, reason: str) -> ConfigError:
     )
 
 
+def is_warned_of(kind: str, warnings: Iterable[RunWarning]) -> bool:
+    """Whether a run has a warning of this kind."""
+    return any(one.kind == kind for one in warnings)
+
+
 def end(run: Run, progress: Progress) -> bool:
-    """Write the page, print what came of a run, and return whether there is a page."""
+    """Write the page and print what came of a run.
+
+    Returns:
+        Whether all of it was done: no auditor has failed, and there is a page.
+    """
     places: list[str] = []
     has_page = leave_page(run.folder, places.append)
     limits = len(run.limitations)
@@ -423,4 +434,4 @@ def end(run: Run, progress: Progress) -> bool:
     adds_noise = None if noise is None else noise != "none"
     ending = Ending(next_steps(run), adds_noise=adds_noise, places=places)
     progress.summary(verdict_of(run), run.failures, ending)
-    return has_page
+    return has_page and not run.failures

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leakmeter.auditors.hook.wrapper import link
 from leakmeter.auditors.noise import DISTRIBUTIONS
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee, server_strategy
@@ -40,7 +41,7 @@ def test_a_new_distribution_over_the_reals_can_be_chosen_for_local_noise(
     names = {**spec.metadata, "choices": tuple(tables.DISTRIBUTIONS)}
     monkeypatch.setattr(spec, "metadata", names)
     local = replace(noised, noise="local", noise_distribution="laplace")
-    found = build.strategy.link(build.server_strategy(local), Noised)
+    found = link(build.server_strategy(local), Noised)
     assert found is not None
     assert found.mechanism == Local(local.noise_multiplier, "laplace")
 
