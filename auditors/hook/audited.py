@@ -7,7 +7,6 @@ arguments: the audit then looks on from the grid.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
@@ -19,14 +18,13 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.codec import Kept
-from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.canary_order import Choice
-from leakmeter.auditors.hook.grid import TIMEOUT, AuditedGrid
-from leakmeter.auditors.hook.run_audit import OnRound, RunAudit
-from leakmeter.auditors.hook.wrapper import EndedError, Wrapper, chain, has_own_loop
+from leakmeter.auditors.hook.grid import TIMEOUT, StartArguments, run_own_loop
+from leakmeter.auditors.hook.run_audit import AuditReader, RunAudit
+from leakmeter.auditors.hook.wrapper import Wrapper, chain, has_own_loop
 from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
-from leakmeter.auditors.verdict.verdict import Verdict
 
 _USUAL_ROUNDS: Final = 3  # of Flower's `start`
 UNPLANNED: Final = (
@@ -42,7 +40,7 @@ NOT_OUTERMOST: Final = (
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Audited(Wrapper):
+class Audited(AuditReader, Wrapper):
     """Runs `strategy` as it is and shows every round to the auditors.
 
     Before training starts, each auditor logs what it cannot measure in this project. Whatever goes
@@ -94,7 +92,6 @@ class Audited(Wrapper):
         callbacks: Sequence[Callback] = (),
         claims: str | Iterable[Claim | str] = (),
     ) -> None:
-        _check_kinds(strategy, auditors)
         super().__init__(strategy)
         self.audit = RunAudit(
             strategy,
@@ -117,70 +114,6 @@ class Audited(Wrapper):
         out = "" if self.folder is None else f", out={str(self.folder)!r}"
         return f"Audited({inner}, auditors: {names}{out})"
 
-    @property
-    def auditors(self) -> Sequence[Auditor]:
-        """The auditors that are still active."""
-        return self.audit.auditors
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the run log is; None if nothing is written."""
-        return self.audit.folder
-
-    @property
-    def failures(self) -> Sequence[str]:
-        """Which auditors were left out, when and why."""
-        return self.audit.failures
-
-    @property
-    def limitations(self) -> Sequence[Limitation]:
-        """What auditors cannot measure in this project."""
-        return self.audit.limitations
-
-    @property
-    def warnings(self) -> Sequence[RunWarning]:
-        """Reasons to doubt the run itself, so far."""
-        return self.audit.warnings
-
-    @property
-    def log_failure(self) -> OSError | None:
-        """Why the run log could not be written any further; None if it is complete so far."""
-        return self.audit.log_failure
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the run says so far; before its end, without what auditors report at the end."""
-        return self.audit.verdict
-
-    @property
-    def on_round(self) -> OnRound | None:
-        """Called with the line of each finished round and the model after it.
-
-        It keeps checkpoints. Unlike with a callback, what it raises ends the run.
-        """
-        return self.audit.on_round
-
-    @on_round.setter
-    def on_round(self, keep: OnRound | None) -> None:
-        self.audit.on_round = keep
-
-    @property
-    def logs_verdict(self) -> bool:
-        """Whether the log ends with the verdict; an app that prints it says False."""
-        return self.audit.logs_verdict
-
-    @logs_verdict.setter
-    def logs_verdict(self, says: bool) -> None:
-        self.audit.logs_verdict = says
-
-    def add_limitations(self, *limitations: Limitation) -> None:
-        """Note what is known beforehand to be outside this audit, for the report."""
-        self.audit.add_limitations(*limitations)
-
-    def findings(self) -> list[Finding]:
-        """Return all findings so far."""
-        return self.audit.findings
-
     def start(self, *args: Any, **more: Any) -> Result:
         """Run the strategy, then let the auditors report.
 
@@ -190,14 +123,14 @@ class Audited(Wrapper):
         """
         foreign = next(held for held in chain(self.strategy) if not isinstance(held, Wrapper))
         loop = foreign.start if has_own_loop(foreign) else MethodType(Strategy.start, self)
-        call = _Call(loop, args, more)
+        call = StartArguments(loop, args, more)
         num_rounds = self._length(call)
         if (evaluate_fn := call.told.get("evaluate_fn")) is not None:
             call.put("evaluate_fn", self._watch_evaluation(evaluate_fn))
         if has_own_loop(self.strategy) and self.strategy is foreign:
-            result = self._run_own_loop(call, num_rounds)
+            result = run_own_loop(self.strategy, call, self.audit, num_rounds)
         else:
-            self._begin(call, num_rounds)
+            call.begin(self.audit, num_rounds)
             if call.takes("num_rounds"):
                 call.put("num_rounds", max(num_rounds - self.audit.offset, 0))
             result = super().start(*call.args, **call.more)
@@ -205,7 +138,7 @@ class Audited(Wrapper):
         self.audit.finish(num_rounds)
         return result
 
-    def _length(self, call: _Call) -> int:
+    def _length(self, call: StartArguments) -> int:
         """Return how many rounds the run will have, as the arguments of its `start` say."""
         if self.num_rounds is not None:
             return self.num_rounds
@@ -217,37 +150,10 @@ class Audited(Wrapper):
         usual = call.parameters["num_rounds"].default if "num_rounds" in call.parameters else None
         return int(usual) if isinstance(usual, int) else _USUAL_ROUNDS
 
-    def _begin(self, call: _Call, num_rounds: int) -> None:
-        """Begin the audit with the model that is among the arguments, if one is."""
-        if (place := call.place(ArrayRecord)) is not None:
-            timeout = call.told.get("timeout", TIMEOUT)
-            self.audit.begin(call.told[place], num_rounds, timeout)
-
     def finish(self) -> None:
         """End a run whose loop has called the methods of this strategy without `start`."""
         if self.num_rounds is not None and self.audit.has_begun:
             self.audit.finish(self.num_rounds)
-
-    def _run_own_loop(self, call: _Call, num_rounds: int) -> Result:
-        """Run the inner strategy's own `start` with a grid that looks on."""
-        name = type(self.strategy).__name__
-        if self.audit.offset:
-            raise ValueError(
-                f"rounds_done must be 0 with {name}, whose start is its own: it counts rounds from "
-                f"1, got {self.audit.offset}"
-            )
-        if (place := call.place(Grid)) is None:
-            raise TypeError(f"{name}.start must be given a Grid, got {list(call.told)}")
-        self._begin(call, num_rounds)
-        watched = AuditedGrid.around(call.told[place], self.audit, num_rounds)
-        call.put(place, watched)
-        try:
-            result = self.strategy.start(*call.args, **call.more)
-        except EndedError as early:
-            result = early.result
-        after = getattr(result, "arrays", None)  # a loop of its own may return anything
-        watched.complete(after if isinstance(after, ArrayRecord) and len(after) else None)
-        return result
 
     def configure_train(
         self,
@@ -261,7 +167,7 @@ class Audited(Wrapper):
         """Let the inner strategy choose, then hand out orders."""
         self._ensure_begun(arrays)
         self.audit.before_round(arrays)
-        number = self.audit.shifted(server_round)
+        number = self.audit.number_in_run(server_round)
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
         made = self._inner_configure_train(number, arrays, config, grid, *more, **named)
         if made is None:  # so a loop of its own may skip a round
@@ -274,7 +180,7 @@ class Audited(Wrapper):
         self, server_round: int, replies: Iterable[Message], *more: Any, **named: Any
     ) -> Any:
         """Let the inner strategy aggregate, then look."""
-        number, received = self.audit.shifted(server_round), list(replies)
+        number, received = self.audit.number_in_run(server_round), list(replies)
         self.audit.replied(number, received)
         # A strategy with a loop of its own may take and return more than Flower's do.
         made: tuple[Any, ...] = self._inner_aggregate_train(number, received, *more, **named)
@@ -286,14 +192,14 @@ class Audited(Wrapper):
     ) -> Iterable[Message]:
         """Count the rounds of the whole run."""
         return self._inner_configure_evaluate(
-            self.audit.shifted(server_round), arrays, config, grid
+            self.audit.number_in_run(server_round), arrays, config, grid
         )
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Note what the clients measured."""
-        metrics = self._inner_aggregate_evaluate(self.audit.shifted(server_round), replies)
+        metrics = self._inner_aggregate_evaluate(self.audit.number_in_run(server_round), replies)
         self.audit.limit.keep("evaluate_metrics_clientapp", server_round, metrics)
         self.audit.evaluated(metrics)
         return metrics
@@ -311,7 +217,7 @@ class Audited(Wrapper):
         """Return the server's evaluation, made to complete the round's line."""
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            number = self.audit.shifted(server_round)
+            number = self.audit.number_in_run(server_round)
             self.audit.released(arrays)
             metrics = evaluate_fn(number, arrays)
             self.audit.limit.keep("evaluate_metrics_serverapp", server_round, metrics)
@@ -320,55 +226,3 @@ class Audited(Wrapper):
             return metrics
 
         return evaluate
-
-
-class _Call:
-    """Arguments of a loop's `start`, which gets them in the way in which they were given."""
-
-    def __init__(self, loop: Callable[..., Any], args: Sequence[Any], more: dict[str, Any]) -> None:
-        self.parameters = inspect.signature(loop).parameters
-        self.args, self.more = list(args), more
-        rest = inspect.Parameter.VAR_POSITIONAL  # kinds are in the order of a signature
-        self._names = [name for name, p in self.parameters.items() if p.kind < rest]
-        if any(p.kind == rest for p in self.parameters.values()):
-            # As a rule handed on to Flower's `start`, so the rest is in its order.
-            usual = list(inspect.signature(Strategy.start).parameters)[1:]
-            self._names += usual[len(self._names) :]
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """All arguments whose names are known."""
-        return {**dict(zip(self._names, self.args, strict=False)), **self.more}
-
-    def takes(self, name: str) -> bool:
-        """Whether the loop has an argument of this name, as far as it is known."""
-        return name in self.parameters or name in self.told
-
-    def place(self, kind: type) -> str | None:
-        """Return the name of the first argument of a type; None if there is none."""
-        return next((name for name, one in self.told.items() if isinstance(one, kind)), None)
-
-    def put(self, name: str, value: Any) -> None:
-        """Give the loop another value, where it had one in its place."""
-        if name in self._names[: len(self.args)]:
-            self.args[self._names.index(name)] = value
-        else:
-            self.more[name] = value
-
-
-def _check_kinds(strategy: object, auditors: object) -> None:
-    """Raise TypeError, in words, unless these are a strategy and a list of auditors."""
-    # By its methods: whoever copies Flower's interface without inheriting from it is welcome.
-    methods = ("start", "configure_train", "aggregate_train")
-    if isinstance(strategy, type) or not all(hasattr(strategy, name) for name in methods):
-        raise TypeError(
-            f"strategy must be a Flower strategy, got {strategy!r}; for example "
-            "Audited(FedAvg(), auditors=[OneShotCanaries(seats=2)])"
-        )
-    given = list(auditors) if isinstance(auditors, Iterable) else [auditors]
-    wrong = [one for one in given if not isinstance(one, Auditor)]
-    if wrong or not isinstance(auditors, Sequence):
-        raise TypeError(
-            f"auditors must be a list of Auditor objects, got {(wrong or [auditors])[0]!r}; for "
-            "example auditors=[OneShotCanaries(seats=2)]"
-        )

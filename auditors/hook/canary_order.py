@@ -17,18 +17,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.auditor import Canary, Project
 from leakmeter.auditors.canary_draws import SEED_BITS, KindName, canary_key
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.guest_noise import Engine, LocalNoise
 from leakmeter.auditors.hook.layout import Blocks
 from leakmeter.auditors.values import Sliceable, Vector, require
+from leakmeter.auditors.verdict.claim import USER
 
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
 Sends: TypeAlias = Literal["models", "differences"]
@@ -49,6 +50,7 @@ _KINDS: Final[tuple[KindName, ...]] = ("sphere", "signs")
 _WORD: Final = 32  # bits of a seed that travel together
 _SHIFTS: Final = range(0, SEED_BITS, _WORD)
 _MAX_NAME: Final = 60
+_OVERSIZE: Final = 10.0  # a clip that does not work lets so much more pass
 _MAX_NAMES: Final = 20  # of mods; more than anybody lists
 
 
@@ -67,6 +69,19 @@ class Size:
     def __post_init__(self) -> None:
         require("[1, inf)", times=self.times)
         require("[0, inf)", least_norm=self.least_norm)
+
+    @classmethod
+    def testing(cls, project: Project) -> Self:
+        """Return how long canaries must be to test the claims about a run.
+
+        Only a claim that somebody asks about is worth a distorted model, and Flower's own noise
+        clips before it adds. Masks clip every coordinate: a longer canary would only be distorted
+        there.
+        """
+        tested = [claim for claim in project.claims if claim.unit == "client"]
+        if project.is_masked or all(claim.source != USER for claim in tested):
+            return cls()
+        return cls(_OVERSIZE, max(claim.clip_norm or 0.0 for claim in tested))
 
     def norm(self, update: float) -> float:
         """Return the norm of a canary in place of an update of this norm.
@@ -320,7 +335,7 @@ class ReplyKind(Resumable):
         if self.sends is None:
             self.sends = reply_kind(sent, replies, mean, released)
 
-    def hear(self, told: Collection[Sends]) -> list[str]:
+    def note_answers(self, told: Collection[Sends]) -> list[str]:
         """Take over what seats took their replies for, if it is still open; return what is wrong.
 
         Args:

@@ -7,22 +7,24 @@ or evaluate message, or of the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import Auditor
-from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.hook.canary_order import Choice, take_answer
-from leakmeter.auditors.hook.run_audit import RunAudit, are_equal
+from leakmeter.auditors.hook.open_round import are_equal
+from leakmeter.auditors.hook.run_audit import AuditReader, RunAudit
 from leakmeter.auditors.hook.wrapper import EndedError
 from leakmeter.auditors.run_log import Callback
 from leakmeter.auditors.verdict.claim import Claim
-from leakmeter.auditors.verdict.verdict import Verdict
 
 TIMEOUT = 3600.0  # seconds, as Flower's strategies wait
 IN_PARTS: Final = (
@@ -62,7 +64,7 @@ class GridWrapper(Grid):
         return self.grid.send_and_receive(messages, timeout=timeout)
 
 
-class AuditedGrid(GridWrapper):
+class AuditedGrid(AuditReader, GridWrapper):
     """Hands every call on to `grid` and shows each round to the auditors.
 
     For a loop without a strategy, or one that nobody can wrap. Leave the block, or call `finish`,
@@ -126,35 +128,6 @@ class AuditedGrid(GridWrapper):
         self._rounds = 0
         self._last: tuple[ArrayRecord, set[int]] | None = None  # what was sent in it, and to whom
         self._asked: set[str] = set()  # ids of pushed messages of the round
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the run says so far; before its end, without what auditors report at the end."""
-        return self.audit.verdict
-
-    @property
-    def warnings(self) -> Sequence[RunWarning]:
-        """Reasons to doubt the run itself, so far."""
-        return self.audit.warnings
-
-    @property
-    def limitations(self) -> Sequence[Limitation]:
-        """What auditors cannot measure in this project."""
-        return self.audit.limitations
-
-    @property
-    def failures(self) -> Sequence[str]:
-        """Which auditors were left out, when and why."""
-        return self.audit.failures
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the run log is; None if nothing is written."""
-        return self.audit.folder
-
-    def findings(self) -> list[Finding]:
-        """Return all findings so far."""
-        return self.audit.findings
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -233,3 +206,71 @@ class AuditedGrid(GridWrapper):
     ) -> bool:
         self.finish()  # also after an exception: what was measured is not lost
         return isinstance(error, EndedError)  # as asked, by `StopAbove`
+
+
+class StartArguments:
+    """Arguments of a loop's `start`, which gets them in the way in which they were given."""
+
+    def __init__(self, loop: Callable[..., Any], args: Sequence[Any], more: dict[str, Any]) -> None:
+        self.parameters = inspect.signature(loop).parameters
+        self.args, self.more = list(args), more
+        rest = inspect.Parameter.VAR_POSITIONAL  # kinds are in the order of a signature
+        self._names = [name for name, p in self.parameters.items() if p.kind < rest]
+        if any(p.kind == rest for p in self.parameters.values()):
+            # As a rule handed on to Flower's `start`, so the rest is in its order.
+            usual = list(inspect.signature(Strategy.start).parameters)[1:]
+            self._names += usual[len(self._names) :]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """All arguments whose names are known."""
+        return {**dict(zip(self._names, self.args, strict=False)), **self.more}
+
+    def takes(self, name: str) -> bool:
+        """Whether the loop has an argument of this name, as far as it is known."""
+        return name in self.parameters or name in self.told
+
+    def place(self, kind: type) -> str | None:
+        """Return the name of the first argument of a type; None if there is none."""
+        return next((name for name, one in self.told.items() if isinstance(one, kind)), None)
+
+    def begin(self, audit: RunAudit, num_rounds: int) -> None:
+        """Begin an audit with the model that is among the arguments, if one is."""
+        if (place := self.place(ArrayRecord)) is not None:
+            audit.begin(self.told[place], num_rounds, self.told.get("timeout", TIMEOUT))
+
+    def put(self, name: str, value: Any) -> None:
+        """Give the loop another value, where it had one in its place."""
+        if name in self._names[: len(self.args)]:
+            self.args[self._names.index(name)] = value
+        else:
+            self.more[name] = value
+
+
+def run_own_loop(
+    strategy: Strategy, arguments: StartArguments, audit: RunAudit, num_rounds: int
+) -> Result:
+    """Run a strategy's own `start` with a grid that looks on.
+
+    Args:
+        strategy: It overrides `start`.
+        arguments: Of its `start`.
+        audit: Sees the rounds.
+        num_rounds: Length of the run.
+    """
+    name = type(strategy).__name__
+    if audit.offset:
+        allowed = f"0 with {name}, whose start is its own and counts rounds from 1"
+        raise BadValueError("rounds_done", allowed, audit.offset)
+    if (place := arguments.place(Grid)) is None:
+        raise TypeError(f"{name}.start must be given a Grid, got {list(arguments.told)}")
+    arguments.begin(audit, num_rounds)
+    watched = AuditedGrid.around(arguments.told[place], audit, num_rounds)
+    arguments.put(place, watched)
+    try:
+        result = strategy.start(*arguments.args, **arguments.more)
+    except EndedError as early:
+        result = early.result
+    after = getattr(result, "arrays", None)  # a loop of its own may return anything
+    watched.complete(after if isinstance(after, ArrayRecord) and len(after) else None)
+    return result

@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Canary, RoundFacts, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
@@ -30,7 +30,7 @@ from leakmeter.auditors.hook.canary_order import (
 )
 from leakmeter.auditors.hook.layout import Blocks, Layout, LazyModel, is_finite, is_float, values
 from leakmeter.auditors.hook.panel import Health, Panel
-from leakmeter.auditors.hook.wrapper import client_of, known_facts, unused
+from leakmeter.auditors.hook.wrapper import client_of, known_facts, unused, weight_key
 from leakmeter.auditors.values import Vector
 
 _log = logging.getLogger("flwr")
@@ -41,6 +41,16 @@ NO_TRUTH: Final = (
 NO_SIGN: Final = (
     "clients send differences under masks, and it is not known whether the server adds or "
     "subtracts them: if it subtracts them, the audit does not see their canaries"
+)
+
+
+SEVERAL_RECORDS: Final = (
+    "clients are sent several ArrayRecords, or none, so it is not known what their updates are "
+    "added to: no round is audited"
+)
+OWN_MODELS: Final = (
+    "clients of one round are sent different models, such as slices or those of clusters, so their "
+    "updates have no common base: no round is audited"
 )
 
 
@@ -162,7 +172,7 @@ class OpenRound:
         model: What clients are sent.
         clients: Node id to client index.
         orders: Client to the canary that it plays.
-        greeted: Clients that were asked for an answer, seats included.
+        asked: Clients that were asked for an answer, seats included.
         grid: Where the messages go.
         layout: Of the model.
         weight_key: The metric that weights clients.
@@ -176,7 +186,7 @@ class OpenRound:
     model: LazyModel
     clients: Mapping[int, int]
     orders: Mapping[int, Canary]
-    greeted: Collection[int]
+    asked: Collection[int]
     grid: Grid
     layout: Layout
     weight_key: str
@@ -235,6 +245,49 @@ def _check_readable(content: RecordDict, layout: Layout, weight_key: str) -> Non
             raise ValueError(f"array {name!r} must contain numbers of shape {tuple(array.shape)}")
 
 
+def population(strategy: Strategy | None, grid: Grid) -> int | None:
+    """Return how many clients there are; None if neither strategy nor grid can say."""
+    if known := client_of(strategy):  # a list of a million nodes takes 40 MB
+        return len(known)
+    try:
+        return len(list(grid.get_node_ids()))
+    except Exception:  # a grid of the project's own
+        return None
+
+
+def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord:
+    """Return the model that all clients of a round are sent: what their updates are added to.
+
+    Args:
+        messages: What is about to be sent.
+        arrays: The strategy's model, for a round without messages.
+
+    Raises:
+        UnableError: They are not all sent the same, or more than a model. Slices, models of
+            clusters and further arrays would be measured against the wrong base.
+    """
+    base, seen = arrays, set[int]()
+    for message in messages:
+        records = [r for r in message.content.values() if isinstance(r, ArrayRecord)]
+        if len(records) != 1:
+            raise UnableError(SEVERAL_RECORDS)
+        if not seen:
+            base = records[0]
+        # Flower's strategies send one record to all.
+        if id(records[0]) not in seen and not are_equal(records[0], base):
+            raise UnableError(OWN_MODELS)
+        seen.add(id(records[0]))
+    return base
+
+
+def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Whether two records have the same arrays in the same order."""
+    return list(one) == list(other) and all(
+        (a.dtype, tuple(a.shape), a.data) == (b.dtype, tuple(b.shape), b.data)
+        for a, b in zip(one.values(), other.values(), strict=True)
+    )
+
+
 class ClientNumbers:
     """Numbers the nodes, as auditors identify clients."""
 
@@ -273,13 +326,13 @@ def take_back_orders(messages: Iterable[Message]) -> None:
 def give_orders(
     messages: Mapping[int, Message],
     orders: Mapping[int, Canary],
-    greeted: Collection[int],
+    asked: Collection[int],
     layout: Layout,
     sends: Sends | None,
     size: Size,
 ) -> None:
     """Tell seats which canary to play, and ask other clients only for an answer."""
-    for client in greeted:
+    for client in asked:
         canary = with_own_key(orders[client]) if client in orders else None
         order = Order(canary, layout.left_out_places, sends, size)
         wire.add_record(messages[client], wire.CANARY, order.to_record())
@@ -388,28 +441,93 @@ def _plus(change: Vector | None, sent: Vector) -> Vector | None:
 
 
 class RoundObserver(Resumable):
-    """Shows finished rounds to the auditors.
+    """Opens rounds with the orders of the auditors, and shows them the finished ones.
 
     Args:
         strategy: The chain of strategies, which knows facts about a round.
         panel: The auditors.
-        sending: What clients reply with, as far as it is decided.
+        reply_kind: What clients reply with, as far as it is decided.
 
     Attributes:
         health: What has damaged the run.
         has_tap: Whether clients keep plain updates; True until no client answers for a tap.
         timeout: Seconds to wait for what they kept.
+        size: How long canaries are.
     """
 
     health: Kept[Health]
 
-    def __init__(self, strategy: Strategy | None, panel: Panel, sending: ReplyKind) -> None:
-        self._strategy, self._panel, self._sending = strategy, panel, sending
+    def __init__(self, strategy: Strategy | None, panel: Panel, reply_kind: ReplyKind) -> None:
+        self._strategy, self._panel, self._reply_kind = strategy, panel, reply_kind
         self.health = Health()
         self.has_tap = True
         self.timeout = 0.0
+        self.size = Size()
+        self._numbers = ClientNumbers()
         self._is_abandonment_noted = False
         self._has_answer = False
+
+    def open(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        messages: Sequence[Message],
+        grid: Grid,
+        layout: Layout,
+        model: LazyModel,
+        is_first: bool,
+    ) -> OpenRound:
+        """Give the messages of a round their orders and keep what is needed to look at it.
+
+        Args:
+            server_round: Its number in the whole run.
+            arrays: The model as the strategy has it.
+            messages: What is about to be sent.
+            grid: Delivers what auditors ask for besides.
+            layout: Of the model.
+            model: What clients are sent.
+            is_first: Whether no round was closed yet.
+        """
+        panel = self._panel
+        nodes = [m.metadata.dst_node_id for m in messages]
+        clients = self._numbers.of(nodes, self._strategy, grid)
+        by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
+        if self._reply_kind.sends is None and are_clipped(messages):
+            self._reply_kind.sends = "models"  # our noise mods take replies for nothing else
+        key, sends = weight_key(self._strategy), self._reply_kind.sends
+        # Nobody takes part in a round that was given up before it began.
+        chosen = sorted(by_client)
+        everybody = population(self._strategy, grid)
+        orders = panel.instruct(server_round, chosen, everybody) if clients else {}
+        panel.consider_round(messages, len(orders))
+        panel.bind(server_round, RoundMessages(grid, by_client, layout, model, key))
+        records = panel.plant(server_round, chosen)
+        # The first round shows which clients list canary_mod; replays need to know it every time.
+        asks_all = is_first or sends is None or panel.replays(server_round) or panel.wants_answers
+        asked = by_client.keys() if asks_all else orders.keys()
+        hidden = will_hide_updates(messages)
+        # Messages are changed last: whatever fails before leaves them as they were.
+        if hidden and panel.wants_truth and self.has_tap:
+            ask_to_keep(messages, server_round)
+        # Under our masks an answer must not depend on a reply, and replies are models.
+        sends = sends or ("models" if hidden else None)
+        give_orders(by_client, orders, asked, layout, sends, self.size)
+        for client, order in records.items():
+            wire.add_record(by_client[client], wire.PLANTED, order)
+        return OpenRound(
+            server_round=server_round,
+            arrays=arrays,
+            model=model,
+            clients=clients,
+            orders=orders,
+            asked=tuple(asked),
+            grid=grid,
+            layout=layout,
+            weight_key=key,
+            hides_updates=hidden,
+            is_noised=any(wire.share_std(m.content) > 0 for m in messages),
+            planted=frozenset(records),
+        )
 
     def observe(
         self,
@@ -429,7 +547,7 @@ class RoundObserver(Resumable):
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
         view = self._view(opened, updates, opened.by_client(answers), arrays, took)
         # First, and guarded separately: a failing auditor must not suppress the warnings.
-        with self._panel.guarded(f"warnings may lack round {opened.server_round}"):
+        with self._panel.keep_training_on_error(f"warnings may lack round {opened.server_round}"):
             self.health.note(
                 view,
                 asked=len(opened.clients),
@@ -453,7 +571,7 @@ class RoundObserver(Resumable):
         facts = self._facts(opened, updates, answers, released, has_model=arrays is not None)
         # One client that answers shows that the app lists the mod; another may keep silent.
         self._has_answer |= bool(answers)
-        asked = [] if self._has_answer else [c for c in opened.greeted if c in updates]
+        asked = [] if self._has_answer else [c for c in opened.asked if c in updates]
         for words in guest_warnings(answers, asked):
             self._panel.note_canaries(words)
         if self._panel.replays(opened.server_round):
@@ -476,7 +594,7 @@ class RoundObserver(Resumable):
             truth_weights=weights,
             instructed=obeyed,
             sends=updates.sends,
-            sign=self._sending.sign,
+            sign=self._reply_kind.sign,
             answers=answers,
             took={c: took.get(nodes[c], False) for c in sorted(opened.planted) if c in updates},
         )
@@ -491,8 +609,8 @@ class RoundObserver(Resumable):
         has_model: bool,
     ) -> RoundFacts:
         """Return the facts of the round, once it is decided what clients send."""
-        sending = self._sending
-        if sending.sends is None and has_model and not opened.is_noised:
+        reply_kind = self._reply_kind
+        if reply_kind.sends is None and has_model and not opened.is_noised:
             # The mean as if replies were models, as a secure sum assumes.
             others = (c for c, a in answers.items() if a.outcome != "played")
             seats = set(opened.orders).difference(others)
@@ -501,19 +619,21 @@ class RoundObserver(Resumable):
                 hidden = [change + opened.sent]
                 mean = in_blocks(hidden[0])
             replies = updates.replies(seats) if updates.are_plain else hidden
-            sending.note(opened.model, replies, mean, released)
-        for words in sending.hear([a.sends for a in answers.values() if a.sends is not None]):
+            reply_kind.note(opened.model, replies, mean, released)
+        for words in reply_kind.note_answers(
+            [a.sends for a in answers.values() if a.sends is not None]
+        ):
             self._panel.note_canaries(words)
-        updates.sends = sending.sends or "models"
-        wants_mean = self._panel.wants_mean or (sending.needs_sign and not opened.orders)
+        updates.sends = reply_kind.sends or "models"
+        wants_mean = self._panel.wants_mean or (reply_kind.needs_sign and not opened.orders)
         facts = round_facts(
             self._strategy, opened, updates, released=has_model, wants_mean=wants_mean
         )
-        if sending.needs_sign:
+        if reply_kind.needs_sign:
             # Canaries' coins must not influence it. A secure sum cannot leave their seats out.
             honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
-            sending.note_step(opened.sent, released.vector, honest)
-            if sending.needs_sign and opened.orders and not updates.are_plain:
+            reply_kind.note_step(opened.sent, released.vector, honest)
+            if reply_kind.needs_sign and opened.orders and not updates.are_plain:
                 self._panel.note_canaries(NO_SIGN)
         return facts
 
@@ -530,7 +650,9 @@ class RoundObserver(Resumable):
         if wanted:  # what seats have sent is subtracted from the sum
             wanted |= set(obeyed)
         found = None
-        with self._panel.guarded(f"round {opened.server_round} has no plain updates"):
+        with self._panel.keep_training_on_error(
+            f"round {opened.server_round} has no plain updates"
+        ):
             found = collect_truth(opened, wanted, sends=updates.sends, timeout=self.timeout)
         if found is None:
             return {}, {}

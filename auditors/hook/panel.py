@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from leakmeter.auditors.auditor import (
@@ -32,12 +33,14 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning, WarningKind
+from leakmeter.auditors.hook.canary_order import Answer, bypasses_noise, may_bypass
 from leakmeter.auditors.hook.mods import planting_order
-from leakmeter.auditors.hook.wrapper import EndedError
+from leakmeter.auditors.hook.wrapper import EndedError, after_first_round
 from leakmeter.auditors.run_log import Callback, StopAbove
 from leakmeter.auditors.values import Vector
+from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.claim import Claim
-from leakmeter.auditors.wording import Assumption, counted, is_epsilon, number
+from leakmeter.auditors.wording import Assumption, counted, is_epsilon, number, plain_spaces
 
 _log = logging.getLogger("flwr")
 BEFORE = "before round 1"
@@ -83,6 +86,13 @@ class Panel(Resumable):
     _warned: Kept[list[RunWarning]]  # by auditors that were left out
 
     def __init__(self, auditors: Sequence[Auditor]) -> None:
+        given: list[object] = list(auditors) if isinstance(auditors, Iterable) else [auditors]
+        wrong = [one for one in given if not isinstance(one, Auditor)]
+        if wrong or not isinstance(auditors, Sequence):
+            raise TypeError(
+                f"auditors must be a list of Auditor objects, got {(wrong or [auditors])[0]!r}; "
+                "for example auditors=[OneShotCanaries(seats=2)]"
+            )
         names = [a.name for a in auditors]
         if len(set(names)) < len(names):
             raise ValueError(f"auditors must have different names, got {names}")
@@ -94,6 +104,7 @@ class Panel(Resumable):
         self._planter, self._warned = "", []
         self._restored: Mapping[str, Any] = {}
         self._has_observed = False
+        self._project: Project | None = None
         self.keeps_files = False
         self._left_out: list[Auditor] = []  # whose files are still there
 
@@ -147,6 +158,7 @@ class Panel(Resumable):
         claims: tuple[Claim, ...] = (),
     ) -> None:
         """Start the auditors, each with its state of an interrupted run if there is one."""
+        self._project = None
         for auditor in list(self.auditors):
             auditor.claims = claims
             try:
@@ -168,6 +180,7 @@ class Panel(Resumable):
 
     def consider(self, project: Project) -> None:
         """Log what each auditor cannot measure in this project; a resumed run has logged it."""
+        self._project = project
         if self._restored:
             return
         for auditor in list(self.auditors):
@@ -177,8 +190,13 @@ class Panel(Resumable):
             except Exception as error:
                 self._drop(auditor, BEFORE, error)
         if project.clients is not None:
-            with self.guarded("the cost of the audit is not known"):
+            with self.keep_training_on_error("the cost of the audit is not known"):
                 self._note_cost(project.clients * project.num_rounds, project)
+
+    def consider_round(self, messages: Sequence[Message], seats: int) -> None:
+        """Consider the project again, once it is known who takes part in its first round."""
+        if self._project is not None and self._project.clients is None and messages:
+            self.consider(after_first_round(self._project, messages, seats))
 
     def _note_cost(self, own: int, project: Project) -> None:
         """Warn if the audit takes longer than the run's own trainings."""
@@ -364,7 +382,7 @@ class Panel(Resumable):
         self.auditors = [a for a in self.auditors if a.name in self._restored]
 
     @contextmanager
-    def guarded(self, what: str) -> Iterator[None]:
+    def keep_training_on_error(self, what: str) -> Iterator[None]:
         """Note an exception of the hook itself as a failure and continue after the block."""
         try:
             yield
@@ -399,7 +417,7 @@ class Panel(Resumable):
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
-        with self.guarded(f"warnings of {auditor.name} are not known"):
+        with self.keep_training_on_error(f"warnings of {auditor.name} are not known"):
             self._warned += auditor.warnings  # what it has planted stays in the model
         self._left_out.append(auditor)
         if not self.keeps_files:
@@ -482,7 +500,7 @@ class StopRule(Resumable):
         _log.warning("the run stops before its last round, as asked: %s", self.reason)
         raise EndedError(self.reason, self.result)
 
-    def qualified(self, findings: Iterable[Finding]) -> list[Finding]:
+    def with_conditions(self, findings: Iterable[Finding]) -> list[Finding]:
         """Return the findings of the run; after a stop, other bounds than those are conditional.
 
         What stopped the run depends on the same scores as they do.
@@ -609,3 +627,61 @@ class Health(Resumable):
 def _norm(update: Vector) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.linalg.norm(update))
+
+
+class RunClaims(Resumable):
+    """What is claimed about the privacy of a run, and what keeps canaries from testing it.
+
+    Args:
+        given: Claims of the user.
+
+    Attributes:
+        claims: All that is claimed, as far as it is known.
+    """
+
+    claims: Kept[tuple[Claim, ...]]
+    _is_bypassed: Kept[bool]  # whether canaries miss noise that clients' own updates get
+    _may_bypass: Kept[bool]  # whether they may miss some: in training, or of an unknown mod
+
+    def __init__(self, given: tuple[Claim, ...]) -> None:
+        self.given = given
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget an earlier run."""
+        self.claims = self.given
+        self._is_bypassed = self._may_bypass = False
+        self._answers: dict[int, Answer] = {}  # what each node has answered last
+
+    def add(self, claims: Iterable[Claim]) -> None:
+        """Log what is claimed, and keep it for auditors and report."""
+        said = list(claims)
+        for claim in said:
+            _log.info("%s", plain_spaces(sentences.claimed(claim)))
+        self.claims = tuple(dict.fromkeys((*self.claims, *said)))
+
+    def note_answers(self, answers: Mapping[int, Answer]) -> None:
+        """Note what the mods of most clients claim, and whether canaries miss their noise.
+
+        A client may answer anything, so none speaks for the others. In most rounds seats alone are
+        asked, often a single one: what each node has answered last counts.
+        """
+        self._answers |= answers
+        said = self._answers.values()
+        most, known = len(said) / 2, {claim.source for claim in self.claims}
+        noises = Counter(answer.local_noise for answer in said)
+        found = (one.claim for one, count in noises.items() if one is not None and count > most)
+        self.add(claim for claim in found if claim.source not in known)
+        self._is_bypassed |= sum(map(bypasses_noise, said)) > most
+        self._may_bypass |= sum(map(may_bypass, said)) > most
+
+    def with_conditions(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Return the findings of the run; a bound of canaries says what they bypass."""
+        bypassed = (Assumption.BYPASSED_NOISE,) * self._is_bypassed
+        bypassed += (Assumption.BYPASSED_TRAINING,) * self._may_bypass
+        return [
+            replace(f, assumptions=(*f.assumptions, *bypassed))
+            if f.kind == "lower_bound" and f.threat_model.holds == "canary"
+            else f
+            for f in findings
+        ]

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
+from leakmeter.auditors.auditor import Auditor, UnableError
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.hook import wire
@@ -29,8 +29,6 @@ from leakmeter.auditors.hook.canary_order import (
     Choice,
     ReplyKind,
     Size,
-    bypasses_noise,
-    may_bypass,
     size_warning,
     take_answer,
 )
@@ -38,22 +36,16 @@ from leakmeter.auditors.hook.guest_noise import claims_of_strategy
 from leakmeter.auditors.hook.layout import Layout, LayoutError, LazyModel
 from leakmeter.auditors.hook.mods import take_planting_answer
 from leakmeter.auditors.hook.open_round import (
-    ClientNumbers,
     OpenRound,
     RoundObserver,
     Updates,
-    are_clipped,
-    ask_to_keep,
-    give_orders,
+    are_equal,
+    common_base,
     take_back_orders,
-    will_hide_updates,
 )
-from leakmeter.auditors.hook.panel import BEFORE, EarlyEnd, Health, Panel, StopRule
+from leakmeter.auditors.hook.panel import BEFORE, EarlyEnd, Health, Panel, RunClaims, StopRule
 from leakmeter.auditors.hook.wrapper import (
-    after_first_round,
-    client_of,
     survey,
-    weight_key,
     wrappers,
 )
 from leakmeter.auditors.run_log import (
@@ -65,22 +57,12 @@ from leakmeter.auditors.run_log import (
     RunLog,
     RunStart,
 )
-from leakmeter.auditors.verdict import sentences
+from leakmeter.auditors.values import require
 from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
 from leakmeter.auditors.verdict.lines import Ending, Step, steps, summary
 from leakmeter.auditors.verdict.verdict import Verdict, judge
-from leakmeter.auditors.wording import Assumption, plain_spaces
 
 _log = logging.getLogger("flwr")
-_OVERSIZE: Final = 10.0  # a clip that does not work lets so much more pass
-SEVERAL_RECORDS: Final = (
-    "clients are sent several ArrayRecords, or none, so it is not known what their updates are "
-    "added to: no round is audited"
-)
-OWN_MODELS: Final = (
-    "clients of one round are sent different models, such as slices or those of clusters, so their "
-    "updates have no common base: no round is audited"
-)
 CHANGED: Final = "the model has changed its arrays"
 REPEATED: Final = (
     "the strategy aggregates a round more than once, or gives two rounds the same number: only the "
@@ -143,25 +125,21 @@ class RunAudit(Resumable):
 
     Attributes:
         logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
-        on_round: Called with the line of each finished round and the model after it. What it raises
-            ends the run.
+        lines: The lines of its rounds.
         on_report: Called before the report is written; returns fields to add to it.
         offset: Rounds of the run that were done before this start.
         seen: Rounds that were closed since this start.
         limit: The largest proven ε at which the run continues.
-        claims: All that is claimed, as far as it is known.
         has_begun: Whether a run is under way.
     """
 
     # The first record's layout: FedAvg has turned integer arrays into floats since.
     _layout: Kept[Layout | None]
-    _sending: Kept[ReplyKind]
+    _reply_kind: Kept[ReplyKind]
     _observer: Kept[RoundObserver]
     limit: Kept[StopRule]
     _panel: Kept[Panel]
-    claims: Kept[tuple[Claim, ...]]
-    _is_bypassed: Kept[bool]
-    _may_bypass: Kept[bool]
+    _claims: Kept[RunClaims]
 
     def __init__(
         self,
@@ -177,37 +155,29 @@ class RunAudit(Resumable):
         callbacks: Sequence[Callback] = (),
         claims: str | Iterable[Claim | str] = (),
     ) -> None:
-        if rounds_done < 0:
-            raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
-        self._given = self.claims = claims_of(claims)
-        self._heard: dict[int, Answer] = {}  # what each node has answered last
+        require("at least 0", rounds_done=rounds_done)
+        self._claims = RunClaims(claims_of(claims))
         self._strategy = strategy
         self._panel = Panel(auditors)
         self.limit = StopRule(callbacks, auditors)
         self._known: tuple[Limitation, ...] = ()
-        self._sending = ReplyKind(sends)
+        self._reply_kind = ReplyKind(sends)
         self._run_log: RunLog | None = None
         if out:
             folder = Path(out).expanduser()
             self._run_log = RunLog(folder, config or {}, rounds_done, name=name)
-        self._lines = RoundLog(self._run_log, self._keep)
+        self.lines = RoundLog(self._run_log)
         self._listeners = Listeners([ProgressFile(), *callbacks])
         self._name, self._config = name, dict(config or {})
         self._has_metrics = metrics
         self._layout = None
-        self._project: Project | None = None
-        self._size = Size()  # of canaries
-        self._numbers = ClientNumbers()
-        self._observer = RoundObserver(strategy, self._panel, self._sending)
+        self._observer = RoundObserver(strategy, self._panel, self._reply_kind)
         self._open: OpenRound | None = None
         self._replied: _Replies | None = None
         self._aggregated: set[int] = set()  # numbers of rounds
         self._is_blind = False  # whether the model cannot be read
         self.offset, self.seen, self.has_begun = rounds_done, 0, False
         self.logs_verdict = True
-        self._is_bypassed = False  # whether canaries miss noise that clients' own updates get
-        self._may_bypass = False  # whether they may miss some: in training, or of an unknown mod
-        self.on_round: OnRound | None = None
         self.on_report: Callable[[], Mapping[str, Any]] | None = None
 
     @property
@@ -237,21 +207,21 @@ class RunAudit(Resumable):
         return (*found, *self._panel.warnings)
 
     @property
-    def log_failure(self) -> OSError | None:
-        """Why the run log could not be written any further; None if it is complete so far."""
-        return self._lines.failure
+    def claims(self) -> tuple[Claim, ...]:
+        """All that is claimed, as far as it is known."""
+        return self._claims.claims
 
     @property
     def verdict(self) -> Verdict:
         """What the run says so far; before its end, without what auditors report at the end."""
-        of_run = [f for f in self._lines.findings if f.server_round is None]
-        accuracy, claims = self._lines.accuracy, self.claims
+        of_run = [f for f in self.lines.findings if f.server_round is None]
+        accuracy, claims = self.lines.accuracy, self.claims
         return judge(of_run, self.warnings, accuracy=accuracy, claims=claims)
 
     @property
     def findings(self) -> list[Finding]:
         """All findings so far."""
-        return self._lines.findings
+        return self.lines.findings
 
     def add_limitations(self, *limitations: Limitation) -> None:
         """Note what is known beforehand to be outside this audit, for the report."""
@@ -261,7 +231,7 @@ class RunAudit(Resumable):
         """Note what the audit cannot see here, once, for the log and the report."""
         self._panel.note(words)
 
-    def shifted(self, server_round: int) -> int:
+    def number_in_run(self, server_round: int) -> int:
         """Return the number of a round in the whole run; unchanged unless a run is resumed."""
         return server_round + self.offset if self.offset else server_round
 
@@ -278,17 +248,16 @@ class RunAudit(Resumable):
         self.has_begun = True
         self._observer.timeout = timeout
         self._open = self._replied = None  # of a start that was broken off
-        self._panel.keeps_files = self.on_round is not None
-        self._lines.forget()
+        self._panel.keeps_files = self.lines.on_round is not None
+        self.lines.forget()
         if self.seen:  # a second start is another run
-            self._lines.findings, self._layout, self._project = [], None, None
+            self.lines.findings, self._layout = [], None
             self._observer.health = Health()
             self.limit.begin()
-            self.claims, self._is_bypassed, self._may_bypass = self._given, False, False
+            self._claims.begin()
             if self._run_log is not None:
                 self._run_log.start_again()
         self.seen, self._is_blind = 0, False
-        self._heard.clear()
         self._aggregated.clear()
         self._wake(arrays, num_rounds)
         name = self._name or (self.folder.name if self.folder else "run")
@@ -302,46 +271,24 @@ class RunAudit(Resumable):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        early = self._given
-        with self._panel.guarded("what is claimed could not be read"):
+        early = self._claims.given
+        with self._panel.keep_training_on_error("what is claimed could not be read"):
             # A noise multiplier claims an ε at every δ: that of the audits' bounds is judged.
             deltas = (auditor.delta for auditor in self.auditors if auditor.num_bounds)
             stated = claims_of_strategy(self._strategy, min(deltas, default=Auditor.delta))
-            early = tuple(dict.fromkeys((*self._given, *stated)))
-            self._claim(early)
+            early = tuple(dict.fromkeys((*early, *stated)))
+            self._claims.add(early)
         # Not what clients said before an interruption: it must not change what auditors plan.
         self._panel.begin(self._layout.dim, num_rounds, self.folder, claims=early)
-        with self._panel.guarded("the project could not be surveyed"):
-            self._project = survey(self._strategy, self._layout.dim, num_rounds, claims=early)
-            self._panel.consider(self._project)
+        with self._panel.keep_training_on_error("the project could not be surveyed"):
+            project = survey(self._strategy, self._layout.dim, num_rounds, claims=early)
+            self._panel.consider(project)
             if any(claim.source == USER and claim.unit == "client" for claim in early):
                 self._panel.note_canaries(CLAIMED)
-            self._size = size_for(self._project)
-            if self._size != Size():
-                self._panel.note_canaries(size_warning(self._size))
+            self._observer.size = Size.testing(project)
+            if self._observer.size != Size():
+                self._panel.note_canaries(size_warning(self._observer.size))
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
-
-    def _claim(self, claims: Iterable[Claim]) -> None:
-        """Log what is claimed, and keep it for auditors and report."""
-        said = list(claims)
-        for claim in said:
-            _log.info("%s", plain_spaces(sentences.claimed(claim)))
-        self.claims = tuple(dict.fromkeys((*self.claims, *said)))
-
-    def _hear(self, answers: Mapping[int, Answer]) -> None:
-        """Note what the mods of most clients claim, and whether canaries miss their noise.
-
-        A client may answer anything, so none speaks for the others. In most rounds seats alone are
-        asked, often a single one: what each node has answered last counts.
-        """
-        self._heard |= answers
-        said = self._heard.values()
-        most, known = len(said) / 2, {claim.source for claim in self.claims}
-        noises = Counter(answer.local_noise for answer in said)
-        heard = (one.claim for one, count in noises.items() if one is not None and count > most)
-        self._claim(claim for claim in heard if claim.source not in known)
-        self._is_bypassed |= sum(map(bypasses_noise, said)) > most
-        self._may_bypass |= sum(map(may_bypass, said)) > most
 
     def _stop(self, when: str, reason: str) -> None:
         """Look no more; the training continues, and auditors report on what they have seen."""
@@ -372,75 +319,21 @@ class RunAudit(Resumable):
             messages: What is about to be sent.
             grid: Delivers what auditors ask for besides.
         """
-        with self._panel.guarded(f"round {server_round} may repeat orders of an earlier round"):
+        repeats = f"round {server_round} may repeat orders of an earlier round"
+        with self._panel.keep_training_on_error(repeats):
             take_back_orders(messages)
         number = self._new_number(server_round)
-        if number is not None and not self._is_blind:
-            with self._panel.guarded(f"round {number} could not be audited"):
-                self._open = self._ordered(number, arrays, messages, grid)
-
-    def _ordered(
-        self, server_round: int, arrays: ArrayRecord, messages: Sequence[Message], grid: Grid
-    ) -> OpenRound | None:
-        """Give the messages of a round their orders and keep what is needed to look at it."""
-        layout = self._layout
-        assert layout is not None
-        try:
-            model = LazyModel(layout, common_base(messages, arrays))
-        except UnableError as error:
-            self._stop(f"round {server_round}", str(error))
-            return None
-        except ValueError as error:
-            self._stop(f"round {server_round}", f"{CHANGED}: {error}")
-            return None
-        nodes = [m.metadata.dst_node_id for m in messages]
-        clients = self._numbers.of(nodes, self._strategy, grid)
-        by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
-        if self._sending.sends is None and are_clipped(messages):
-            self._sending.sends = "models"  # our noise mods take replies for nothing else
-        key, sends = weight_key(self._strategy), self._sending.sends
-        # Nobody takes part in a round that was given up before it began.
-        chosen = sorted(by_client)
-        everybody = population(self._strategy, grid)
-        orders = self._panel.instruct(server_round, chosen, everybody) if clients else {}
-        self._consider_round(messages, len(orders))
-        self._panel.bind(server_round, RoundMessages(grid, by_client, layout, model, key))
-        records = self._panel.plant(server_round, chosen)
-        # The first round shows which clients list canary_mod; replays need to know it every time.
-        asks_all = not self._aggregated or sends is None or self._panel.replays(server_round)
-        asks_all |= self._panel.wants_answers
-        greeted = by_client.keys() if asks_all else orders.keys()
-        hidden = will_hide_updates(messages)
-        is_noised = any(wire.share_std(m.content) > 0 for m in messages)
-        # Messages are changed last: whatever fails before leaves them as they were.
-        if hidden and self._panel.wants_truth and self._observer.has_tap:
-            ask_to_keep(messages, server_round)
-        # Under our masks an answer must not depend on a reply, and replies are models.
-        sends = sends or ("models" if hidden else None)
-        give_orders(by_client, orders, greeted, layout, sends, self._size)
-        for client, order in records.items():
-            wire.add_record(by_client[client], wire.PLANTED, order)
-        return OpenRound(
-            server_round=server_round,
-            arrays=arrays,
-            model=model,
-            clients=clients,
-            orders=orders,
-            greeted=tuple(greeted),
-            grid=grid,
-            layout=layout,
-            weight_key=key,
-            hides_updates=hidden,
-            is_noised=is_noised,
-            planted=frozenset(records),
-        )
-
-    def _consider_round(self, messages: Sequence[Message], seats: int) -> None:
-        """Let the auditors say what they cannot do, once it is known who takes part."""
-        if self._project is None or self._project.clients is not None or not messages:
-            return
-        self._project = after_first_round(self._project, messages, seats)
-        self._panel.consider(self._project)
+        if number is not None and not self._is_blind and self._layout is not None:
+            with self._panel.keep_training_on_error(f"round {number} could not be audited"):
+                try:
+                    base = LazyModel(self._layout, common_base(messages, arrays))
+                except ValueError as error:
+                    words = str(error) if isinstance(error, UnableError) else f"{CHANGED}: {error}"
+                    self._stop(f"round {number}", words)
+                    return
+                self._open = self._observer.open(
+                    number, arrays, messages, grid, self._layout, base, not self._aggregated
+                )
 
     def replied(self, server_round: object, replies: Sequence[Any]) -> None:
         """Take the answers of our mods out of the replies, before any strategy sees them."""
@@ -453,7 +346,7 @@ class RunAudit(Resumable):
         said = {m.metadata.src_node_id: take_planting_answer(m) for m in reversed(messages)}
         updates = None
         if self._open is not None:
-            with self._panel.guarded(f"round {server_round} could not be audited"):
+            with self._panel.keep_training_on_error(f"round {server_round} could not be audited"):
                 # Before the inner strategy may put other arrays into the replies.
                 updates = self._open.updates(messages)
         silent = {
@@ -483,26 +376,26 @@ class RunAudit(Resumable):
         self.seen += 1
         number = self._new_number(server_round)
         if number is None:
-            self._lines.amend(server_round, metrics, arrays)
+            self.lines.amend(server_round, metrics, arrays)
             return metrics
         self._aggregated.add(number)
         findings: list[Finding] = []
         if opened is not None and replied is not None and replied.updates is not None:
             about = (replied.updates, replied.answers, arrays, replied.silent, replied.took)
-            with self._panel.guarded(f"round {server_round} could not be audited"):
+            with self._panel.keep_training_on_error(f"round {server_round} could not be audited"):
                 try:
                     findings = self._observer.observe(opened, *about)
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{CHANGED}: {error}")
         if replied is not None and replied.answers:
-            with self._panel.guarded("what clients claim could not be read"):
-                self._hear(replied.answers)
+            with self._panel.keep_training_on_error("what clients claim could not be read"):
+                self._claims.note_answers(replied.answers)
         self.limit.note(findings)
         answered = 0 if replied is None else replied.num_replies
         line = RoundLine(number, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
         if after is not None:
-            self._lines.put(line, after)
+            self.lines.put(line, after)
         metrics = with_findings(metrics, findings) if self._has_metrics else metrics
         self.limit.keep("train_metrics_clientapp", number - self.offset, metrics)
         return metrics
@@ -526,7 +419,7 @@ class RunAudit(Resumable):
 
     def evaluated(self, metrics: MetricRecord | None) -> None:
         """Note what clients or the server have measured of the model after the last round."""
-        self._lines.note(metrics)
+        self.lines.note(metrics)
 
     def _new_number(self, server_round: object) -> int | None:
         """Return the number of a round for the audit; None, and say why, if it cannot have one."""
@@ -539,15 +432,10 @@ class RunAudit(Resumable):
         self._panel.note(UNCOUNTED if number < 1 else REPEATED)
         return None
 
-    def _keep(self, line: RoundLine, arrays: ArrayRecord) -> None:
-        """Hand a finished round to whoever keeps checkpoints."""
-        if self.on_round is not None:
-            self.on_round(line, arrays)
-
     def flush(self) -> None:
         """Write the line of the last round; a full disk must not end the training."""
-        line = self._lines.line
-        if (error := self._lines.flush()) is not None:
+        line = self.lines.line
+        if (error := self.lines.flush()) is not None:
             self._run_log = None
             self._panel.fail("the run log could not be written any further", error)
         if line is not None:
@@ -571,23 +459,20 @@ class RunAudit(Resumable):
             self._observer.health.note_end(self.offset + self.seen, num_rounds, kind)
         # A resumed run may have no round left to play.
         was_seen = self.seen > 0 or num_rounds <= self.offset or has_ended
-        with self._panel.guarded("the run has no complete report"):
+        with self._panel.keep_training_on_error("the run has no complete report"):
             self._report(was_seen=was_seen)
 
     def _report(self, *, was_seen: bool) -> None:
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(UNSEEN))
-        final = self.limit.qualified(self._panel.report()) if was_seen else []
-        self._claim(claim for auditor in self.auditors for claim in auditor.claimed)
-        if self._is_bypassed:
-            final = [unprotected(one, Assumption.BYPASSED_NOISE) for one in final]
-        if self._may_bypass:
-            final = [unprotected(one, Assumption.BYPASSED_TRAINING) for one in final]
+        final = self.limit.with_conditions(self._panel.report()) if was_seen else []
+        self._claims.add(claim for auditor in self.auditors for claim in auditor.claimed)
+        final = self._claims.with_conditions(final)
         for wrapper in wrappers(self._strategy):  # what the mechanism itself guarantees
-            with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):
+            with self._panel.keep_training_on_error(f"{type(wrapper).__name__} has no findings"):
                 final += wrapper.findings()
         final += self._open_updates(final)
-        self._lines.findings += final
+        self.lines.findings += final
         said = (self.failures, self.limitations, self.warnings)
         if self.logs_verdict:
             for line in summary(self.verdict, self.failures, Ending(self._steps())):
@@ -609,7 +494,7 @@ class RunAudit(Resumable):
     def _steps(self) -> list[Step]:
         """Return what to do next, in the words of a project of its own."""
         parameters = None if self._layout is None else self._layout.dim
-        return steps(self.verdict, self._lines.cohorts, parameters=parameters)
+        return steps(self.verdict, self.lines.cohorts, parameters=parameters)
 
     def _open_updates(self, found: Sequence[Finding]) -> list[Finding]:
         """Return that nothing is guaranteed against a server that sees every update.
@@ -634,68 +519,6 @@ class RunAudit(Resumable):
         return [Finding.of(bound, threat_model=model, **about)]
 
 
-def unprotected(finding: Finding, bypassed: Assumption) -> Finding:
-    """Return a finding; a bound of canaries says what they bypass."""
-    if finding.kind != "lower_bound" or finding.threat_model.holds != "canary":
-        return finding
-    return replace(finding, assumptions=(*finding.assumptions, bypassed))
-
-
-def size_for(project: Project) -> Size:
-    """Return how long canaries must be to test the claims about a run.
-
-    Only a claim that somebody asks about is worth a distorted model, and Flower's own noise clips
-    before it adds. Masks clip every coordinate: a longer canary would only be distorted there.
-    """
-    tested = [claim for claim in project.claims if claim.unit == "client"]
-    if project.is_masked or all(claim.source != USER for claim in tested):
-        return Size()
-    return Size(_OVERSIZE, max(claim.clip_norm or 0.0 for claim in tested))
-
-
-def population(strategy: Strategy | None, grid: Grid) -> int | None:
-    """Return how many clients there are; None if neither strategy nor grid can say."""
-    if known := client_of(strategy):  # a list of a million nodes takes 40 MB
-        return len(known)
-    try:
-        return len(list(grid.get_node_ids()))
-    except Exception:  # a grid of the project's own
-        return None
-
-
-def common_base(messages: Iterable[Message], arrays: ArrayRecord) -> ArrayRecord:
-    """Return the model that all clients of a round are sent: what their updates are added to.
-
-    Args:
-        messages: What is about to be sent.
-        arrays: The strategy's model, for a round without messages.
-
-    Raises:
-        UnableError: They are not all sent the same, or more than a model. Slices, models of
-            clusters and further arrays would be measured against the wrong base.
-    """
-    base, seen = arrays, set[int]()
-    for message in messages:
-        records = [r for r in message.content.values() if isinstance(r, ArrayRecord)]
-        if len(records) != 1:
-            raise UnableError(SEVERAL_RECORDS)
-        if not seen:
-            base = records[0]
-        # Flower's strategies send one record to all.
-        if id(records[0]) not in seen and not are_equal(records[0], base):
-            raise UnableError(OWN_MODELS)
-        seen.add(id(records[0]))
-    return base
-
-
-def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Whether two records have the same arrays in the same order."""
-    return list(one) == list(other) and all(
-        (a.dtype, tuple(a.shape), a.data) == (b.dtype, tuple(b.shape), b.data)
-        for a, b in zip(one.values(), other.values(), strict=True)
-    )
-
-
 OnRound = Callable[[RoundLine, ArrayRecord], None]
 
 
@@ -704,15 +527,23 @@ class RoundLog:
 
     Args:
         run_log: Where lines are written, if anywhere.
-        on_round: Called with the line of each finished round and the model after it.
+
+    Attributes:
+        on_round: Called with the line of each finished round and the model after it. What it raises
+            ends the run.
+        findings: Of all finished rounds, and at the end of the run.
+        cohorts: Clients that answered, round by round.
+        accuracy: After the last round in which anybody measured it.
+        failure: Why a line could not be written.
     """
 
-    def __init__(self, run_log: RunLog | None, on_round: OnRound) -> None:
-        self._run_log, self._on_round = run_log, on_round
+    def __init__(self, run_log: RunLog | None) -> None:
+        self._run_log = run_log
+        self.on_round: OnRound | None = None
         self._open: tuple[RoundLine, ArrayRecord] | None = None
         self.findings: list[Finding] = []
-        self.cohorts: list[int] = []  # clients that answered, round by round
-        self.accuracy: float | None = None  # after the last round in which anybody measured it
+        self.cohorts: list[int] = []
+        self.accuracy: float | None = None
         self.failure: OSError | None = None
 
     @property
@@ -763,7 +594,8 @@ class RoundLog:
             except OSError as error:
                 self._run_log = None
                 self.failure = failed = error
-        self._on_round(line, arrays)
+        if self.on_round is not None:
+            self.on_round(line, arrays)
         return failed
 
 
@@ -788,3 +620,77 @@ def with_findings(metrics: MetricRecord | None, findings: Sequence[Finding]) -> 
         several = names[f.auditor, f.quantity] > 1
         said.setdefault(f"{f.auditor}.{f.quantity}" + f".{f.kind}" * several, float(f.value))
     return MetricRecord({**(metrics or {}), **said})
+
+
+class AuditReader:
+    """What can be read and set of an audit, at whoever tells it of rounds.
+
+    Attributes:
+        audit: The audit itself.
+    """
+
+    audit: RunAudit
+
+    @property
+    def auditors(self) -> Sequence[Auditor]:
+        """The auditors that are still active."""
+        return self.audit.auditors
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run log is; None if nothing is written."""
+        return self.audit.folder
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Which auditors were left out, when and why."""
+        return self.audit.failures
+
+    @property
+    def limitations(self) -> Sequence[Limitation]:
+        """What auditors cannot measure in this project."""
+        return self.audit.limitations
+
+    @property
+    def warnings(self) -> Sequence[RunWarning]:
+        """Reasons to doubt the run itself, so far."""
+        return self.audit.warnings
+
+    @property
+    def log_failure(self) -> OSError | None:
+        """Why the run log could not be written any further; None if it is complete so far."""
+        return self.audit.lines.failure
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the run says so far; before its end, without what auditors report at the end."""
+        return self.audit.verdict
+
+    @property
+    def on_round(self) -> OnRound | None:
+        """Called with the line of each finished round and the model after it.
+
+        It keeps checkpoints. Unlike with a callback, what it raises ends the run.
+        """
+        return self.audit.lines.on_round
+
+    @on_round.setter
+    def on_round(self, keep: OnRound | None) -> None:
+        self.audit.lines.on_round = keep
+
+    @property
+    def logs_verdict(self) -> bool:
+        """Whether the log ends with the verdict; an app that prints it says False."""
+        return self.audit.logs_verdict
+
+    @logs_verdict.setter
+    def logs_verdict(self, says: bool) -> None:
+        self.audit.logs_verdict = says
+
+    def add_limitations(self, *limitations: Limitation) -> None:
+        """Note what is known beforehand to be outside this audit, for the report."""
+        self.audit.add_limitations(*limitations)
+
+    def findings(self) -> list[Finding]:
+        """Return all findings so far."""
+        return self.audit.lines.findings

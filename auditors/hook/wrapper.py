@@ -79,6 +79,13 @@ class Wrapper(Resumable, Strategy):
     unused: frozenset[int] = frozenset()
 
     def __init__(self, strategy: Strategy) -> None:
+        # By its methods: whoever copies Flower's interface without inheriting from it is welcome.
+        methods = ("start", "configure_train", "aggregate_train")
+        if isinstance(strategy, type) or not all(hasattr(strategy, name) for name in methods):
+            raise TypeError(
+                f"strategy must be a Flower strategy, got {strategy!r}; for example "
+                f"{type(self).__name__}(FedAvg(), ...)"
+            )
         self.strategy = strategy
         self._inner_configure_train = strategy.configure_train
         self._inner_aggregate_train = strategy.aggregate_train

@@ -144,7 +144,7 @@ def test_seats_that_take_gradients_for_models_are_corrected_and_said_to_have() -
     assert_unharmed(cell, run)
     assert was_seen(run, audited)
     assert "the wrong one of models and differences" in explained(audited)
-    assert (audited.audit._sending.sends, audited.audit._sending.sign) == ("differences", -1)
+    assert (audited.audit._reply_kind.sends, audited.audit._reply_kind.sign) == ("differences", -1)
 
 
 @pytest.mark.slow

@@ -259,7 +259,7 @@ def test_an_answer_carries_the_parameters_and_nothing_where_they_are_wrong(
 
 def heard(answers: list[Answer]) -> tuple[Claim, ...]:
     audit = RunAudit(None, [])
-    audit._hear(dict(enumerate(answers)))
+    audit._claims.note_answers(dict(enumerate(answers)))
     return audit.claims
 
 
@@ -276,10 +276,10 @@ def test_a_liar_that_is_the_only_seat_of_a_round_neither_makes_a_claim_nor_hides
     noise = LocalNoise.of([SHIPPED])
     assert noise is not None
     audit = RunAudit(None, [])
-    audit._hear(dict.fromkeys(range(5), Answer()))
-    audit._hear({4: Answer("played", inner=("LocalDpMod",), local_noise=noise)})
+    audit._claims.note_answers(dict.fromkeys(range(5), Answer()))
+    audit._claims.note_answers({4: Answer("played", inner=("LocalDpMod",), local_noise=noise)})
     assert audit.claims == ()
-    assert not audit._is_bypassed
+    assert not audit._claims._is_bypassed
 
 
 # In a run.

@@ -17,7 +17,8 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.audited import UNPLANNED
 from leakmeter.auditors.hook.grid import IN_PARTS
-from leakmeter.auditors.hook.run_audit import OWN_MODELS, SEVERAL_RECORDS, UNRELEASED
+from leakmeter.auditors.hook.open_round import OWN_MODELS, SEVERAL_RECORDS
+from leakmeter.auditors.hook.run_audit import UNRELEASED
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.run_log import StopAbove
 

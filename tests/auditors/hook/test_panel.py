@@ -41,7 +41,7 @@ def test_a_round_that_diverged_is_a_limitation_and_the_auditor_stays() -> None:
 
 def test_an_error_without_a_text_is_named(caplog: pytest.LogCaptureFixture) -> None:
     panel = Panel([])
-    with panel.guarded("the round is not known"):
+    with panel.keep_training_on_error("the round is not known"):
         raise MemoryError
     assert caplog.messages == ["the round is not known: MemoryError"]
 

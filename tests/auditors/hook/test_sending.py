@@ -128,16 +128,16 @@ def test_a_seat_cannot_tell_from_zeros_or_from_what_is_not_finite(lengths: Any) 
 
 def test_seats_are_believed_until_honest_replies_say_otherwise() -> None:
     sending = ReplyKind("auto")
-    assert sending.hear([]) == []
-    assert sending.hear(["models", "differences"]) == [MISTAKEN]
+    assert sending.note_answers([]) == []
+    assert sending.note_answers(["models", "differences"]) == [MISTAKEN]
     assert sending.sends is None
-    assert sending.hear(["differences", "differences"]) == []
+    assert sending.note_answers(["differences", "differences"]) == []
     assert sending.sends == "differences"
     sent, updates = vectors(6)
     decided_before = ReplyKind("auto")
     mean = updates.mean(axis=0)
     decided_before.note(sent, list(updates), in_blocks(mean), sent + mean)
-    assert decided_before.hear(["models"]) == [MISTAKEN]
+    assert decided_before.note_answers(["models"]) == [MISTAKEN]
     assert decided_before.sends == "differences"
 
 
