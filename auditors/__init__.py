@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.bounds.anytime import Anytime as Anytime
     from leakmeter.auditors.bounds.gaussian import epsilon_gaussian as epsilon_gaussian
     from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound as epsilon_lower_bound
-    from leakmeter.auditors.canaries.auditor import OneShotCanaries as OneShotCanaries
+    from leakmeter.auditors.canaries.one_shot import OneShotCanaries as OneShotCanaries
     from leakmeter.auditors.canaries.single_update import SingleUpdates as SingleUpdates
     from leakmeter.auditors.checks import check_auditor as check_auditor
     from leakmeter.auditors.codec import Kept as Kept

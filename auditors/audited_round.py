@@ -32,8 +32,8 @@ from leakmeter.auditors.bounds.lower_bound import (
     BandAndFixed,
     CurveRule,
     SimultaneousBand,
-    drawn,
     epsilon_lower_bound,
+    error_curve,
 )
 from leakmeter.auditors.finding import (
     Adjacency,
@@ -58,7 +58,7 @@ SEES: Final[Mapping[SumObserver, Sees]] = {"server": "round sum", "outsider": "n
 _SHARED: Final = ("auditor", "threat_model", "adjacency", "unit", "server_round", "seed")
 
 
-def unwatched(stage: str, share: float) -> None:
+def no_watch(stage: str, share: float) -> None:
     """Tell nobody about the progress."""
 
 
@@ -80,7 +80,7 @@ class AuditedRound:
     observer: SumObserver = "server"
     target: int | None = None
     colluding: frozenset[int] = frozenset()
-    watch: Watch = unwatched
+    watch: Watch = no_watch
 
     @property
     def server_round(self) -> int:
@@ -250,7 +250,7 @@ class Trials:
     def curve(self, confidence: float, server_round: int | None = None) -> ErrorCurve:
         """Return the limits of both error rates for a figure."""
         scores, rule = (self.first, self.second), self.rule
-        return drawn(*scores, confidence=confidence, server_round=server_round, rule=rule)
+        return error_curve(*scores, confidence=confidence, server_round=server_round, rule=rule)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class Claims:
         """Return an observation without a claim."""
         return self.finding(Bound(value, "diagnostic", rule), facts, quantity=quantity)
 
-    def proven(self, trials: Trials, facts: Mapping[str, Any], rule: str = "") -> Finding:
+    def proof(self, trials: Trials, facts: Mapping[str, Any], rule: str = "") -> Finding:
         """Return the ε that trials prove, with its curve; `rule` says what they were about."""
         bound = self.assuming(trials.bound(self.delta, self.confidence))
         bound = replace(bound, rule=f"{bound.rule}{rule}")
@@ -306,7 +306,7 @@ class Claims:
         """Return a bound that takes for granted what all claims do."""
         return replace(bound, assumptions=(*bound.assumptions, *self.assumptions))
 
-    def shared(self, looks: int) -> float:
+    def shared_confidence(self, looks: int) -> float:
         """Return the confidence of each of several looks, so that all hold at the confidence.
 
         Bonferroni: the largest of n bounds fails if any of them does.
@@ -315,7 +315,7 @@ class Claims:
 
     def largest(self, played: Sequence[Trials], looks: int) -> tuple[int, Bound]:
         """Return whose ε is the largest, and that bound, at a confidence that all looks share."""
-        bounds = [one.bound(self.delta, self.shared(looks)) for one in played]
+        bounds = [one.bound(self.delta, self.shared_confidence(looks)) for one in played]
         best = max(range(len(bounds)), key=lambda i: bounds[i].value)
         return best, self.assuming(replace(bounds[best], confidence=self.confidence))
 
@@ -358,7 +358,7 @@ class ScheduledAuditor(Auditor):
 
     def round_of(self, view: RoundView) -> AuditedRound:
         """Return the round as this auditor sees it."""
-        return AuditedRound(view, watch=self.watch or unwatched)
+        return AuditedRound(view, watch=self.watch or no_watch)
 
     @abstractmethod
     def audit(self, audited: AuditedRound) -> Sequence[Finding]:
@@ -436,7 +436,7 @@ class ResamplingAuditor(ScheduledAuditor):
 
     def round_of(self, view: RoundView) -> AuditedRound:
         """Return the round as this auditor sees it, with its sampler and its target."""
-        watch = self.watch or unwatched
+        watch = self.watch or no_watch
         found = AuditedRound(view, self.sampler, self.observer, watch=watch)
         return replace(found, target=self.target_among(found.honest, view.server_round))
 

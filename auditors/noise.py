@@ -113,13 +113,13 @@ class Distribution(ABC):
             Gaussian noise alone (adaptive clipping, amplification) needs it.
         is_integer: Whether it is over integers. Clients then round to the grid of a secure sum and
             add it there, and the server rounds to a grid of its own.
-        least_std: Least standard deviation of a client's share, in steps of that grid.
+        min_std: Least standard deviation of a client's share, in steps of that grid.
     """
 
     name: ClassVar[str]
     is_gaussian: ClassVar[bool] = False
     is_integer: ClassVar[bool] = False
-    least_std: ClassVar[float] = 0.0
+    min_std: ClassVar[float] = 0.0
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -214,7 +214,7 @@ def gaussian(dim: int, std: float, rng: np.random.Generator | None) -> Vector:
 
 
 # Standard deviations of one draw in grid steps. Tables grow with them.
-LEAST_STD, MAX_STD = 2.0**-6, 2.0**14
+MIN_STD, MAX_STD = 2.0**-6, 2.0**14
 # Conditional rounding is drawn again with at most this probability (the papers' choice).
 BETA = math.exp(-0.5)
 # Squares of coordinates and their sum must fit 64 bits.
@@ -231,7 +231,7 @@ class IntegerDistribution(Distribution):
     """A distribution over integers, by its exact weights."""
 
     is_integer: ClassVar[bool] = True
-    least_std: ClassVar[float] = LEAST_STD
+    min_std: ClassVar[float] = MIN_STD
 
     @abstractmethod
     def weights(self, variance: Fraction) -> list[int]:
@@ -278,9 +278,9 @@ class IntegerDistribution(Distribution):
 def check_variance(variance: float) -> None:
     """Raise if noise of this variance, in squared steps, cannot be made."""
     # A little room: the standard deviation comes from a quotient of floats.
-    if not 0.99 * LEAST_STD**2 <= variance <= 1.01 * MAX_STD**2:
+    if not 0.99 * MIN_STD**2 <= variance <= 1.01 * MAX_STD**2:
         raise ValueError(
-            f"noise must have a standard deviation of {LEAST_STD:g} to {MAX_STD:g} steps, "
+            f"noise must have a standard deviation of {MIN_STD:g} to {MAX_STD:g} steps, "
             f"got {math.sqrt(max(variance, 0.0)):g}"
         )
 
@@ -432,7 +432,7 @@ class DiscreteGaussian(IntegerDistribution):
     """Integers with the weights of a Gaussian density, P(k) ∝ e^(-k²/2σ²)."""
 
     name: ClassVar[str] = "discrete-gaussian"
-    least_std: ClassVar[float] = 0.5  # from which the proof for sums holds
+    min_std: ClassVar[float] = 0.5  # from which the proof for sums holds
 
     def weights(self, variance: Fraction) -> list[int]:
         """Return e^(-k²/2σ²) in units of 2^-256: each is the one before times e^-(2k+1)/2σ²."""
@@ -452,7 +452,7 @@ class DiscreteGaussian(IntegerDistribution):
         share, root = math.sqrt(shift.variance / shares), math.sqrt(shift.variance)
         if shares == 1:
             return orders * (l2**2 / (2 * shift.variance))
-        if share < self.least_std * (1 - 1e-9):
+        if share < self.min_std * (1 - 1e-9):
             return np.full(len(orders), math.inf)
         extra, half = _distance_from_gaussian(share, shares), orders / 2
         return np.minimum(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from leakmeter.auditors.auditor import Auditor
-from leakmeter.auditors.canaries.auditor import OneShotCanaries
+from leakmeter.auditors.canaries.one_shot import OneShotCanaries
 from leakmeter.auditors.canaries.single_update import SingleUpdates
 from leakmeter.auditors.information.draws import DrawPlan
 from leakmeter.auditors.information.mutual_information import MutualInformation

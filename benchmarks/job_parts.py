@@ -32,9 +32,9 @@ PARTS: dict[str, tuple[str, ...]] = {
         "strategies.secure_sum.masked:Masked.aggregate_train",
     ),
     "canaries": (
-        "auditors.canaries.auditor:OneShotCanaries.instruct",
-        "auditors.canaries.auditor:OneShotCanaries.observe",
-        "auditors.canaries.auditor:OneShotCanaries.report",
+        "auditors.canaries.one_shot:OneShotCanaries.instruct",
+        "auditors.canaries.one_shot:OneShotCanaries.observe",
+        "auditors.canaries.one_shot:OneShotCanaries.report",
     ),
     "sampled updates": ("clients.sampler:in_process",),
     "likelihood ratio without sampling": (

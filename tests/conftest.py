@@ -130,10 +130,10 @@ def _shown_names() -> set[str]:
 @pytest.fixture(autouse=True, scope="session")
 def _few_null_draws() -> Iterator[tuple[int, int]]:
     """Simulate less of what canaries look like without a leak, where no test is about that."""
-    from leakmeter.auditors.canaries import auditor, canary_auditor
+    from leakmeter.auditors.canaries import canary_auditor, one_shot
 
-    usual = auditor._NULL_POOL, canary_auditor.NULL_RUNS
-    with patch.object(auditor, "_NULL_POOL", 2000), patch.object(canary_auditor, "NULL_RUNS", 20):
+    usual = one_shot._NULL_POOL, canary_auditor.NULL_RUNS
+    with patch.object(one_shot, "_NULL_POOL", 2000), patch.object(canary_auditor, "NULL_RUNS", 20):
         yield usual
 
 
@@ -162,11 +162,11 @@ def _libraries_found_once() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def usual_null_draws(_few_null_draws: tuple[int, int]) -> Iterator[None]:
     """Simulate as much as other processes do, for tests that compare findings with theirs."""
-    from leakmeter.auditors.canaries import auditor, canary_auditor
+    from leakmeter.auditors.canaries import canary_auditor, one_shot
 
     pool, runs = _few_null_draws
     with (
-        patch.object(auditor, "_NULL_POOL", pool),
+        patch.object(one_shot, "_NULL_POOL", pool),
         patch.object(canary_auditor, "NULL_RUNS", runs),
     ):
         yield

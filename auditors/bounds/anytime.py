@@ -43,7 +43,9 @@ from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.values import Floats, Indices, within
 from leakmeter.auditors.wording import Assumption
 
-_MOST: Final = 0.98  # share of visible canaries: at 1, one that failed to deliver would end a bet
+_MAX_VISIBLE: Final = (
+    0.98  # share of visible canaries: at 1, one that failed to deliver would end a bet
+)
 # Means of visible canaries in standard deviations of the null, relative to √(2ε + ½). Around 1 they
 # score about ε. Where many canaries are seen, the highest scores of smaller means reach it.
 _MEANS: Final = np.array([0.5, 0.65, 0.8, 0.95, 1.15])
@@ -76,7 +78,7 @@ class CanaryBets:
     # κ·∫r₁ − ∫r* = κ − (2κ − 1). A p-value that is too large lowers it, as r₁ falls with p.
 
     def __init__(self, epsilons: Floats, planned: int) -> None:
-        some = _MOST * shares(planned)
+        some = _MAX_VISIBLE * shares(planned)
         self._epsilons = epsilons[:, None]
         scale, self._share = (part.ravel() for part in np.meshgrid(_MEANS, some, indexing="ij"))
         above, certain = (part.ravel() for part in np.meshgrid(_ABOVE, some, indexing="ij"))

@@ -586,12 +586,12 @@ class TradeoffBound:
         """Return the smallest rate that both errors stay below at one threshold."""
         return float(np.maximum(self.fpr, self.fnr).min())
 
-    def thinned(self, most: int = 100) -> dict[str, list[float]]:
+    def points(self, most: int = 100) -> dict[str, list[float]]:
         """Return at most `most` points of the curve, for a report."""
-        return _thinned(self.fpr, self.fnr, most)
+        return _some_points(self.fpr, self.fnr, most)
 
 
-def drawn(
+def error_curve(
     scores_in: Floats,
     scores_out: Floats,
     *,
@@ -608,7 +608,7 @@ def drawn(
     below_in, below_out = (np.searchsorted(np.sort(s), thresholds) for s in (scores_in, scores_out))
     # Observed rates have no confidence limits.
     rates = 1 - below_out / scores_out.size, below_in / scores_in.size
-    limits, observed = curve.thinned(), _thinned(*rates, _OBSERVED)
+    limits, observed = curve.points(), _some_points(*rates, _OBSERVED)
     return ErrorCurve(
         deltas=DELTAS,
         epsilons=tuple(curve.epsilons(DELTAS).tolist()),
@@ -622,7 +622,7 @@ def drawn(
     )
 
 
-def _thinned(fpr: Floats, fnr: Floats, most: int) -> dict[str, list[float]]:
+def _some_points(fpr: Floats, fnr: Floats, most: int) -> dict[str, list[float]]:
     """Return at most `most` points of the frontier of both rates, for a report."""
     fresh = _frontier(fpr, fnr)
     some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]

@@ -56,7 +56,7 @@ _MEANS: Final = 2.0 ** (np.arange(-2, 8) / 2)
 _LOWEST, _FINE, _RARE, _COARSE, _HIGHEST = -3.0, 0.1, 6.0, 1.0, 26.0
 _NATS: Final = 6.0  # information of all canaries in the weakest case that a part is made for
 _DRAWS: Final = 8000
-_FEWEST: Final = 50  # draws behind a standard error
+_MIN_DRAWS: Final = 50  # draws behind a standard error
 _ERRORS: Final = 3.0  # standard errors that are paid for
 _TIE: Final = 1e-9
 
@@ -120,7 +120,7 @@ def mixture_test(num_canaries: int) -> MixtureTest:
     weight = np.exp(-drawn)
     mean, square = np.cumsum(weight) / _DRAWS, np.cumsum(weight**2) / _DRAWS
     chances = mean + _ERRORS * np.sqrt((square - mean**2) / _DRAWS)
-    kept = slice(_FEWEST - 1, None)
+    kept = slice(_MIN_DRAWS - 1, None)
     return MixtureTest(edges, log_ratios, drawn[kept], np.maximum.accumulate(chances[kept]))
 
 
@@ -513,7 +513,7 @@ def headline(
             return coin_bound(-s, is_in, delta=delta, confidence=confidence + spent)
         return share_bound(s[is_in], delta=delta, confidence=confidence + spent)
 
-    bound = capped(shown, from_scores, most)
+    bound = with_cap(shown, from_scores, most)
     own = np.sort(shown[is_in])
     facts = {"median_score": float(np.median(own))}
     if bound.value > 0:
@@ -522,7 +522,7 @@ def headline(
         threshold = own[made.argmax()] if made.any() else own[-1]
         share = float((own >= threshold).mean())
         facts |= {"threshold": float(threshold), "share_at_threshold": share}
-    return replace(bound, confidence=confidence, rule=bound.rule + paid(spent, most)), facts
+    return replace(bound, confidence=confidence, rule=bound.rule + p_value_note(spent, most)), facts
 
 
 def surprise(log_p: Floats) -> Floats:
@@ -530,13 +530,13 @@ def surprise(log_p: Floats) -> Floats:
     return np.minimum(-log_p, MAX_SCORE)
 
 
-def capped(shown: Floats, bound_of: Callable[[Floats], Bound], most: float = MAX_SCORE) -> Bound:
+def with_cap(shown: Floats, bound_of: Callable[[Floats], Bound], most: float = MAX_SCORE) -> Bound:
     """Return a bound with its cap: its value if every score were the largest possible."""
     bound, cap = bound_of(shown), bound_of(np.full_like(shown, most)).value
     return replace(bound, cap=cap, saturated=bound.value >= cap)
 
 
-def paid(spent: float = 0.0, most: float = MAX_SCORE) -> str:
+def p_value_note(spent: float = 0.0, most: float = MAX_SCORE) -> str:
     """Return in words what was done to the p-values."""
     if most < MAX_SCORE:
         return f" (null from decoys, at a chance of {spent:.2g} to fail: scores up to {most:.1f})"

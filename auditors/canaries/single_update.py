@@ -20,36 +20,40 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.audited_round import Claims
-from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
+from leakmeter.auditors.auditor import (
+    Auditor,
+    Canary,
+    Project,
+    RoundView,
+)
 from leakmeter.auditors.bounds.one_run import FEW, SHARES, headline
-from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
-from leakmeter.auditors.canaries.changes import KeptRows, check_room, file_size
-from leakmeter.auditors.canaries.plan import (
+from leakmeter.auditors.canaries.canary_auditor import (
+    CanaryAuditor,
     CanaryPlan,
+    CanaryScores,
     Excluded,
     Include,
     Repetitions,
     Seats,
-    seat_limitations,
-)
-from leakmeter.auditors.canaries.replies import DIRECTIONS, KEPT_CLIENTS, Lean, Replies, Seat
-from leakmeter.auditors.canaries.scores import (
-    CanaryScores,
-    Scores,
     histogram,
+    seat_limitations,
     without_refuted,
 )
-from leakmeter.auditors.canary_draws import CanaryBlocks, DrawnCanaries, Kind
-from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.canaries.transcript import RowFile, Rows, Scores, check_room, file_size
+from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries, Kind
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
+from leakmeter.auditors.values import Vector
 from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.wording import Assumption
 
@@ -113,7 +117,7 @@ class SingleUpdates(CanaryAuditor):
     _log_p: Kept[Scores]  # ln of its p-value in that round
     _cosines: Kept[Scores]  # with the reply itself in that round; NaN where that is undefined
     _together: Kept[Scores]  # with the sum of its replies of unit length; NaN before the first
-    _replies: Kept[Replies]
+    _replies: Kept[SeatReplies]
     _lean: Kept[Lean]
     _is_masked: Kept[bool]
 
@@ -144,7 +148,7 @@ class SingleUpdates(CanaryAuditor):
         )
         super().__init__(plan, delta=delta, confidence=confidence)
         self._own_plan, self._num_rounds = plan, 0
-        self._replies = Replies(0, None)
+        self._replies = SeatReplies(0, None)
         self.num_bounds = len(self._planned)
 
     def join(self, others: Sequence[Auditor]) -> None:
@@ -180,7 +184,7 @@ class SingleUpdates(CanaryAuditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
         self._num_rounds = num_rounds
-        self._replies = Replies(dim, self._file("replies"))
+        self._replies = SeatReplies(dim, self._file("replies"))
         self._lean, self._is_masked = Lean(), False
         super().begin(dim, num_rounds)
 
@@ -377,3 +381,246 @@ class SingleUpdates(CanaryAuditor):
             seed=self._plan.seed,
             assumptions=(assumed,),
         )
+
+
+DIRECTIONS: Final = 3  # a reply, that less the client's last one, that less another client's
+KEPT_CLIENTS: Final = 32  # clients whose last reply as a seat is kept, in a file
+_SHORTEST, _LONGEST = 1e-30, 1e30  # norms that single precision can keep
+_FULL: Final = 0.1  # a reply is of full length from this share of the length of canaries on
+_ALONG: Final = 5.0  # standard deviations from which on replies point along a nudge
+
+
+class Seat(NamedTuple):
+    """A seat whose reply is a direction.
+
+    Attributes:
+        client: Who sits there.
+        update: What came of it.
+        length: L2 norm of that.
+        another: The update of another client of the round; None if there is none.
+    """
+
+    client: int
+    update: Vector
+    length: float
+    another: Vector | None
+
+
+class SeatReplies(Resumable):
+    """The replies of seats, of which the last of each client is kept in a file.
+
+    Args:
+        dim: Length of an update.
+        path: The file; None takes a temporary one.
+
+    Attributes:
+        has_hidden: Whether any reply was no plain update: masked, or packed.
+    """
+
+    has_hidden: Kept[bool]
+    _rows: Kept[KeptRows]
+
+    def __init__(self, dim: int, path: Path | None) -> None:
+        self._dim, self.has_hidden = dim, False
+        self._rows = KeptRows(dim, path)
+
+    def seats(self, view: RoundView, seats: Sequence[int]) -> Iterator[Seat]:
+        """Yield the seats of a round whose reply is a direction, one after the other.
+
+        Another client is the next seat that has a direction, or one without a canary.
+        """
+        self._rows.begin_round()
+        reply = self._reader(view)
+        beside = [client for client in sorted(view.replies) if client not in seats]
+        for place, client in enumerate(seats):
+            if client in view.replies and (own := reply(client)) is not None:
+                later = [*seats[place + 1 :], *seats[:place], *beside]
+                found = (reply(one) for one in later if one in view.replies)
+                another = next((one for one in found if one is not None), None)
+                length = float(np.linalg.norm(own))
+                yield Seat(client, own, length, another)
+        self._rows.end_round()
+
+    def _reader(self, view: RoundView) -> Callable[[int], Vector | None]:
+        """Return what gives the update of a client; None for what is no direction."""
+
+        @lru_cache(maxsize=2)  # that of a seat, and of the next
+        def reply(client: int) -> Vector | None:
+            update = view.replies[client]
+            if update.shape != (self._dim,):
+                self.has_hidden = True
+                return None
+            return update if 0 < float(update @ update) < math.inf else None
+
+        return reply
+
+    def cosines(self, drawn: CanaryBlocks, seat: Seat, total: str | None) -> NDArray[np.float64]:
+        """Return the cosines of a canary with the directions of its seat; NaN for undefined ones.
+
+        Args:
+            drawn: The canary.
+            seat: Where it sits in this round.
+            total: Name of the sum of all replies of this canary, each of length 1, which is one
+                direction more; None without it.
+        """
+        cosines, lengths = drawn.cosines(self._blocks(seat, total))
+        if total is not None:
+            self._rows.note(total, float(lengths[DIRECTIONS]))
+        return cosines
+
+    def _blocks(self, seat: Seat, total: str | None) -> Iterator[list[Vector]]:
+        """Yield the directions by blocks; zeros where there is none."""
+        before, kept = f"client-{seat.client}", self._rows.names
+        rows = np.zeros((DIRECTIONS, min(BLOCK, self._dim)))
+        short = np.zeros(rows.shape[1], np.float32)
+        for start in range(0, self._dim, BLOCK):
+            part = seat.update[start : start + BLOCK]
+            last, other, summed = rows[:, : part.size]
+            old = short[: part.size]
+            if before in kept:
+                self._rows.read(before, start, old)
+                np.subtract(part, old, out=last)
+            if seat.another is not None:
+                np.subtract(part, seat.another[start : start + BLOCK], out=other)
+            if total is None:
+                yield [part, last, other]
+                continue
+            old[:] = 0.0
+            if total in kept:
+                self._rows.read(total, start, old)
+            # Look at the sum as it is stored: the null is then exact to the last digit.
+            old[:] = old + part / seat.length
+            self._rows.write(total, start, old)
+            summed[:] = old
+            yield [part, last, other, summed]
+
+    def keep(self, seat: Seat) -> None:
+        """Keep a reply for the client's next one; of many clients, those who came last."""
+        name, short = f"client-{seat.client}", np.empty(min(BLOCK, self._dim), np.float32)
+        if not _SHORTEST < seat.length < _LONGEST:
+            self.forget(name)
+            return
+        for start in range(0, self._dim, BLOCK):
+            part = seat.update[start : start + BLOCK]
+            short[: part.size] = part
+            self._rows.write(name, start, short[: part.size])
+        self._rows.note(name, seat.length)
+        clients = [one for one in self._rows.names if one.startswith("client-")]
+        for oldest in clients[:-KEPT_CLIENTS]:
+            self.forget(oldest)
+
+    def forget(self, name: str) -> None:
+        """Forget a reply, or a sum of replies."""
+        self._rows.drop(name)
+
+    def close(self) -> None:
+        """Delete the file."""
+        self._rows.close()
+
+
+class Lean(Resumable):
+    """Whether replies of seats that send nothing are full updates along their nudge.
+
+    Such a seat moves the first coordinate by a rounding step, so its reply is that short, or noise.
+    Where a mod scales every update to one norm, it is a full update. Noise that comes again, in
+    other rounds or from other clients, counts once.
+    """
+
+    _lengths: Kept[list[float]]  # summed over replies: of canaries that are out, that are in
+    _counts: Kept[list[int]]
+    _along: Kept[set[str]]  # share of the former along the nudge, in three digits
+
+    def __init__(self) -> None:
+        self._lengths, self._counts, self._along = [0.0, 0.0], [0, 0], set()
+
+    def add(self, seat: Seat, *, is_in: bool) -> None:
+        """Look at the reply of a seat."""
+        self._lengths[is_in] += seat.length
+        self._counts[is_in] += 1
+        if not is_in:
+            self._along.add(f"{float(seat.update[0]) / seat.length:.3g}")
+
+    def is_along(self, dim: int) -> bool:
+        """Whether they are, with updates of this length."""
+        if not all(self._counts):
+            return False
+        out, in_ = (s / n for s, n in zip(self._lengths, self._counts, strict=True))
+        # Of noise alone, each share has mean 0 and standard deviation 1/√d.
+        total = math.sqrt(dim) * math.fsum(map(float, self._along))
+        return out > _FULL * in_ and total > _ALONG * math.sqrt(len(self._along))
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """A row that counts: its name, its place in the file and its L2 norm."""
+
+    name: str
+    place: int
+    length: float
+
+
+class KeptRows(RowFile):
+    """Rows by name, of which the last that was written under a name counts.
+
+    Within a round nothing is overwritten that counted when it began: an interrupted round leaves
+    the rows of the last checkpoint as they were. Memory does not depend on their number.
+    """
+
+    what = "the replies of seats"
+    counted = ("", "kept row")
+    same = 1e-5  # norms are those of rows in double precision
+
+    _kept: Kept[list[KeptRow]]  # in the order in which they were written
+
+    def __init__(self, dim: int, path: Path | None) -> None:
+        super().__init__(dim, path)
+        self._kept = []
+        self._free: list[int] = []
+        self._writing: dict[str, int] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the rows that count, the one that was written first in front."""
+        return [row.name for row in self._kept]
+
+    def begin_round(self) -> None:
+        """Free the places of rows that do not count any more."""
+        used = {row.place for row in self._kept}
+        self._free = sorted(set(range(max(used, default=-1) + 1)) - used, reverse=True)
+        self._writing.clear()
+
+    def end_round(self) -> None:
+        """Wait until the rows of this round are on disk."""
+        self._sync()
+
+    def read(self, name: str, start: int, into: Rows) -> None:
+        """Read a part of the row of a name."""
+        self._read(self._row(name).place, start, into)
+
+    def write(self, name: str, start: int, part: Rows) -> None:
+        """Write a part of the next row of a name; it counts from `note` on."""
+        if name not in self._writing:
+            taken = {row.place for row in self._kept} | set(self._writing.values())
+            free = self._free.pop() if self._free else max(taken, default=-1) + 1
+            self._writing[name] = free
+        self._write(self._writing[name], start, part)
+
+    def note(self, name: str, length: float) -> None:
+        """Let the row that was written count under its name."""
+        self.drop(name)
+        self._kept.append(KeptRow(name, self._writing.pop(name), length))
+
+    def drop(self, name: str) -> None:
+        """Forget the row of a name, if there is one."""
+        self._kept = [row for row in self._kept if row.name != name]
+
+    def _counted(self) -> list[tuple[int, float]]:
+        return [(row.place, row.length) for row in self._kept]
+
+    def close(self) -> None:
+        """Delete the file and with it the rows."""
+        super().close()
+        self._kept = []
+
+    def _row(self, name: str) -> KeptRow:
+        return next(row for row in self._kept if row.name == name)

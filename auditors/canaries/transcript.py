@@ -1,31 +1,352 @@
-"""The cosines of each canary with every change of the model, their nulls, and bets on them."""
+"""The cosines of each canary with every change of the model, and their nulls.
+
+`Transcript` is for canaries on the sphere. The changes are in a file, so memory does not grow with
+them. `SignTranscript` is for canaries of random signs; ours differs there:
+1. No change is stored. A canary that is in is looked for in the changes of the rounds that the
+   plan gives it, and at the end in the change since the start. At 10⁷ parameters, 100 rounds and
+   1,000 canaries, of which half are in, that takes 4 s of one core; the products of all canaries
+   with all changes would take 45 s and 4 GB of disk. No bound needs those that are out.
+2. The largest cosine is over the rounds of a canary, R of them, and the union bound pays ln R. The
+   joint null of several rounds, which the sphere has in closed form, is not known for signs.
+3. The change since the start is summed in single precision. That is a function of the transcript,
+   so it costs no validity, whatever is rounded.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+import shutil
+import tempfile
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import DivergedError
-from leakmeter.auditors.bounds.anytime import AnytimeBound
-from leakmeter.auditors.bounds.one_run import paid, surprise
-from leakmeter.auditors.canaries.changes import Changes
-from leakmeter.auditors.canaries.scores import Largest, largest_cosine_log_p
-from leakmeter.auditors.canaries.sign_transcript import SignTranscript
-from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries, cosine_logsf
-from leakmeter.auditors.codec import Kept, Resumable
-from leakmeter.auditors.finding import Bound
-from leakmeter.auditors.values import Sliceable, Watch
+from leakmeter.auditors.auditor import DamagedError, DivergedError, UnableError
+from leakmeter.auditors.bounds.lower_bound import Bonferroni, RateLimits
+from leakmeter.auditors.canary_draws import (
+    BLOCK,
+    KINDS,
+    CanaryBlocks,
+    DrawnCanaries,
+    SignStream,
+    canary_key,
+    cosine_logsf,
+)
+from leakmeter.auditors.codec import CodecError, Kept, Resumable, codec
+from leakmeter.auditors.values import Sliceable, Vector, Watch
+from leakmeter.auditors.wording import counted
+
+Rows = NDArray[np.float32]
+_BYTES: Final = np.dtype(np.float32).itemsize
+_SHARE: Final = 0.9  # of the free disk that may be used: the project itself needs some
+
+
+class RowFile(Resumable, ABC):
+    """Rows of `dim` numbers in single precision in a file, written and read part by part.
+
+    Args:
+        dim: Length of a row.
+        path: The file. None takes an unnamed temporary file, deleted with this object.
+    """
+
+    what: ClassVar[str]  # what the rows are, in words
+    counted: ClassVar[tuple[str, str]]  # how their number is said: what goes before it, and a noun
+    same: ClassVar[float] = 1e-9  # a norm that differs by more belongs to another row
+
+    def __init__(self, dim: int, path: Path | None) -> None:
+        self._dim, self._path = dim, path
+        self._file: FileIO | None = None
+        self._release: Callable[[], object] | None = None
+
+    @abstractmethod
+    def _counted(self) -> list[tuple[int, float]]:
+        """Return place and norm of each row that counts."""
+
+    def close(self) -> None:
+        """Delete the file and with it the rows."""
+        if self._release is not None:
+            self._release()
+        self._file = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, row: int, start: int, part: Rows) -> None:
+        """Write a part of a row, from coordinate `start` on."""
+        with self._in_words():
+            file = self._opened()
+            file.seek(_BYTES * (row * self._dim + start))
+            left = part.data.cast("B")
+            while left:  # the system may take less than it is given
+                left = left[file.write(left) :]
+
+    def _read(self, row: int, start: int, into: Rows) -> None:
+        """Read a part of a row."""
+        file = self._opened()
+        file.seek(_BYTES * (row * self._dim + start))
+        left = into.data.cast("B")
+        while left:
+            count = file.readinto(left)
+            if not count:
+                raise DamagedError(f"{_place(self._path)} ends too early: it has been altered")
+            left = left[count:]
+
+    def _sync(self) -> None:
+        """Wait until all rows are on disk: a checkpoint may follow."""
+        if self._path is not None and self._file is not None:
+            with self._in_words():
+                os.fsync(self._file.fileno())
+
+    def _whole(self, rows: Sequence[int]) -> Rows:
+        """Return rows for the state of a temporary file."""
+        found = np.empty((len(rows), self._dim), dtype=np.float32)
+        for row, numbers in zip(rows, found, strict=True):
+            self._read(row, 0, numbers)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return which rows count; for a temporary file, the rows themselves as well."""
+        if self._path is not None:
+            return super().state()
+        return {**super().state(), "rows": self._whole([place for place, _ in self._counted()])}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with the rows of an interrupted run; drop what follows them in the file.
+
+        Raises:
+            DamagedError: The file does not contain these rows.
+        """
+        super().restore(state)
+        places, lengths = zip(*self._counted(), strict=True) if self._counted() else ((), ())
+        if "rows" in state:
+            rows: Rows = codec(Rows).read(state["rows"], "rows")
+            if rows.shape != (len(places), self._dim):
+                raise CodecError(
+                    f"rows must have shape {(len(places), self._dim)}, got {rows.shape}"
+                )
+            for place, row in zip(places, rows, strict=True):
+                self._write(place, 0, row)
+        elif places:
+            self._reopen(places, lengths)
+
+    def _reopen(self, rows: Sequence[int], lengths: Sequence[float]) -> None:
+        """Open the file of the interrupted run and check the rows in it; drop what follows them."""
+        wanted = self._wanted(len(rows))
+        if self._path is None or not self._path.is_file():
+            raise DamagedError(f"{wanted}, but there is none; {_START_AGAIN}")
+        size, whole = self._path.stat().st_size, _BYTES * self._dim * (max(rows) + 1)
+        if size < whole:
+            raise DamagedError(f"{wanted}, {whole:,} bytes, but it has {size:,}; {_START_AGAIN}")
+        file = self._held(self._path.open("r+b", buffering=0))
+        file.truncate(whole)  # a round beyond the checkpoint, or half of one
+        self._check(lengths, [self._measured(row) for row in rows])
+
+    def _check(self, lengths: Sequence[float], measured: Iterable[float]) -> None:
+        """Raise if a row in the file has another norm than the row that was written."""
+        for number, (length, found) in enumerate(zip(lengths, measured, strict=True), 1):
+            if not math.isclose(length, found, rel_tol=self.same):
+                raise DamagedError(
+                    f"{self._wanted(len(lengths))}, but number {number} in it has been altered; "
+                    f"{_START_AGAIN}"
+                )
+
+    def _opened(self) -> FileIO:
+        """Return the file; a new one at the first call, unless a run was resumed."""
+        if self._file is not None:
+            return self._file
+        # Unbuffered: with a buffer, a full disk would raise in a later call, or never.
+        if self._path is not None:
+            return self._held(self._path.open("w+b", buffering=0))
+        return self._held(tempfile.TemporaryFile(buffering=0))
+
+    def _held(self, file: FileIO) -> FileIO:
+        """Keep a file open for as long as this object is there."""
+        self._file, self._release = file, weakref.finalize(self, file.close)
+        return file
+
+    def _measured(self, row: int) -> float:
+        """Return the length of a row in the file."""
+        square, buffer = 0.0, np.empty(min(BLOCK, self._dim), dtype=np.float32)
+        for start in range(0, self._dim, BLOCK):
+            part = buffer[: self._dim - start]
+            self._read(row, start, part)
+            exact = part.astype(np.float64)
+            square += float(exact @ exact)
+        return math.sqrt(square)
+
+    def _wanted(self, count: int) -> str:
+        where = self._path or "a file in the folder of the run"
+        before, noun = self.counted
+        return f"{where} must have {before}{counted(count, noun)}"
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Turn an error of the disk into advice what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise UnableError(
+                f"{self.what} cannot be written to {_place(self._path)}: "
+                f"{error.strerror or error}; {_ELSEWHERE}"
+            ) from error
+
+
+class Changes(RowFile):
+    """The changes of a model, appended once and read by blocks of columns.
+
+    A row is written part by part and counts once its norm is noted. A row that fails leaves nothing
+    behind: the next row takes its place.
+    """
+
+    what = "the changes of the model"
+    counted = ("the changes of ", "round")
+
+    _lengths: Kept[list[float]]
+
+    def __init__(self, dim: int, path: Path | None) -> None:
+        super().__init__(dim, path)
+        self._lengths = []
+
+    @property
+    def lengths(self) -> NDArray[np.float64]:
+        """L2 norm of each row."""
+        return np.array(self._lengths)
+
+    def write(self, start: int, part: Rows) -> None:
+        """Write a part of the next row, from coordinate `start` on."""
+        self._write(len(self._lengths), start, part)
+
+    def note(self, length: float) -> None:
+        """Count the row that was written, once it is on disk."""
+        self._sync()
+        self._lengths.append(length)
+
+    def blocks(self, columns: int, rows: Sequence[int] | None = None) -> Iterator[Rows]:
+        """Yield rows, some columns at a time; the next block overwrites the previous one.
+
+        Args:
+            columns: Columns of a block.
+            rows: Which rows; None for all.
+        """
+        rows = range(len(self._lengths)) if rows is None else rows
+        if not rows:
+            return
+        buffer = np.empty((len(rows), min(columns, self._dim)), dtype=np.float32)
+        for start in range(0, self._dim, columns):
+            block = buffer[:, : self._dim - start]
+            for row, numbers in zip(rows, block, strict=True):
+                self._read(row, start, numbers)
+            yield block
+
+    def check(self, measured: Iterable[float]) -> None:
+        """Raise if a row in the file has another norm than the row that was written.
+
+        Raises:
+            DamagedError: One of them has.
+        """
+        self._check(self._lengths, measured)
+
+    def _counted(self) -> list[tuple[int, float]]:
+        return list(enumerate(self._lengths))
+
+    def close(self) -> None:
+        """Delete the file and with it the rows."""
+        super().close()
+        self._lengths = []
+
+
+_START_AGAIN = "put it back as it was, or start the run again in another folder"
+_ELSEWHERE = "free some space, plan fewer rounds, or choose a folder on another disk with `out`"
+
+
+def _place(path: Path | None) -> str:
+    return f"a temporary file in {tempfile.gettempdir()}" if path is None else str(path)
+
+
+def file_size(dim: int, rounds: int) -> int:
+    """Return the bytes that the changes of all rounds take."""
+    return _BYTES * dim * rounds
+
+
+def check_room(path: Path | None, needed: int, what: str = Changes.what) -> None:
+    """Raise if the disk has no room for a file of this size.
+
+    Args:
+        path: The file; None for a temporary one.
+        needed: Its bytes.
+        what: What is in it, in words.
+
+    Raises:
+        UnableError: It has not, or the folder is not there.
+    """
+    folder = Path(tempfile.gettempdir()) if path is None else path.parent
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise UnableError(
+            f"{what} need a folder to be written to, got {folder}: {error.strerror or error}"
+        ) from error
+    # A tenth stays free, so that the training has room for its own files.
+    if needed > _SHARE * free:
+        raise UnableError(
+            f"{what} need {needed:,} bytes in {folder}, which has {free:,} bytes free: {_ELSEWHERE}"
+        )
+
 
 Scores = NDArray[np.float64]
 
-_GONE = 1e-9  # a total change this small, relative to the sum of all changes, is rounding
 
+@dataclass(frozen=True, eq=False)
+class Largest:
+    """The largest cosine of each canary over several rounds.
+
+    Attributes:
+        cosines: These, (canaries,).
+        log_p: Upper limits on ln of their p-values.
+        directions: Among how many rounds the largest was taken.
+        null: Draws from their null; None where there are none.
+        spent: Probability that any of the limits fails.
+    """
+
+    cosines: Scores
+    log_p: Scores
+    directions: int
+    null: Scores | None = None
+    spent: float = 0.0
+
+
+def log_p_of_largest(maxima: Scores, pool: Scores, dim: int, rounds: int, level: float) -> Scores:
+    """Return upper limits on ln P(largest cosine over rounds ≥ value) of canaries left out.
+
+    The smaller of two: the union bound, `rounds` times the tail of one cosine, which needs no
+    simulation and has no floor; and a limit from draws of the exact null (`null_maxima`), which is
+    sharper where the changes of rounds are correlated. The plain share of draws above a value is
+    not enough: all canaries are compared with the same draws, and if these are too small by chance,
+    they are so for every canary.
+
+    Args:
+        maxima: Largest cosines.
+        pool: Draws from their null, given the transcript.
+        dim: Length of the vectors.
+        rounds: Rounds that the maxima are over.
+        level: Probability that any limit from the pool fails.
+    """
+    larger = pool.size - np.searchsorted(np.sort(pool), maxima, side="left")
+    # Bonferroni limits hold for all canaries at once, whichever counts they reach.
+    drawn = np.log(RateLimits(Bonferroni(), level, "clopper-pearson")(larger, pool.size))
+    union = cosine_logsf(maxima, dim) + math.log(rounds)
+    return np.minimum(np.minimum(drawn, union), 0.0)
+
+
+_GONE = 1e-9  # a total change this small, relative to the sum of all changes, is rounding
 # Numbers in memory at a time, whatever the size of the run: 64 MB of changes in double precision
 # and 32 MB as they are read, 32 MB of canaries and 64 MB of products. The Gram matrix takes 8 MB
 # more for 1,000 rounds.
@@ -150,7 +471,7 @@ class Transcript(Resumable):
             nothing = np.zeros(len(self.canaries))
             return Largest(nothing, nothing, self.num_rounds, np.zeros(1), level)
         pool = null_maxima(seen.gram[np.ix_(moved, moved)], self._dim, draws, rng)
-        log_p = largest_cosine_log_p(seen.largest, pool, self._dim, int(moved.sum()), level)
+        log_p = log_p_of_largest(seen.largest, pool, self._dim, int(moved.sum()), level)
         return Largest(seen.largest, log_p, self.num_rounds, pool, level)
 
     def log_p(self, canaries: Sequence[int], rows: Sequence[Sequence[int]]) -> Scores:
@@ -294,66 +615,142 @@ def _fill_maxima(
         squares[some] = (normal**2).sum(axis=1)
 
 
-class Betting(Resumable):
-    """Bets on every coin once: when its canary has played for the last time.
+_NULL = KINDS["signs"]
+_ROUNDED = 1e-6  # a total change this small, relative to the sum of all changes, is rounding
+_LARGEST = 1e76  # squared norm of a block whose entries single precision can have
 
-    A canary on the sphere is scored by its cosine with the sum of the normalised changes of the
-    rounds that the plan gives it. Given these changes, the null of that cosine is exact. One of
-    signs is scored by the largest cosine with one of them. The plan does not know the coins, so a
-    seat that failed to deliver weakens the bound and never breaks it.
+
+class SignTranscript(Resumable):
+    """What canaries of random signs show of a run.
 
     Args:
-        plan: The canaries of each round, rounds counted from 1.
-        included: What the coin of each canary says, (canaries,).
-        delta: The delta of the bound.
-        confidence: Of the bounds of all rounds together.
+        seed: The seed that all canaries share.
+        dim: Length of the model.
+        watch: Called with the progress of the products.
     """
 
-    _bound: Kept[AnytimeBound]
-    _rows: Kept[list[int]]  # the planned round of each change in the transcript
-    _done: Kept[int]  # planned rounds whose canaries have been bet on
+    num_rounds: Kept[int]
+    _total: Kept[NDArray[np.float32]]  # the change since the start; empty before the first round
+    _travelled: Kept[float]  # summed norms of all changes
+    _cosines: Kept[Scores]  # the largest of each canary in its rounds, (canaries,)
+    _looks: Kept[NDArray[np.int64]]  # rounds of each canary in which the model changed
 
-    def __init__(
-        self,
-        plan: Mapping[int, Sequence[int]],
-        included: NDArray[np.bool_],
-        *,
-        delta: float,
-        confidence: float,
-    ) -> None:
+    def __init__(self, seed: int, dim: int, watch: Watch | None = None) -> None:
+        self._seed, self._dim, self._watch = seed, dim, watch
+        self.num_rounds, self._travelled = 0, 0.0
+        self._total = np.empty(0, dtype=np.float32)
+        self.look_for(np.zeros(0, dtype=bool))
+
+    def look_for(self, included: NDArray[np.bool_]) -> None:
+        """Look for the canaries that are in, and forget what was seen of others."""
         self._included = included
-        self._rounds_of: list[list[int]] = [[] for _ in included]
-        for planned in sorted(plan):
-            for canary in plan[planned]:
-                self._rounds_of[canary].append(planned)
-        self._last = np.array([max(rounds, default=0) for rounds in self._rounds_of])
-        self._bound = AnytimeBound(delta=delta, confidence=confidence, planned=included.size)
-        self._rows, self._done = [], 0
+        self._cosines = np.full(included.size, -1.0)
+        self._looks = np.zeros(included.size, dtype=np.int64)
 
-    def after(self, planned: int, transcript: Transcript | SignTranscript) -> None:
-        """Bet on the canaries that have played for the last time.
+    def add(
+        self,
+        before: Sliceable,
+        after: Sliceable,
+        canaries: Sequence[int] = (),
+        remembered: DrawnCanaries | None = None,
+        planned: Sequence[int] = (),
+    ) -> Scores:
+        """Add a round and return the cosines of some canaries with it, 0 if nothing changed.
 
         Args:
-            planned: The round of the plan that was added to the transcript, 0 for one before it.
-            transcript: All changes so far.
+            before: The model that the round began with.
+            after: The model that it released.
+            canaries: Canaries whose cosines are returned.
+            remembered: Not used: signs are drawn faster than they are read from memory.
+            planned: Canaries that the plan gives this round.
         """
-        self._rows.append(planned)
-        due = np.flatnonzero((self._last > self._done) & (self._last <= planned))
-        self._done = max(planned, self._done)
-        is_in = self._included[due]
-        log_p = np.zeros(due.size)
-        log_p[is_in] = -surprise(self._log_p(due[is_in], transcript))
-        self._bound.add_canaries(log_p, is_in)
+        ids = sorted({*canaries, *(i for i in planned if self._included[i])})
+        signs, square = _Products(self._seed, ids), 0.0
+        if not self._total.size:
+            self._total = np.zeros(self._dim, dtype=np.float32)
+        for start in range(0, self._dim, BLOCK):
+            part = slice(start, start + BLOCK)
+            with np.errstate(over="ignore", invalid="ignore"):
+                change = after[part] - before[part]
+                own = float(change @ change)
+            if not own < _LARGEST:  # otherwise a diverged model would seem to hide everyone
+                self._total[:start] -= after[:start] - before[:start]
+                self._travelled += math.sqrt(square)  # rounding is left of it
+                raise DivergedError
+            square += own
+            signs.add(change)
+            with np.errstate(over="ignore"):  # of changes that are finite each
+                self._total[part] += change
+        self.num_rounds += 1
+        length = math.sqrt(square)
+        self._travelled += length
+        cosines = signs.sums / (math.sqrt(self._dim) * (length or 1.0))
+        if length:
+            self._cosines[ids] = np.maximum(self._cosines[ids], cosines)
+            self._looks[ids] += 1
+        return cosines[np.searchsorted(ids, canaries)] if len(ids) else np.zeros(0)
 
-    def bounds(self) -> list[Bound]:
-        """Return the bound so far; none before the first bet, since it would not have searched."""
-        found = self._bound.bound()
-        return [replace(found, rule=found.rule + paid())] if found.sample_sizes else []
+    def final(self) -> tuple[Scores, Scores]:
+        """Return the cosines with the change since the start, and limits on ln of their p-values.
 
-    def _log_p(
-        self, canaries: NDArray[np.intp], transcript: Transcript | SignTranscript
-    ) -> NDArray[np.float64]:
-        """Return ln p of each canary, from what changed in its rounds."""
-        row_of = {planned: row for row, planned in enumerate(self._rows)}
-        rows = [[row_of[r] for r in self._rounds_of[c] if r in row_of] for c in canaries]
-        return transcript.log_p(canaries.tolist(), rows)
+        Both are 0 for canaries that are out. Each block of the change is multiplied with all others
+        while it is in the cache.
+        """
+        inside = np.flatnonzero(self._included)
+        cosines, log_p = np.zeros(self._included.size), np.zeros(self._included.size)
+        signs, square = _Products(self._seed, inside.tolist()), 0.0
+        for start in range(0, self._total.size, BLOCK):
+            block = self._total[start : start + BLOCK].astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                square += float(block @ block)
+                signs.add(block)
+            if self._watch is not None:
+                self._watch("canaries", min((start + BLOCK) / self._dim, 1.0))
+        length = math.sqrt(square)
+        if _ROUNDED * self._travelled < length < math.inf:
+            # Without a change there is no direction: ln p = 0 is no evidence for any canary.
+            cosines[inside] = signs.sums / (math.sqrt(self._dim) * length)
+            log_p[inside] = _NULL.logsf(cosines[inside], self._dim)
+        return cosines, log_p
+
+    def largest(self, draws: int, level: float, rng: np.random.Generator) -> Largest:
+        """Return the largest cosines over the rounds of each canary; nothing is simulated.
+
+        They are 0 for canaries that are out.
+        """
+        cosines = np.where(self._looks > 0, self._cosines, 0.0)
+        return Largest(cosines, self._log_p(), directions=int(self._looks.max(initial=1)))
+
+    def log_p(self, canaries: Sequence[int], rows: Sequence[Sequence[int]]) -> Scores:
+        """Return limits on ln p of some canaries, from the rounds that have been added."""
+        return self._log_p()[list(canaries)]
+
+    def close(self) -> None:
+        """Forget nothing: there is no file."""
+
+    def _log_p(self) -> Scores:
+        """Return ln of the union bound over the rounds of each canary, 0 before the first."""
+        tails = _NULL.logsf(self._cosines, self._dim) + np.log(np.maximum(self._looks, 1))
+        return np.where(self._looks > 0, np.minimum(tails, 0.0), 0.0)
+
+
+class _Products:
+    """Inner products of a vector with the signs of some canaries, part by part.
+
+    A product of one vector is faster without a matrix: signs are used while they are in the cache.
+
+    Attributes:
+        sums: The products of the parts so far, (canaries,).
+    """
+
+    def __init__(self, seed: int, canaries: Iterable[int]) -> None:
+        self._streams = [SignStream(canary_key(seed, canary)) for canary in canaries]
+        self._signs = np.empty(BLOCK)
+        self.sums = np.zeros(len(self._streams))
+
+    def add(self, part: Vector) -> None:
+        """Add the products with the next coordinates, at most `BLOCK` of them."""
+        signs = self._signs[: part.size]
+        for place, stream in enumerate(self._streams):
+            stream.fill(signs)
+            self.sums[place] += part @ signs

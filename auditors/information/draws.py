@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.audited_round import AuditedRound, unwatched
+from leakmeter.auditors.audited_round import AuditedRound, no_watch
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Game
@@ -336,7 +336,7 @@ class Draws:
     model: Vector
     clients: Sequence[int]
     noise_std: float = 0.0
-    watch: Watch = unwatched
+    watch: Watch = no_watch
 
     @classmethod
     def of(cls, audited: AuditedRound) -> Draws:

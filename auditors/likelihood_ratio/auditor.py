@@ -92,7 +92,7 @@ class AttackedRound:
 def of_round(claims: Claims, where: AttackedRound, played: PlayedGame) -> list[Finding]:
     """Return the lower bound, what a Gaussian model says, and whether the model fits."""
     return [
-        claims.proven(played.trials, where.facts),
+        claims.proof(played.trials, where.facts),
         *([_modelled(claims, played)] if _looks_gaussian(played) else []),
         _separation(claims, played),
         *([] if played.normality is None else [_of_normality(claims, *played.normality)]),
@@ -452,7 +452,7 @@ class LikelihoodRatio(ResamplingAuditor):
         best, bound = claims.largest(played, looks)
         where, trials = self._played[best]
         claims = self._claims(where)
-        curve = trials.curve(claims.shared(looks), where.server_round)
+        curve = trials.curve(claims.shared_confidence(looks), where.server_round)
         audited = {"audited rounds": len(played)}
         if self._bets is not None:
             assumed = _assumed(any(one.has_integers for one, _ in self._played))

@@ -26,7 +26,7 @@ from leakmeter.auditors.audited_round import (
     Claims,
     ResamplingAuditor,
     SumObserver,
-    unwatched,
+    no_watch,
 )
 from leakmeter.auditors.auditor import (
     DamagedError,
@@ -207,7 +207,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             tuple(self._plans),
             self._case,
             self.budget,
-            self.watch or unwatched,
+            self.watch or no_watch,
         ).play()
 
     def _proven(self, server_round: int | None = None) -> Finding:

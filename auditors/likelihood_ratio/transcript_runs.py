@@ -146,7 +146,7 @@ def prove(
     if claims.server_round is not None:
         return claims.finding(bound, facts)
     alone = [one.judged(pilot) for one in rounds]
-    shared = claims.shared(count)
+    shared = claims.shared_confidence(count)
     facts["largest single round"] = max(one.bound(claims.delta, shared).value for one in alone)
     facts["largest separation of one round"] = max(one.separation for one in alone)
     return claims.finding(bound, facts, (trials.curve(claims.confidence),))

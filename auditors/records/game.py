@@ -530,7 +530,9 @@ class RecordLikelihoodRatio(ScheduledAuditor):
         rule = f"{best.bound.rule}; {looks}"
         bound = replace(bound, rule=rule, assumptions=best.bound.assumptions)
         facts = {**best.facts, "audited rounds": len(audits), "sharing confidence": sharing}
-        return claims.finding(bound, facts, best.details(claims.shared(sharing), server_round))
+        return claims.finding(
+            bound, facts, best.details(claims.shared_confidence(sharing), server_round)
+        )
 
 
 def _spectrum(case: RecordCase, grams: Sequence[Floats]) -> CovarianceSpectrum:

@@ -339,7 +339,7 @@ class Quantiser:
                 f"{self.noise_distribution} noise: each of them rounds, and the ring has "
                 f"{self._half} steps, got {self.bits} bits"
             )
-        least = distribution_named(self.noise_distribution).least_std
+        least = distribution_named(self.noise_distribution).min_std
         if not least <= (std := self.noise_std / self.step):
             raise CoarseError(
                 f"noise of a client must be at least {least:g} rounding steps with "

@@ -25,7 +25,7 @@ def trials(gap: float, seed: int = 0, count: int = 300) -> Trials:
 
 def test_a_bound_comes_with_the_shared_fields_and_assumptions() -> None:
     played = trials(3.0)
-    found = replace(CLAIMS, server_round=4).proven(played, {"target": 2})
+    found = replace(CLAIMS, server_round=4).proof(played, {"target": 2})
     plain = epsilon_lower_bound(
         played.first, played.second, delta=1e-5, rule=BandAndFixed(played.threshold)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leakmeter.auditors.audited_round import AuditedRound, unwatched
+from leakmeter.auditors.audited_round import AuditedRound, no_watch
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.auditors.values import Vector, Watch
@@ -17,7 +17,7 @@ def audited_round(
     *,
     noise_std: float = 0.0,
     really: Vector | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = no_watch,
 ) -> AuditedRound:
     """Return a round in which client 0 is attacked among others.
 

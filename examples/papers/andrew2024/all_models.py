@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import Scores
-from leakmeter.auditors.canaries.scores import two_fits
+from leakmeter.auditors.canaries.one_shot import two_fits
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats
 from leakmeter.auditors.wording import counted

@@ -25,7 +25,8 @@ from scipy.special import log_ndtr
 from leakmeter.auditors import OneShotCanaries
 from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import Fixed, Limit, RateLimits, Scores, proven_epsilons
-from leakmeter.auditors.canaries.scores import CanaryScores, Std, band, one_fit, two_fits
+from leakmeter.auditors.canaries.canary_auditor import CanaryScores, Std, band, one_fit
+from leakmeter.auditors.canaries.one_shot import two_fits
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Floats

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.canaries.scores import one_fit
+from leakmeter.auditors.canaries.canary_auditor import one_fit
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Vector
 from leakmeter.auditors.wording import counted

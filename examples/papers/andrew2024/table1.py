@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from leakmeter.auditors.canaries.scores import one_fit
+from leakmeter.auditors.canaries.canary_auditor import one_fit
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.audit import SEED, STDS
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines

@@ -28,12 +28,9 @@ from leakmeter.auditors.bounds.one_run import (
     one_run_epsilon,
     share_bound,
 )
-from leakmeter.auditors.canaries.scores import (
-    largest_cosine_log_p,
-    one_fit,
-    prove,
-)
-from leakmeter.auditors.canaries.transcript import null_maxima
+from leakmeter.auditors.canaries.canary_auditor import one_fit
+from leakmeter.auditors.canaries.one_shot import prove
+from leakmeter.auditors.canaries.transcript import log_p_of_largest, null_maxima
 from leakmeter.auditors.canary_draws import cosine_logsf
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.values import Floats
@@ -237,7 +234,7 @@ def _largest(products: Floats, gram: Floats, dim: int, is_in: Coins, rng: Rng) -
     """Return the run whose scores are largest cosines over rounds."""
     largest = (products / np.sqrt(np.diag(gram))[:, None]).max(axis=0)
     pool = null_maxima(gram, dim, _POOL, rng)
-    log_p = largest_cosine_log_p(largest, pool, dim, _ROUNDS, _SPENT)
+    log_p = log_p_of_largest(largest, pool, dim, _ROUNDS, _SPENT)
     return Run(log_p, is_in, largest, _SPENT)
 
 

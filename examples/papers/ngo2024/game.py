@@ -231,7 +231,7 @@ def _judged(shifts: Floats, scores: Floats, middles: Floats, variance: float) ->
         "deltas": DELTAS,
         "epsilons": [curve.epsilons(DELTAS).tolist() for curve in curves],
         "caps": curves[0].caps(DELTAS).tolist(),
-        "tradeoff": [curve.thinned() for curve in curves],
+        "tradeoff": [curve.points() for curve in curves],
         "fixed": [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES],
     }
 

@@ -13,8 +13,8 @@ from leakmeter.auditors.bounds.lower_bound import (
     Bonferroni,
     SimultaneousBand,
     TradeoffBound,
-    drawn,
     epsilon_lower_bound,
+    error_curve,
 )
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import num_examples
@@ -49,7 +49,7 @@ def test_the_limits_of_a_gaussian_test_hold_together(rule) -> None:
 def test_a_few_points_keep_the_ends_of_the_curve() -> None:
     rng = stream(3, "thin")
     curve = TradeoffBound.of(rng.normal(1, 1, 500), rng.normal(0, 1, 500))
-    thin = curve.thinned(20)
+    thin = curve.points(20)
     assert len(thin["fpr"]) <= 20
     assert thin["fpr"] == sorted(thin["fpr"])
     assert thin["fnr"] == sorted(thin["fnr"], reverse=True)
@@ -72,7 +72,7 @@ def test_wrong_arguments_are_named() -> None:
 @given(SCORES, SCORES, st.sampled_from(RULES))
 @settings(max_examples=num_examples(60), deadline=None)
 def test_what_was_counted_stays_below_the_limits_that_are_drawn(ins, outs, rule) -> None:
-    found = drawn(np.array(ins), np.array(outs), confidence=0.95, rule=rule)
+    found = error_curve(np.array(ins), np.array(outs), confidence=0.95, rule=rule)
     curve = TradeoffBound.of(ins, outs, rule=rule)
     assert list(found.epsilons) == curve.epsilons(found.deltas).tolist()
     assert all(epsilon <= cap for epsilon, cap in zip(found.epsilons, found.caps, strict=True))
@@ -91,9 +91,9 @@ def test_a_figure_with_the_finding_s_rule_shows_the_finding_s_value() -> None:
     # The band alone draws 6.45 where the finding says 7.15: 5,000 trials without an error.
     ins, outs = np.full(5000, 3.0), np.full(5000, -3.0)
     finding = epsilon_lower_bound(ins, outs, delta=1e-6, rule=BandAndFixed(0.0))
-    curve = drawn(ins, outs, confidence=0.95, rule=BandAndFixed(0.0))
+    curve = error_curve(ins, outs, confidence=0.95, rule=BandAndFixed(0.0))
     assert curve.deltas[0] == pytest.approx(1e-6)
     assert curve.epsilons[0] == pytest.approx(finding.value, rel=1e-12)
     assert curve.caps[0] == pytest.approx(finding.cap, rel=1e-12)
     assert finding.value == pytest.approx(7.153, abs=1e-3)
-    assert drawn(ins, outs, confidence=0.95).epsilons[0] == pytest.approx(6.452, abs=1e-3)
+    assert error_curve(ins, outs, confidence=0.95).epsilons[0] == pytest.approx(6.452, abs=1e-3)

@@ -179,7 +179,7 @@ def test_repetitions_make_the_final_model_show_more() -> None:
 def test_the_null_band_holds_what_is_said_when_nothing_leaks(
     runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 10_000)
+    monkeypatch.setattr("leakmeter.auditors.canaries.one_shot._NULL_POOL", 10_000)
     monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 200)
     # 90 % of no-leak runs, within three standard errors, for three estimates.
     inside = dict.fromkeys((KNOWN, FITTED, LARGEST), 0)
@@ -208,7 +208,7 @@ def test_the_pool_of_null_draws_is_bounded_and_the_band_hardly_moves(
 ) -> None:
     bands = []
     for pool in (200_000, 5000):
-        monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", pool)
+        monkeypatch.setattr("leakmeter.auditors.canaries.one_shot._NULL_POOL", pool)
         auditor = OneShotCanaries(seats=20, include="all", delta=DELTA)
         bands.append(of_the_run(play(auditor, dim=200, rounds=4))[LARGEST].null_band)
     assert bands[0] != bands[1]
@@ -673,13 +673,13 @@ def test_gaussian_cosines_pass_their_test() -> None:
 
 def bounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the time that estimates take."""
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
+    monkeypatch.setattr("leakmeter.auditors.canaries.one_shot._NULL_POOL", 2000)
     monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 2)
     monkeypatch.setattr(
         "leakmeter.auditors.canaries.canary_auditor.one_fit", lambda z, *_: np.zeros(len(z))
     )
     monkeypatch.setattr(
-        "leakmeter.auditors.canaries.auditor.two_fits", lambda z, *_: np.zeros(len(z))
+        "leakmeter.auditors.canaries.one_shot.two_fits", lambda z, *_: np.zeros(len(z))
     )
 
 

@@ -12,7 +12,7 @@ from scipy.stats import kstest
 from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.canaries.plan import schedule
+from leakmeter.auditors.canaries.canary_auditor import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary_draws import canary_vector, cosine_logsf
 from leakmeter.auditors.rng import stream
@@ -22,7 +22,7 @@ DIM = 300
 
 @pytest.fixture(autouse=True)
 def _little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
+    monkeypatch.setattr("leakmeter.auditors.canaries.one_shot._NULL_POOL", 2000)
     monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 50)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.auditor import DamagedError, UnableError
-from leakmeter.auditors.canaries import changes as module
-from leakmeter.auditors.canaries.changes import Changes, KeptRows, check_room
+from leakmeter.auditors.canaries import transcript as module
+from leakmeter.auditors.canaries.single_update import KeptRows
+from leakmeter.auditors.canaries.transcript import Changes, check_room
 from leakmeter.auditors.rng import stream
 
 DIM, ROUNDS = 40, 3

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakmeter.auditors.canaries.scores import (
-    CanaryScores,
-    Interference,
-    band,
-    histogram,
-    one_fit,
-)
+from leakmeter.auditors.canaries.canary_auditor import CanaryScores, band, histogram, one_fit
+from leakmeter.auditors.canaries.one_shot import Interference
 from leakmeter.auditors.rng import stream
 
 

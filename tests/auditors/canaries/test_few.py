@@ -11,7 +11,7 @@ from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundView, che
 from leakmeter.auditors.auditor import Project, RoundFacts
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import FEW, share_bound
-from leakmeter.auditors.canaries.plan import seats_of
+from leakmeter.auditors.canaries.canary_auditor import seats_of
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption

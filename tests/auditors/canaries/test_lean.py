@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from leakmeter.auditors.canaries.replies import Lean, Seat
+from leakmeter.auditors.canaries.single_update import Lean, Seat
 from leakmeter.auditors.rng import stream
 
 ROUNDS, CLIENTS, DIM = 10, 12, 200

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import UnableError
-from leakmeter.auditors.canaries.plan import affordable, schedule, seats_of
+from leakmeter.auditors.canaries.canary_auditor import canary_count, schedule, seats_of
 
 
 @given(st.data())
@@ -36,11 +36,11 @@ def test_another_seed_plans_other_rounds() -> None:
 
 def test_too_few_rounds_for_two_canaries_leave_the_auditor_out() -> None:
     with pytest.raises(UnableError, match=r"at least 4 seats x rounds and 2 rounds, got 1 seats"):
-        affordable(None, repetitions=2, seats=1, rounds=2, least=2)
-    assert affordable(None, repetitions=2, seats=1, rounds=2, least=1) == 1
-    assert affordable(None, repetitions=2, seats=2, rounds=2, least=2) == 2
+        canary_count(None, repetitions=2, seats=1, rounds=2, least=2)
+    assert canary_count(None, repetitions=2, seats=1, rounds=2, least=1) == 1
+    assert canary_count(None, repetitions=2, seats=2, rounds=2, least=2) == 2
     with pytest.raises(ValueError, match="got 2 x 2") as typed:
-        affordable(2, repetitions=2, seats=1, rounds=2, least=2)
+        canary_count(2, repetitions=2, seats=1, rounds=2, least=2)
     assert not isinstance(typed.value, UnableError)
 
 

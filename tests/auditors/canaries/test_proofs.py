@@ -13,11 +13,8 @@ from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import coin_bound, headline, share_bound
-from leakmeter.auditors.canaries.scores import (
-    largest_cosine_log_p,
-    prove,
-)
-from leakmeter.auditors.canaries.transcript import null_maxima
+from leakmeter.auditors.canaries.one_shot import prove
+from leakmeter.auditors.canaries.transcript import log_p_of_largest, null_maxima
 from leakmeter.auditors.canary_draws import MAX_SCORE, cosine_logsf
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
@@ -88,7 +85,7 @@ def test_limits_on_p_values_hold_for_all_values_at_once(common: float) -> None:
     failed = 0
     for seed in range(60):
         pool = null_maxima(gram, dim, 2000, stream(seed, "pool"))
-        limits = largest_cosine_log_p(values, pool, dim, 8, 0.05)
+        limits = log_p_of_largest(values, pool, dim, 8, 0.05)
         failed += bool((limits < np.log(tail) - 4 / np.sqrt(tail * truth.size)).any())
     assert failed <= 3 + 3 * math.sqrt(60 * 0.05 * 0.95)
 
@@ -97,7 +94,7 @@ def test_limits_on_p_values_are_close_and_have_no_floor() -> None:
     gram = gram_of(8, 0.99)
     pool = null_maxima(gram, 300, 100_000, stream(0, "pool"))
     middle = float(np.quantile(pool, 0.9))
-    limits = largest_cosine_log_p(np.array([-1.0, middle, 0.9]), pool, 300, 8, 0.005)
+    limits = log_p_of_largest(np.array([-1.0, middle, 0.9]), pool, 300, 8, 0.005)
     assert limits[0] == 0.0
     assert math.log(0.1) < limits[1] < math.log(0.12)  # the union bound would say 0.4 or so
     assert limits[2] == pytest.approx(float(cosine_logsf(0.9, 300)) + math.log(8))
@@ -116,7 +113,7 @@ def test_a_plain_share_of_shared_draws_breaks_the_confidence_and_limits_do_not()
         share = (1 + np.searchsorted(np.sort(pool), p)) / (1 + draws)
         plain = epsilon_lower_bound(-np.log(share), null_logsf=np.negative, delta=0.0)
         # In three dimensions a cosine is uniform: ours on the same draws.
-        limits = largest_cosine_log_p(1 - 2 * p, 1 - 2 * pool, 3, 10**6, 0.005)
+        limits = log_p_of_largest(1 - 2 * p, 1 - 2 * pool, 3, 10**6, 0.005)
         ours = prove(
             -p, np.ones(400, bool), limits, delta=0.0, confidence=0.95, guesses=None, spent=0.005
         )[0]

@@ -10,10 +10,10 @@ import pytest
 
 from leakmeter.auditors.auditor import DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.anytime import Anytime
-from leakmeter.auditors.canaries.auditor import OneShotCanaries
-from leakmeter.auditors.canaries.plan import CanaryPlan
-from leakmeter.auditors.canaries.sign_transcript import SignTranscript
+from leakmeter.auditors.canaries.canary_auditor import CanaryPlan
+from leakmeter.auditors.canaries.one_shot import OneShotCanaries
 from leakmeter.auditors.canaries.single_update import SingleUpdates
+from leakmeter.auditors.canaries.transcript import SignTranscript
 from leakmeter.auditors.canary_draws import BLOCK, KINDS, canary_vector
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.codec import pack, unpack

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors import Audited, Auditor, Finding, OneShotCanaries, RoundView, canary_mod
 from leakmeter.auditors.auditor import DamagedError, Project, UnableError
-from leakmeter.auditors.canaries import changes
+from leakmeter.auditors.canaries import transcript
 from leakmeter.auditors.hook.panel import Panel
 
 ROUNDS = 4
@@ -148,7 +148,7 @@ def test_a_disk_that_fills_up_costs_the_audit_and_not_the_training(
         if len(calls) > 2:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(changes, "os", type("", (), {"fsync": staticmethod(fsync)}))
+    monkeypatch.setattr(transcript, "os", type("", (), {"fsync": staticmethod(fsync)}))
     result, audited = start(tmp_path / "full")
     [failure] = audited.failures
     assert failure.startswith("one-shot, round 3: UnableError: the changes of the model cannot")
@@ -164,7 +164,7 @@ def test_a_disk_without_room_leaves_the_auditor_out_before_anybody_trains(
     federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=2_000)
-    monkeypatch.setattr(changes.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(transcript.shutil, "disk_usage", lambda _: usage)
     of, plain = federation(mods=[canary_mod]), federation()
     audited = Audited(fedavg(), [OneShotCanaries(seats=2)], out=tmp_path)
     result = audited.start(of.grid, of.arrays(), ROUNDS)
@@ -186,7 +186,7 @@ def limits(project: Project, **settings: Any) -> list[str]:
 
 
 def test_a_large_file_and_long_products_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor.check_room", lambda *_: None)
+    monkeypatch.setattr("leakmeter.auditors.canaries.one_shot.check_room", lambda *_: None)
     file, products = limits(LARGE)
     assert file == (
         "the changes of the model take up to 4.0 GB of disk until the report is written: 100 "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.noise import BETA, LEAST_STD, MAX_NORM, MAX_STD, RoundedNorms
+from leakmeter.auditors.noise import BETA, MAX_NORM, MAX_STD, MIN_STD, RoundedNorms
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 
@@ -22,7 +22,7 @@ def bessel_series(k: int, variance: Fraction, terms: int = 60) -> Fraction:
     )
 
 
-@pytest.mark.parametrize("variance", [LEAST_STD**2, 0.3, 5.0])
+@pytest.mark.parametrize("variance", [MIN_STD**2, 0.3, 5.0])
 def test_skellam_weights_are_the_bessel_series_to_forty_digits(variance: float) -> None:
     weights = IntegerNoise("skellam", variance).weights()
     exact = [bessel_series(k, Fraction(variance)) for k in range(min(len(weights), 12))]
@@ -66,7 +66,7 @@ def test_a_sum_of_shares_is_their_convolution(law: str) -> None:
     assert is_closed == (law == "skellam")  # discrete Gaussians are not closed under addition
 
 
-@pytest.mark.parametrize("std", [0.0, LEAST_STD / 2, 2 * MAX_STD, math.inf, math.nan])
+@pytest.mark.parametrize("std", [0.0, MIN_STD / 2, 2 * MAX_STD, math.inf, math.nan])
 def test_noise_beyond_the_tables_is_refused(std: float) -> None:
     with pytest.raises(ValueError, match="standard deviation"):
         IntegerNoise("skellam", std**2)

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from leakmeter.auditors import noise
-from leakmeter.auditors.noise import LEAST_STD, MAX_STD, distribution_named
+from leakmeter.auditors.noise import MAX_STD, MIN_STD, distribution_named
 from leakmeter.papers.ring_noise.integer_sum import IntegerNoise
 
 LAWS = ("skellam", "discrete-gaussian")
@@ -65,7 +65,7 @@ def test_wide_draws_have_their_law(law: str) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("std", [LEAST_STD, 0.5, 4.0])
+@pytest.mark.parametrize("std", [MIN_STD, 0.5, 4.0])
 def test_the_tables_law_is_within_the_stated_total_variation(law: str, std: float) -> None:
     """The law that comparing 127 bits with the limits gives, as exact fractions."""
     noise = IntegerNoise(law, std**2)

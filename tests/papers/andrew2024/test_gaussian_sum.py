@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from leakmeter.auditors.canaries.scores import one_fit
+from leakmeter.auditors.canaries.canary_auditor import one_fit
 from leakmeter.auditors.rng import stream
 from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.papers.gaussian import gaussian_sigma

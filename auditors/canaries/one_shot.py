@@ -14,48 +14,61 @@ for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in five p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Project, RoundView
-from leakmeter.auditors.bounds.anytime import Anytime
-from leakmeter.auditors.bounds.one_run import headline
+from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
+from leakmeter.auditors.bounds.gaussian import epsilon_between_gaussians
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.one_run import (
+    guess_by_rank,
+    headline,
+    one_run_gaussian_epsilon,
+    p_value_note,
+    surprise,
+    with_cap,
+)
 from leakmeter.auditors.canaries import canary_auditor
-from leakmeter.auditors.canaries.canary_auditor import CanaryAuditor
-from leakmeter.auditors.canaries.changes import check_room, file_size
-from leakmeter.auditors.canaries.plan import (
+from leakmeter.auditors.canaries.canary_auditor import (
+    MIN_FITTED,
+    CanaryAuditor,
     CanaryPlan,
+    CanaryScores,
     Excluded,
     Include,
     Repetitions,
     Seats,
-    canary_limitations,
-)
-from leakmeter.auditors.canaries.scores import (
-    LEAST_FITTED,
-    CanaryScores,
-    Interference,
-    Largest,
-    Scores,
     Std,
+    _log,
     histogram,
-    interfered,
     normality,
-    prove,
-    two_fits,
+    seat_limitations,
     without_refuted,
 )
-from leakmeter.auditors.canaries.sign_transcript import SignTranscript
-from leakmeter.auditors.canaries.transcript import Betting, Transcript
-from leakmeter.auditors.canary_draws import Kind, KindName
-from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.canaries.transcript import (
+    Largest,
+    Scores,
+    SignTranscript,
+    Transcript,
+    check_room,
+    file_size,
+)
+from leakmeter.auditors.canary_draws import (
+    Kind,
+    KindName,
+)
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.values import Vector
 from leakmeter.auditors.wording import Assumption
 
 _NULL_POOL = 100_000  # canaries drawn for the null of the maxima
@@ -64,6 +77,7 @@ _GUESSED = 5  # one-run bounds guess every fifth canary
 _FINAL: Sees = "final model"
 _ALL: Sees = "all models"
 _ROUND: Sees = "round model"
+_MUCH = 0.01  # interference above this is worth a warning
 
 
 class OneShotCanaries(CanaryAuditor):
@@ -257,12 +271,16 @@ class OneShotCanaries(CanaryAuditor):
         proofs = self._proofs(Largest(cosines, log_p, 1), _FINAL, last)
         proofs_all = self._proofs(found, _ALL, most)
         # A fitted standard deviation needs many canaries.
-        stds: Sequence[Std] = ("known", "fitted") if len(inside) >= LEAST_FITTED else ("known",)
+        stds: Sequence[Std] = ("known", "fitted") if len(inside) >= MIN_FITTED else ("known",)
         estimates = self._from_cosines(last.included, self._claims(_FINAL), stds)
         final = without_refuted([*proofs, *estimates])
         every = without_refuted([*proofs_all, *self._from_maxima(most, found.directions, stds)])
         sizes = {"included": len(inside)}
-        return [*final, *every, *interfered(self._interference, self._claims(_FINAL), sizes)]
+        return [
+            *final,
+            *every,
+            *self._interference.findings(self._claims(_FINAL), sizes),
+        ]
 
     def close(self) -> None:
         """Delete the file with the changes of the model."""
@@ -308,7 +326,7 @@ class OneShotCanaries(CanaryAuditor):
             one = directions == 1
             return self._from_cosines(inside, self._claims(_ALL), stds) if one else []
         sizes = {"included": len(inside), "unobserved": len(outside)}
-        if min(sizes.values()) < LEAST_FITTED:
+        if min(sizes.values()) < MIN_FITTED:
             return []
         claims = self._claims(_ALL)
         check = normality(claims, sizes, inside, outside)
@@ -386,3 +404,246 @@ class OneShotCanaries(CanaryAuditor):
             seed=self.seed,
             assumptions=(assumed,),
         )
+
+
+class Betting(Resumable):
+    """Bets on every coin once: when its canary has played for the last time.
+
+    A canary on the sphere is scored by its cosine with the sum of the normalised changes of the
+    rounds that the plan gives it. Given these changes, the null of that cosine is exact. One of
+    signs is scored by the largest cosine with one of them. The plan does not know the coins, so a
+    seat that failed to deliver weakens the bound and never breaks it.
+
+    Args:
+        plan: The canaries of each round, rounds counted from 1.
+        included: What the coin of each canary says, (canaries,).
+        delta: The delta of the bound.
+        confidence: Of the bounds of all rounds together.
+    """
+
+    _bound: Kept[AnytimeBound]
+    _rows: Kept[list[int]]  # the planned round of each change in the transcript
+    _done: Kept[int]  # planned rounds whose canaries have been bet on
+
+    def __init__(
+        self,
+        plan: Mapping[int, Sequence[int]],
+        included: NDArray[np.bool_],
+        *,
+        delta: float,
+        confidence: float,
+    ) -> None:
+        self._included = included
+        self._rounds_of: list[list[int]] = [[] for _ in included]
+        for planned in sorted(plan):
+            for canary in plan[planned]:
+                self._rounds_of[canary].append(planned)
+        self._last = np.array([max(rounds, default=0) for rounds in self._rounds_of])
+        self._bound = AnytimeBound(delta=delta, confidence=confidence, planned=included.size)
+        self._rows, self._done = [], 0
+
+    def after(self, planned: int, transcript: Transcript | SignTranscript) -> None:
+        """Bet on the canaries that have played for the last time.
+
+        Args:
+            planned: The round of the plan that was added to the transcript, 0 for one before it.
+            transcript: All changes so far.
+        """
+        self._rows.append(planned)
+        due = np.flatnonzero((self._last > self._done) & (self._last <= planned))
+        self._done = max(planned, self._done)
+        is_in = self._included[due]
+        log_p = np.zeros(due.size)
+        log_p[is_in] = -surprise(self._log_p(due[is_in], transcript))
+        self._bound.add_canaries(log_p, is_in)
+
+    def bounds(self) -> list[Bound]:
+        """Return the bound so far; none before the first bet, since it would not have searched."""
+        found = self._bound.bound()
+        return [replace(found, rule=found.rule + p_value_note())] if found.sample_sizes else []
+
+    def _log_p(
+        self, canaries: NDArray[np.intp], transcript: Transcript | SignTranscript
+    ) -> NDArray[np.float64]:
+        """Return ln p of each canary, from what changed in its rounds."""
+        row_of = {planned: row for row, planned in enumerate(self._rows)}
+        rows = [[row_of[r] for r in self._rounds_of[c] if r in row_of] for c in canaries]
+        return transcript.log_p(canaries.tolist(), rows)
+
+
+def two_fits(inside: Scores, outside: Scores, delta: float) -> Scores:
+    """Return ε between Gaussians fitted to each row of both groups."""
+    fits = (outside.mean(axis=1), outside.std(axis=1), inside.mean(axis=1), inside.std(axis=1))
+    return np.asarray(epsilon_between_gaussians(*fits, delta))
+
+
+class Interference(Resumable):
+    """How much other updates in the noised means hide a canary, as a share of the noise.
+
+    Cosines shrink to 1/√(σ² + k/d + ‖X‖²/d), in units of the clip norm, with k canaries and X the
+    sum of the honest updates: (k + ‖X‖²)/(d·σ²) is the squared norm of the noised mean beyond its
+    noise, relative to the noise. The norm of the noise itself is random, which gives the share a
+    standard deviation of √(2/d). Honest updates are correlated between rounds and noise is not, so
+    the share grows in the sum of all rounds.
+    """
+
+    rounds: Kept[list[float]]
+    _variance: Kept[float]
+    _total: Kept[Vector]
+
+    def __init__(self) -> None:
+        self.rounds, self._variance, self._total = [], 0.0, np.empty(0)
+
+    def add(self, noised: Vector, std: float) -> None:
+        """Add the noised mean of a round, with the noise per coordinate on it."""
+        self.rounds.append(_beyond(noised, std**2))
+        if self._total.size == 0:
+            self._total = np.zeros(noised.size)
+        self._total += noised
+        self._variance += std**2
+
+    def of_the_run(self) -> float:
+        """Return the share in the sum of all rounds."""
+        return _beyond(self._total, self._variance)
+
+    def findings(self, claims: Claims, sizes: Mapping[str, int]) -> list[Finding]:
+        """Return the share in the sum of all rounds, where the noise of a round is known."""
+        if not self.rounds:
+            return []
+        share = self.of_the_run()
+        unsure = math.sqrt(2 / self._total.size)  # one standard deviation of any share
+        if share > _MUCH + 2 * unsure:
+            _log.warning(
+                "canaries and clients add %.0f %% to the noise: the estimate of ε is too low",
+                100 * share,
+            )
+        rule = "length of the noised means beyond their noise, squared, as a share of the noise"
+        bound = Bound(share, "diagnostic", rule, sample_sizes=sizes)
+        return [claims.finding(bound, {"standard_deviation": unsure}, quantity="interference")]
+
+
+def _beyond(vector: Vector, variance: float) -> float:
+    """Return ‖vector‖² / (d·variance) - 1, at least 0: the expected ratio of pure noise is 1."""
+    return max(float(vector @ vector) / (vector.size * variance) - 1, 0.0)
+
+
+def prove(
+    scores: Scores,
+    is_in: NDArray[np.bool_],
+    log_p: Scores,
+    *,
+    delta: float,
+    confidence: float,
+    guesses: int | None,
+    spent: float = 0.0,
+) -> list[Bound]:
+    """Return every conditional bound that the scores of one run allow, the known null first.
+
+    Each assumes independent scores or a Gaussian mechanism; `bounds.headline` assumes neither.
+
+    Args:
+        scores: Scores of all canaries; larger means more likely in.
+        is_in: Whether the coin said in, also if the seat failed to deliver. That weakens a bound,
+            but dropping such canaries would let the run choose its samples.
+        log_p: ln of each score's p-value if the canary is out, or upper limits on it.
+        delta: The delta of every ε.
+        confidence: Confidence of each single bound.
+        guesses: How many canaries the one-run bound guesses, fixed beforehand; None leaves this
+            bound out, for canaries that were not included by fair coins.
+        spent: Probability that any of `log_p` is too small; subtracted from the level of the bound
+            with the known null.
+    """
+    if not is_in.any():
+        return []
+    inside, outside = scores[is_in], scores[~is_in]
+    # Upper limits on p-values only lower the scores, and so the bound: if they hold, −ln of the
+    # true p-values reaches every threshold at least as often, and these have the null e^−s.
+    known = with_cap(
+        surprise(log_p[is_in]),
+        lambda s: epsilon_lower_bound(
+            s, null_logsf=np.negative, delta=delta, confidence=confidence + spent, same_run=True
+        ),
+    )
+    assumed = (known.assumptions[0], Assumption.UNIFORM_CANARIES)
+    rule = known.rule + p_value_note(spent)
+    found = [replace(known, confidence=confidence, rule=rule, assumptions=assumed)]
+    if outside.size:
+        found.append(
+            epsilon_lower_bound(inside, outside, delta=delta, confidence=confidence, same_run=True)
+        )
+    if guesses:
+        correct = guess_by_rank(inside, outside, guesses)
+        found.append(one_run_gaussian_epsilon(scores.size, guesses, correct, delta, confidence))
+    return found
+
+
+_VISIBLE: Final = 3.0  # standard deviations
+_LARGE: Final = 1e9  # bytes of a working file that are worth a line
+_LONG: Final = 60.0  # seconds
+# Seconds of one core per coordinate of a canary, and per multiply-add of a matrix product, as
+# benchmarks/transcript_report.py measured them on one kind of machine.
+_DRAW: Final = 15e-9
+_ADD: Final = 0.055e-9
+
+
+def canary_limitations(
+    project: Project, *, canaries: int, included: int, seats: int, watched: int, kind: KindName
+) -> list[str]:
+    """Return in words where there are too few canaries, clients or parameters, or too many.
+
+    Args:
+        project: The run.
+        canaries: Canaries of the whole run.
+        included: How many of them are expected to take part.
+        seats: Clients per round that play one.
+        watched: Canaries that are searched for at the end, including those that nobody plays.
+        kind: How they are drawn. Those of signs are searched for in each round, without a file.
+    """
+    rounds, clients, dim = project.num_rounds, project.clients, project.dim
+    said = []
+    size = file_size(dim, rounds) if kind == "sphere" else 0
+    if size > _LARGE:
+        said.append(
+            f"the changes of the model take up to {size / 1e9:.1f} GB of disk until the report is "
+            f"written: {rounds} rounds of {dim:,} parameters in single precision"
+        )
+    if kind == "sphere" and (seconds := product_seconds(watched, rounds, dim)) > _LONG:
+        said.append(
+            f"the products of {watched:,} canaries with the changes of {rounds:,} rounds take "
+            f"about {_coarse(seconds / 60)} minutes of one core after the last round; use fewer "
+            "canaries to save time"
+        )
+    said += seat_limitations(project, canaries=canaries, included=included, seats=seats)
+    # Among n updates of equal norm without a common direction, a canary has the cosine 1/√n with
+    # their sum. The cosine of a canary that is out has mean 0 and standard deviation 1/√d.
+    if clients and (seen := math.sqrt(dim / clients)) < _VISIBLE:
+        said.append(
+            f"{dim} parameters for {clients} clients per round: a canary stands out by only about "
+            f"{seen:.1f} standard deviations, so the audit may find little even if much leaks; "
+            "fewer clients per round or a larger model show more"
+        )
+    said += [
+        f"{name} scales every coordinate of the mean separately: an outsider who undoes that sees "
+        "canaries more clearly than this audit does"
+        for name in project.bent_by
+    ]
+    said += [
+        f"{name} drops or trims updates that differ from the rest. A canary is a random vector, so "
+        "it may be dropped where a client's own update is not: a low result says little about "
+        "clients"
+        for name in project.selected_by
+    ]
+    return said
+
+
+def product_seconds(canaries: int, rounds: int, dim: int) -> float:
+    """Return about how many seconds of one core the products of canaries and changes take.
+
+    Every canary is drawn once. The products take k·T·d multiply-adds, the Gram matrix T²·d/2.
+    """
+    return dim * (canaries * _DRAW + (canaries * rounds + rounds**2 / 2) * _ADD)
+
+
+def _coarse(minutes: float) -> str:
+    """Return an estimate with two digits at most."""
+    return f"{round(minutes, min(2 - len(str(int(minutes))), 0)):,.0f}"
