@@ -68,7 +68,7 @@ class DropoutMod:
         stage, server_round = _place(message.content)
         client = int(context.node_config["partition-id"])
         if stream(self.seed, "dropout", server_round, client, stage).random() < self.rate:
-            return wire.dropped(message, stage)
+            return wire.dropout_reply(message, stage)
         return call_next(message, context)
 
 

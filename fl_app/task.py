@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors import PlantPlan, RandomLabel, RandomPattern
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import packed, shaped
+from leakmeter.auditors.hook.layout import numbers_in, to_array
 from leakmeter.auditors.planting.plan import Generator, batch
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import Indices
@@ -274,7 +274,8 @@ class _Done:
     def answer(self) -> tuple[ArrayRecord, Trained]:
         record = ArrayRecord()
         for name, array in self.arrays.items():
-            record[name] = packed(array)  # one by one: the constructor would make each array again
+            # One by one: the constructor would make each array again.
+            record[name] = to_array(array)
         return record, self.told
 
 
@@ -334,7 +335,7 @@ def trained(
         return known.answer()
     net = _net(config.task, device_of(config.device))
     arrays = wire.arrays(message.content)
-    net.load_state_dict({name: torch.tensor(shaped(a)) for name, a in arrays.items()})
+    net.load_state_dict({name: torch.tensor(numbers_in(a)) for name, a in arrays.items()})
     local = _Local(job, config.seed, rule, task, net)
     if delivery is not None:
         delivery.ahead.update(local.together(partial(_group, delivery, own, job, task)))

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import shaped
+from leakmeter.auditors.hook.layout import numbers_in
 from leakmeter.auditors.hook.wrapper import Wrapper, foreigners, weight_key
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices, require
@@ -53,7 +53,7 @@ class _Read(Array):
     @classmethod
     def of(cls, array: Array) -> _Read:
         read = object.__new__(cls)
-        read.__dict__.update(array.__dict__, _numbers=shaped(array))
+        read.__dict__.update(array.__dict__, _numbers=numbers_in(array))
         return read
 
     def numpy(self) -> NDArray[Any]:

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors.codec import CodecError, codec, plain
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.grid import GridWrapper
-from leakmeter.auditors.hook.layout import all_finite, shaped
+from leakmeter.auditors.hook.layout import all_finite, numbers_in
 from leakmeter.auditors.hook.wrapper import Foreign, Wrapper, chain
 from leakmeter.auditors.wording import counted
 
@@ -132,7 +132,7 @@ def _of_arrays(record: ArrayRecord) -> tuple[object, ...]:
     """Return names, shapes and types; raise if the arrays cannot be averaged at all."""
     found: list[object] = []
     for name, array in sorted(record.items()):
-        numbers = shaped(array)
+        numbers = numbers_in(array)
         kind = numbers.dtype
         if kind.kind not in _NUMBERS or kind.itemsize > _WIDEST:
             raise ValueError(f"array {name!r} must contain numbers of at most 64 bits, got {kind}")

@@ -125,7 +125,7 @@ class Audited(AuditReader, Wrapper):
         loop = foreign.start if has_own_loop(foreign) else MethodType(Strategy.start, self)
         call = StartArguments(loop, args, more)
         num_rounds = self._length(call)
-        if (evaluate_fn := call.told.get("evaluate_fn")) is not None:
+        if (evaluate_fn := call.by_name.get("evaluate_fn")) is not None:
             call.put("evaluate_fn", self._watch_evaluation(evaluate_fn))
         if has_own_loop(self.strategy) and self.strategy is foreign:
             result = run_own_loop(self.strategy, call, self.audit, num_rounds)
@@ -142,7 +142,7 @@ class Audited(AuditReader, Wrapper):
         """Return how many rounds the run will have, as the arguments of its `start` say."""
         if self.num_rounds is not None:
             return self.num_rounds
-        if (told := call.told.get("num_rounds")) is not None:
+        if (told := call.by_name.get("num_rounds")) is not None:
             return int(told)
         if not call.takes("num_rounds"):
             self.add_limitations(Limitation("audit", UNPLANNED))

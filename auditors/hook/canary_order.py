@@ -150,7 +150,7 @@ class Order:
             sends = None
         places = record.get("left-out", [])
         if not isinstance(places, list) or not all(type(p) is int and p >= 0 for p in places):
-            raise wire.WireError(f"left-out must be a list of places, got {wire.described(places)}")
+            raise wire.WireError(f"left-out must be a list of places, got {wire.describe(places)}")
         canary = _canary(record) if "id" in record else None
         return cls(canary, tuple(int(place) for place in places), sends, _size(record))
 
@@ -264,7 +264,7 @@ def _seed(record: MetricRecord) -> int:
     ):
         raise wire.WireError(
             f"seed must be a list of {len(_SHIFTS)} whole numbers in [0, 2^{_WORD}), got "
-            f"{wire.described(words)}"
+            f"{wire.describe(words)}"
         )
     return sum(int(word) << shift for word, shift in zip(words, _SHIFTS, strict=True))
 

@@ -222,22 +222,22 @@ class StartArguments:
             self._names += usual[len(self._names) :]
 
     @property
-    def told(self) -> dict[str, Any]:
+    def by_name(self) -> dict[str, Any]:
         """All arguments whose names are known."""
         return {**dict(zip(self._names, self.args, strict=False)), **self.more}
 
     def takes(self, name: str) -> bool:
         """Whether the loop has an argument of this name, as far as it is known."""
-        return name in self.parameters or name in self.told
+        return name in self.parameters or name in self.by_name
 
     def place(self, kind: type) -> str | None:
         """Return the name of the first argument of a type; None if there is none."""
-        return next((name for name, one in self.told.items() if isinstance(one, kind)), None)
+        return next((name for name, one in self.by_name.items() if isinstance(one, kind)), None)
 
     def begin(self, audit: RunAudit, num_rounds: int) -> None:
         """Begin an audit with the model that is among the arguments, if one is."""
         if (place := self.place(ArrayRecord)) is not None:
-            audit.begin(self.told[place], num_rounds, self.told.get("timeout", TIMEOUT))
+            audit.begin(self.by_name[place], num_rounds, self.by_name.get("timeout", TIMEOUT))
 
     def put(self, name: str, value: Any) -> None:
         """Give the loop another value, where it had one in its place."""
@@ -263,9 +263,9 @@ def run_own_loop(
         allowed = f"0 with {name}, whose start is its own and counts rounds from 1"
         raise BadValueError("rounds_done", allowed, audit.offset)
     if (place := arguments.place(Grid)) is None:
-        raise TypeError(f"{name}.start must be given a Grid, got {list(arguments.told)}")
+        raise TypeError(f"{name}.start must be given a Grid, got {list(arguments.by_name)}")
     arguments.begin(audit, num_rounds)
-    watched = AuditedGrid.around(arguments.told[place], audit, num_rounds)
+    watched = AuditedGrid.around(arguments.by_name[place], audit, num_rounds)
     arguments.put(place, watched)
     try:
         result = strategy.start(*arguments.args, **arguments.more)

@@ -117,7 +117,7 @@ class LocalNoise:
             per="round",
             source=_LOCAL,
             clip_norm=self.clip_norm,
-            delivered=_delivered(self.delta, self.clip_norm, self.std),
+            delivered=_exact_epsilon(self.delta, self.clip_norm, self.std),
             rule=f"noise std {number(self.std)} for clip norm {self.clip_norm:g}{below}",
         )
 
@@ -207,7 +207,7 @@ def _is_plain_mean(strategy: Any) -> bool:
     )
 
 
-def _delivered(delta: float, distance: float, std: float) -> float:
+def _exact_epsilon(delta: float, distance: float, std: float) -> float:
     """Return the exact ε of Gaussian noise between two worlds at this distance."""
     separation = math.inf if std == 0 else distance / std
     return separation if math.isinf(separation) else float(epsilon_gaussian(delta, separation))
@@ -320,7 +320,7 @@ _watching: ContextVar[_TrainingLog | None] = ContextVar("leakmeter dp-sgd", defa
 
 
 @contextmanager
-def watched() -> Iterator[Callable[[], Engine | None]]:
+def watch_training() -> Iterator[Callable[[], Engine | None]]:
     """Watch a training call; gives a function that returns what it did, once it has."""
     log = _TrainingLog()
     token = _watching.set(log)
@@ -340,30 +340,30 @@ def _install() -> None:
 
     if hasattr(PrivacyEngine.make_private, "__wrapped__"):
         return
-    _told_after(PrivacyEngine, "make_private", _made)
-    _told_after(PrivacyEngine, "get_epsilon", _stated)
+    _tell_after(PrivacyEngine, "make_private", _note_engine)
+    _tell_after(PrivacyEngine, "get_epsilon", _note_stated)
     for kind in _known_optimisers():
         if "add_noise" in vars(kind):
-            _told_after(kind, "add_noise", _noised)
+            _tell_after(kind, "add_noise", _note_noise)
     for sampler in ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler"):
-        _told_after(getattr(uniform_sampler, sampler), "__iter__", _drew)
-    register_optimizer_step_post_hook(_stepped)
+        _tell_after(getattr(uniform_sampler, sampler), "__iter__", _note_draw)
+    register_optimizer_step_post_hook(_note_step)
 
 
 def _known_optimisers() -> tuple[type, ...]:
-    """Return the optimisers whose noise and clip are known to mean what `_noised` reads."""
+    """Return the optimisers whose noise and clip are known to mean what `_note_noise` reads."""
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
 
     return DPOptimizer, DPPerLayerOptimizer, DPOptimizerFastGradientClipping
 
 
-def _stepped(*_: Any) -> None:
+def _note_step(*_: Any) -> None:
     """Count a step of any optimiser: those of DP-SGD call another one inside."""
     if (log := _watching.get()) is not None:
         log.inner += 1
 
 
-def _told_after(owner: type, name: str, note: Callable[..., None]) -> None:
+def _tell_after(owner: type, name: str, note: Callable[..., None]) -> None:
     """Call `note` after a method, with the log, the object, what it returned and its arguments."""
     method = getattr(owner, name)
 
@@ -381,7 +381,7 @@ def _told_after(owner: type, name: str, note: Callable[..., None]) -> None:
     setattr(owner, name, told)
 
 
-def _made(log: _TrainingLog, _: Any, result: tuple[Any, ...], **asked: Any) -> None:
+def _note_engine(log: _TrainingLog, _: Any, result: tuple[Any, ...], **asked: Any) -> None:
     """Note how batches are to be drawn."""
     optimizer = next(one for one in result if hasattr(one, "original_optimizer"))
     loader = result[-1]
@@ -391,16 +391,16 @@ def _made(log: _TrainingLog, _: Any, result: tuple[Any, ...], **asked: Any) -> N
     optimizer._leakmeter = (1 / len(loader), asked["module"], log)
 
 
-def _drew(log: _TrainingLog, *_: Any) -> None:
+def _note_draw(log: _TrainingLog, *_: Any) -> None:
     """Note that Poisson samples are drawn: some apps iterate over their first loader instead."""
     log.has_drawn = True
 
 
-def _stated(log: _TrainingLog, _: Any, epsilon: float, delta: float, **__: Any) -> None:
+def _note_stated(log: _TrainingLog, _: Any, epsilon: float, delta: float, **__: Any) -> None:
     log.stated = (float(epsilon), float(delta))
 
 
-def _noised(log: _TrainingLog, optimizer: Any, _: None) -> None:
+def _note_noise(log: _TrainingLog, optimizer: Any, _: None) -> None:
     """Note the noise of a step, in units of what one record can add to the sum."""
     from torch.nn.modules.batchnorm import _BatchNorm
 

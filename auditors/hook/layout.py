@@ -124,7 +124,7 @@ class Layout:
             np.multiply(numbers, weight, out=scaled[: numbers.size], dtype=np.float64)
             to[place] += scaled[: numbers.size]
 
-    def weighted(self, records: Sequence[tuple[Mapping[str, Array], float]]) -> Blocks:
+    def weighted_sum(self, records: Sequence[tuple[Mapping[str, Array], float]]) -> Blocks:
         """Yield the weighted sum of some records by blocks, without a vector of it."""
         for blocks in zip(*(self._blocks(record) for record, _ in records), strict=True):
             total = np.zeros(blocks[0][1].size)
@@ -184,11 +184,12 @@ class Layout:
             strict=True,
         )
         restored = {
-            name: packed(piece.reshape(shape).astype(dtype)) for name, shape, dtype, piece in pieces
+            name: to_array(piece.reshape(shape).astype(dtype))
+            for name, shape, dtype, piece in pieces
         }
         return ArrayRecord({name: restored.get(name, template[name]) for name in template})
 
-    def changed(
+    def apply_change(
         self,
         base: Mapping[str, Array] | None,
         template: ArrayRecord,
@@ -209,12 +210,12 @@ class Layout:
         names, shapes = self._names_in(template), self.shapes
         starts = itertools.repeat(None) if base is None else map(values, self.arrays_in(base))
         found = {
-            name: _changed(start, np.dtype(template[name].dtype), shape, change, least)
+            name: _apply_change(start, np.dtype(template[name].dtype), shape, change, least)
             for name, shape, start in zip(names, shapes, starts, strict=False)
         }
         return ArrayRecord({name: found.get(name, template[name]) for name in template})
 
-    def nudged(self, base: Mapping[str, Array] | None, template: ArrayRecord) -> ArrayRecord:
+    def nudge(self, base: Mapping[str, Array] | None, template: ArrayRecord) -> ArrayRecord:
         """Return a record like `base` in which one entry is moved by a rounding step of its type.
 
         Arrays of the same type as in `template` are those of `base`. Seats of one process that are
@@ -227,9 +228,9 @@ class Layout:
         first = next(place for place, size in enumerate(self.sizes) if size)
         dtypes = self.dtypes_in(template)
         if base is None or self.dtypes_in(base) != dtypes:
-            return self.changed(base, template, _mover(dtypes[first]), least=np.float32)
+            return self.apply_change(base, template, _mover(dtypes[first]), least=np.float32)
         own = self.arrays_in(base)
-        own[first] = _nudged(own[first])
+        own[first] = _nudge(own[first])
         found = dict(zip(self._names_in(template), own, strict=True))
         return ArrayRecord({name: found.get(name, template[name]) for name in template})
 
@@ -330,7 +331,7 @@ class LazyModel:
 # Arrays made fast. `Array(numbers)` copies them three times, and takes longer than most updates.
 
 
-def packed(numbers: NDArray[Any]) -> Array:
+def to_array(numbers: NDArray[Any]) -> Array:
     """Return what `Array(numbers)` is, after one copy."""
     flat = np.ascontiguousarray(numbers)
     data = b"".join([npy_header(flat.dtype.str, numbers.shape), flat.data])
@@ -346,7 +347,7 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return head.getvalue()
 
 
-def _changed(
+def _apply_change(
     start: NDArray[Any] | None,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
@@ -387,13 +388,13 @@ def _mover(dtype: str) -> Callable[[NDArray[Any]], None]:
 _NUDGED: Final = list[tuple[bytes, Array]]()
 
 
-def _nudged(array: Array) -> Array:
+def _nudge(array: Array) -> Array:
     """Return an array with its first entry moved; a small one is made once for the same bytes."""
     for made_from, found in _NUDGED:
         if made_from is array.data:
             return found
     about = (np.dtype(array.dtype), tuple(array.shape), _mover(array.dtype), np.float32)
-    made = _changed(values(array), *about)
+    made = _apply_change(values(array), *about)
     _NUDGED[:] = [(array.data, made)] if len(array.data) <= _SMALL else []
     return made
 
@@ -417,10 +418,10 @@ def _array_of(
 
 def values(array: Array) -> NDArray[Any]:
     """Return the numbers of an array in their order, flat; not to be written to."""
-    return shaped(array).ravel()
+    return numbers_in(array).ravel()
 
 
-def shaped(array: Array) -> NDArray[Any]:
+def numbers_in(array: Array) -> NDArray[Any]:
     """Return the numbers of an array in the shape that they have; not to be written to.
 
     They are read in place from the bytes of the array if these are an array of numbers in C order.

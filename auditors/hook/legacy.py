@@ -285,9 +285,9 @@ class _Sent:
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """Let clients of the round train once more."""
-        return [self._delivered(message, timeout) for message in messages]
+        return [self._send(message, timeout) for message in messages]
 
-    def _delivered(self, message: Message, timeout: float | None) -> Message:
+    def _send(self, message: Message, timeout: float | None) -> Message:
         to, pairs = message.metadata.dst_node_id, zip(self.made, self.messages, strict=True)
         proxy, ins = next(made for made, sent in pairs if sent.metadata.dst_node_id == to)
         arrays = wire.arrays(message.content).values()

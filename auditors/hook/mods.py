@@ -42,7 +42,7 @@ from leakmeter.auditors.hook.canary_order import (
     may_be_longer,
     reply_kind_by_lengths,
 )
-from leakmeter.auditors.hook.guest_noise import LIBRARY, LocalNoise, watched
+from leakmeter.auditors.hook.guest_noise import LIBRARY, LocalNoise, watch_training
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.rng import borrowed_generators
 from leakmeter.auditors.values import Record
@@ -95,17 +95,17 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     It also serves apps with the legacy API, `ClientApp(client_fn=client_fn, mods=[canary_mod])`.
     """
     if not wire.is_legacy_order(message.content):
-        return _obeyed(message, context, call_next, call_next)
+        return _carry_out(message, context, call_next, call_next)
 
     def train(_: Message, context: Context) -> Message:
         plain = wire.without_legacy_orders(message)
         return wire.from_legacy_reply(call_next(plain, context))
 
-    reply = _obeyed(wire.from_legacy(message), context, train, call_next)
+    reply = _carry_out(wire.from_legacy(message), context, train, call_next)
     return wire.as_legacy_reply(reply)
 
 
-def _obeyed(message: Message, context: Context, call: Call, link: Call) -> Message:
+def _carry_out(message: Message, context: Context, call: Call, link: Call) -> Message:
     """Carry out the order of a message.
 
     Args:
@@ -118,7 +118,7 @@ def _obeyed(message: Message, context: Context, call: Call, link: Call) -> Messa
     if order is None and replay is None:
         return call(message, context)
     mods = mods_around(link)
-    with _replayed(replay, context), watched() as engine:
+    with _leave_no_trace(replay, context), watch_training() as engine:
         reply = call(_without_order(message), context)
     if reply.has_error():
         return reply
@@ -128,7 +128,7 @@ def _obeyed(message: Message, context: Context, call: Call, link: Call) -> Messa
     if order is not None and order.canary is not None:
         if not may_be_longer(answer):  # it would bypass a clip that the update has passed
             order = replace(order, size=Size())
-        outcome, sends = _play(_closed(order, message, answer), message, reply)
+        outcome, sends = _play(_with_known_kind(order, message, answer), message, reply)
         answer = replace(answer, outcome=outcome, sends=sends)
     reply.content = RecordDict({**reply.content, wire.CANARY: answer.to_record()})
     return reply
@@ -183,7 +183,7 @@ def _answer(mods: ModList, outcome: Outcome) -> Answer:
 
 
 @contextmanager
-def _replayed(number: int | None, context: Context) -> Iterator[None]:
+def _leave_no_trace(number: int | None, context: Context) -> Iterator[None]:
     """Leave no trace of a replay; without a number do nothing."""
     if number is None:
         yield
@@ -194,10 +194,10 @@ def _replayed(number: int | None, context: Context) -> Iterator[None]:
         try:
             yield
         finally:
-            context.state = _restored(before, context.state)
+            context.state = _state_after_replay(before, context.state)
 
 
-def _restored(before: RecordDict, after: RecordDict) -> RecordDict:
+def _state_after_replay(before: RecordDict, after: RecordDict) -> RecordDict:
     """Return the state before a replay, with what mods of ours have noted since."""
     apps = {key: record for key, record in before.items() if not wire.is_ours(key)}
     ours = {key: record for key, record in after.items() if wire.is_ours(key)}
@@ -220,7 +220,7 @@ def _without_order(message: Message) -> Message:
     return inside
 
 
-def _closed(order: Order, message: Message, answer: Answer) -> Order:
+def _with_known_kind(order: Order, message: Message, answer: Answer) -> Order:
     """Return the order, settled where mods outside hide the reply, which the answer does not.
 
     All of these mods take replies for models.
@@ -272,9 +272,9 @@ def _play(order: Order, message: Message, reply: Message) -> tuple[Outcome, Send
     if canary.included:
         # The seed of an order is a key.
         add = kind.planted(canary.seed, layout.dim, order.size.norm(norm))
-        arrays = layout.changed(base, trained, add, least=kind.dtype)
+        arrays = layout.apply_change(base, trained, add, least=kind.dtype)
     else:  # not exactly zero: Flower's mods divide by the norm of an update
-        arrays = layout.nudged(base, trained)
+        arrays = layout.nudge(base, trained)
     wire.replace_arrays(reply, arrays)
     return "played", told
 
@@ -371,7 +371,7 @@ class ModList:
 
     def around(self, mod: Any) -> ModList | None:
         """Return the list as a mod behind this one finds it; None if it is not there."""
-        place = next((i for i, one in enumerate(self.behind) if unwrapped(one) is mod), None)
+        place = next((i for i, one in enumerate(self.behind) if unwrap(one) is mod), None)
         if place is None:
             return None
         before = (*self.before, self.itself, *self.behind[:place])
@@ -389,14 +389,14 @@ def mods_around(call_next: Callable[..., Any]) -> ModList:
     return ModList(tuple(reversed(passed[1:])), itself, tuple(_behind(call_next)))
 
 
-def unwrapped(mod: Any) -> Any:
+def unwrap(mod: Any) -> Any:
     """Return what a `functools.partial` calls; everything else is itself."""
     return getattr(mod, "func", mod)
 
 
 def names_of(mods: tuple[Any, ...]) -> tuple[str, ...]:
     """Return what a user calls mods: the name of a function, or of an object's class."""
-    functions = map(unwrapped, mods)
+    functions = map(unwrap, mods)
     return tuple(str(getattr(f, "__name__", type(f).__name__)) for f in functions)
 
 
@@ -455,7 +455,8 @@ def planting_order(records: Sequence[Record], copies: int) -> MetricRecord:
         )
     words = np.frombuffer(data + bytes(-len(data) % 8), "<i8").tolist()
     order = MetricRecord({"bytes": len(data), "words": words, "copies": copies})
-    planted_in(order)  # what clients would refuse is not sent: they would fail instead of train
+    # What clients would refuse is not sent: they would fail instead of train.
+    read_planting_order(order)
     return order
 
 
@@ -553,7 +554,7 @@ def _in_form(example: Any, array: NDArray[Any]) -> Any:
     return _tensor(_cast(array, np.dtype(str(example.dtype).removeprefix("torch."))))
 
 
-def planted_in(record: MetricRecord) -> Planted:
+def read_planting_order(record: MetricRecord) -> Planted:
     """Return the records of an order.
 
     Raises:
@@ -573,7 +574,7 @@ def planted_in(record: MetricRecord) -> Planted:
         or not all(type(word) is int for word in words)
         or not 4 <= size <= min(8 * len(words), MAX_BYTES)
     ):
-        raise wire.WireError(f"words must hold {size} bytes, got {wire.described(words)}")
+        raise wire.WireError(f"words must hold {size} bytes, got {wire.describe(words)}")
     data = np.array(words, "<i8").tobytes()[:size]
     end = 4 + int.from_bytes(data[:4], "little")
     try:
@@ -632,7 +633,7 @@ def plant_mod(message: Message, context: Context, call_next: Call) -> Message:
     order = wire.order_under(message.content, wire.PLANTED)
     if order is None:
         return call_next(message, context)
-    held = _HeldRecords(planted_in(order))
+    held = _HeldRecords(read_planting_order(order))
     token = _held.set(held)
     try:
         reply = call_next(wire.without_order(message, wire.PLANTED), context)

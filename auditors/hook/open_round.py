@@ -30,7 +30,7 @@ from leakmeter.auditors.hook.canary_order import (
 )
 from leakmeter.auditors.hook.layout import Blocks, Layout, LazyModel, is_finite, is_float, values
 from leakmeter.auditors.hook.panel import Health, Panel
-from leakmeter.auditors.hook.wrapper import client_of, known_facts, unused, weight_key
+from leakmeter.auditors.hook.wrapper import client_of, known_facts, unused_nodes, weight_key
 from leakmeter.auditors.values import Vector
 
 _log = logging.getLogger("flwr")
@@ -137,7 +137,7 @@ class Updates(Mapping[int, Vector]):
         if total <= 0 or not self.are_plain:
             return None
         shares = {c: weight / total for c, weight in weights.items()}
-        return self._layout.weighted([(self._records[c], share) for c, share in shares.items()])
+        return self._layout.weighted_sum([(self._records[c], share) for c, share in shares.items()])
 
     def add(self, earlier: Updates) -> None:
         """Add those that have come before."""
@@ -543,7 +543,7 @@ class RoundObserver(Resumable):
         Raises:
             LayoutError: The released model has other arrays than the one that was sent.
         """
-        left_out = unused(self._strategy)
+        left_out = unused_nodes(self._strategy)
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
         view = self._view(opened, updates, opened.by_client(answers), arrays, took)
         # First, and guarded separately: a failing auditor must not suppress the warnings.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors.hook.layout import shaped
+from leakmeter.auditors.hook.layout import numbers_in
 from leakmeter.auditors.noise import Distribution, distribution_named
 from leakmeter.auditors.values import NotFiniteError
 
@@ -71,7 +71,7 @@ def get_int(record: Record, name: str) -> int:
     """
     value = record.get(name)
     if type(value) is not int:  # True is an int to isinstance
-        raise WireError(f"{name} must be a whole number, got {described(value)}")
+        raise WireError(f"{name} must be a whole number, got {describe(value)}")
     return value
 
 
@@ -83,7 +83,7 @@ def get_float(record: Record, name: str) -> float:
     """
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WireError(f"{name} must be a number, got {described(value)}")
+        raise WireError(f"{name} must be a number, got {describe(value)}")
     return as_float(value)
 
 
@@ -103,7 +103,7 @@ def get_text(record: ConfigRecord, name: str) -> str:
     """
     value = record.get(name)
     if not isinstance(value, str):
-        raise WireError(f"{name} must be a text, got {described(value)}")
+        raise WireError(f"{name} must be a text, got {describe(value)}")
     return value
 
 
@@ -115,11 +115,11 @@ def get_bytes(record: ConfigRecord, name: str) -> bytes:
     """
     value = record.get(name)
     if not isinstance(value, bytes):
-        raise WireError(f"{name} must be bytes, got {described(value)}")
+        raise WireError(f"{name} must be bytes, got {describe(value)}")
     return value
 
 
-def described(value: object) -> str:
+def describe(value: object) -> str:
     """Describe a value without showing what may be long or secret."""
     if value is None:
         return "nothing"
@@ -205,7 +205,7 @@ def _blank(reply: Message) -> ConfigRecord | None:
     return config(reply.content, BLANK) if reply.has_content() else None
 
 
-def dropped(message: Message, stage: str) -> Message:
+def dropout_reply(message: Message, stage: str) -> Message:
     """Return the reply of a client that a simulation lets drop out in this stage."""
     reason = f"simulated dropout in stage {stage}"
     return Message(Error(DROPPED, reason), reply_to=message)
@@ -344,7 +344,7 @@ def as_distribution(value: object) -> Distribution:
     """
     try:
         return distribution_named(
-            one_line(value, 40) if isinstance(value, str) else described(value)
+            one_line(value, 40) if isinstance(value, str) else describe(value)
         )
     except ValueError as error:
         raise WireError(f"noise {error}") from None
@@ -401,7 +401,7 @@ def seat_numbers(content: RecordDict) -> tuple[int, ...]:
     record = _numbers(content, SEATS)
     listed = record.get("numbers") if record is not None else []
     if not isinstance(listed, list) or not all(type(n) is int for n in listed):
-        raise WireError(f"{SEATS} must list numbers, got {described(listed)}")
+        raise WireError(f"{SEATS} must list numbers, got {describe(listed)}")
     return tuple(int(number) for number in listed)
 
 
@@ -454,21 +454,21 @@ RecordT = TypeVar("RecordT", MetricRecord, ConfigRecord)
 def record_of(parameters: Parameters) -> ArrayRecord:
     """Return legacy parameters as a record, named by their places."""
     tensors = enumerate(parameters.tensors)
-    return ArrayRecord({str(i): _described(data, parameters.tensor_type) for i, data in tensors})
+    return ArrayRecord({str(i): _with_shape(data, parameters.tensor_type) for i, data in tensors})
 
 
-def _described(data: bytes, stype: str) -> Array:
+def _with_shape(data: bytes, stype: str) -> Array:
     """Return an array with the type and the shape that its bytes have."""
     try:
-        numbers = shaped(Array(dtype="", shape=(), stype=stype, data=data))
+        numbers = numbers_in(Array(dtype="", shape=(), stype=stype, data=data))
     except Exception:  # bytes of anything: they can be trained, not audited
         return Array(dtype=_UNREADABLE, shape=(), stype=stype, data=data)
     return Array(dtype=str(numbers.dtype), shape=numbers.shape, stype=stype, data=data)
 
 
-def _described_record(content: RecordDict, key: str) -> ArrayRecord:
+def _record_with_shapes(content: RecordDict, key: str) -> ArrayRecord:
     arrays = content.array_records[key].items()
-    return ArrayRecord({name: _described(a.data, a.stype) for name, a in arrays})
+    return ArrayRecord({name: _with_shape(a.data, a.stype) for name, a in arrays})
 
 
 def _bare_record(content: RecordDict) -> ArrayRecord:
@@ -517,7 +517,7 @@ def from_legacy(message: Message) -> Message:
     """Return a legacy fit message as the audit reads it."""
     orders = from_scalars(message.content.config_records[_LEGACY_CONFIG], MetricRecord)
     return _with_content(
-        message, {_LEGACY_SENT: _described_record(message.content, _LEGACY_SENT), **orders}
+        message, {_LEGACY_SENT: _record_with_shapes(message.content, _LEGACY_SENT), **orders}
     )
 
 
@@ -566,7 +566,8 @@ def from_legacy_reply(reply: Message) -> Message:
     if reply.has_error() or _LEGACY_TRAINED not in reply.content:
         return reply
     return _with_content(
-        reply, {**reply.content, _LEGACY_TRAINED: _described_record(reply.content, _LEGACY_TRAINED)}
+        reply,
+        {**reply.content, _LEGACY_TRAINED: _record_with_shapes(reply.content, _LEGACY_TRAINED)},
     )
 
 

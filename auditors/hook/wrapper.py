@@ -142,7 +142,7 @@ class Wrapper(Resumable, Strategy):
         try:
             if not has_own_loop(held):
                 return super().start(*args, **kwargs)
-            with replaced(held, self):
+            with lend_methods(held, self):
                 return held.start(*args, **kwargs)
         except EndedError as early:
             return early.result
@@ -202,7 +202,7 @@ _METHODS: Final[tuple[str, ...]] = (
 
 
 @contextmanager
-def replaced(strategy: Strategy, wrapper: Strategy) -> Iterator[None]:
+def lend_methods(strategy: Strategy, wrapper: Strategy) -> Iterator[None]:
     """Give this one instance the methods of a wrapper around it for a while.
 
     Raises:
@@ -361,7 +361,7 @@ def weight_key(strategy: Strategy | None) -> str:
     return next((key for key in known if key is not None), wire.WEIGHT)
 
 
-def unused(strategy: Strategy | None) -> set[int]:
+def unused_nodes(strategy: Strategy | None) -> set[int]:
     """Return the nodes whose replies of the last round some wrapper could not use."""
     return {node for wrapper in wrappers(strategy) for node in wrapper.unused}
 

@@ -33,7 +33,7 @@ from leakmeter.auditors.hook.mods import (
     mods_around,
     names_of,
     tap_mod,
-    unwrapped,
+    unwrap,
     with_answer,
 )
 from leakmeter.auditors.hook.wire import RefusedError
@@ -238,7 +238,7 @@ class MaskMod:
                 "the app's list of mods cannot be read under this release of Flower, and a client "
                 "that signs must know what is before mask_mod"
             )
-        if any(unwrapped(mod) is tool for mod in mods.before for tool in (canary_mod, tap_mod)):
+        if any(unwrap(mod) is tool for mod in mods.before for tool in (canary_mod, tap_mod)):
             raise RefusedError("canary_mod and tap_mod must be behind mask_mod in the client app")
         if others := [name for name in names_of(mods.before) if name not in self.outside]:
             raise RefusedError(

@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import NPY, Layout, npy_header, packed
+from leakmeter.auditors.hook.layout import NPY, Layout, npy_header, to_array
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.keys import (
     KEY_BYTES,
@@ -67,7 +67,7 @@ def get_numbers(record: ConfigRecord, name: str) -> list[int]:
     """Return a list of distinct numbers."""
     values: Any = record.get(name)
     if not isinstance(values, list) or not {*map(type, values)} <= {int}:  # True is no number
-        raise RefusedError(f"{name} must be a list of numbers, got {wire.described(values)}")
+        raise RefusedError(f"{name} must be a list of numbers, got {wire.describe(values)}")
     if len(set(values)) < len(values):
         raise RefusedError(f"{name} must be distinct, got {values}")
     return list(values)
@@ -263,7 +263,7 @@ def put_upload(masked: RingVector, ring: Ring) -> dict[str, ArrayRecord]:
     flat: RingVector = np.ascontiguousarray(masked)
     if ring.wire_bytes < ring.dtype.itemsize:
         flat = np.frombuffer(ring.to_bytes(masked), np.uint8)
-    return {"arrays": ArrayRecord({_UPLOAD: packed(flat)})}
+    return {"arrays": ArrayRecord({_UPLOAD: to_array(flat)})}
 
 
 def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:

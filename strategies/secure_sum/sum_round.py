@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout, shaped
+from leakmeter.auditors.hook.layout import Layout, numbers_in
 from leakmeter.auditors.hook.wrapper import SumOpening
 from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import (
@@ -664,7 +664,7 @@ class _Shared(Array):
 
     def numpy(self) -> NDArray[Any]:
         """Return a copy of the numbers, without numpy's parser of file headers."""
-        return shaped(self).copy()
+        return numbers_in(self).copy()
 
 
 def check_even(messages: Sequence[Message]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 
-from leakmeter.auditors.hook.layout import packed
+from leakmeter.auditors.hook.layout import to_array
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ from leakmeter.auditors.hook.layout import packed
     ],
 )
 def test_a_packed_array_is_flowers_own(numbers: np.ndarray) -> None:
-    assert packed(numbers) == Array(np.ascontiguousarray(numbers).reshape(numbers.shape))
-    assert np.array_equal(packed(numbers).numpy(), numbers)
+    assert to_array(numbers) == Array(np.ascontiguousarray(numbers).reshape(numbers.shape))
+    assert np.array_equal(to_array(numbers).numpy(), numbers)

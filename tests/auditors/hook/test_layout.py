@@ -205,7 +205,7 @@ def test_a_record_changed_by_blocks_is_a_vector_that_was_changed(dtype: type, le
 
     for base in (sent, None):
         done = 0
-        found = layout.changed(base, template, add, least=least)
+        found = layout.apply_change(base, template, add, least=least)
         start = layout.flatten(sent) if base is not None else np.zeros(layout.dim)
         flat = start.astype(np.result_type(dtype, least)) + added
         wanted = layout.restore(flat, template, layout.dtypes_in(template))
@@ -216,15 +216,15 @@ def test_a_record_changed_by_blocks_is_a_vector_that_was_changed(dtype: type, le
 def test_a_nudge_moves_one_entry_by_a_step_of_its_type() -> None:
     sent = ArrayRecord({"e": Array(np.zeros(0)), "a": Array(np.float32([2, 3])), "b": HALVES})
     layout = Layout.of(sent)
-    first, second = (layout.nudged(sent, sent) for _ in range(2))
+    first, second = (layout.nudge(sent, sent) for _ in range(2))
     assert first["a"].numpy().tolist() == [2 + 2**-22, 3]
     assert first["b"].data is sent["b"].data  # bytes cannot be written to
     assert first["a"].data is second["a"].data
     other = ArrayRecord({**sent, "a": Array(np.float32([5, 3]))})
-    assert layout.nudged(other, other)["a"].numpy().tolist() == [5 + 2**-21, 3]
+    assert layout.nudge(other, other)["a"].numpy().tolist() == [5 + 2**-21, 3]
     exact = ArrayRecord({**sent, "a": Array(np.zeros(2))})
-    assert layout.nudged(sent, exact)["a"].numpy().tolist() == [2 + 2**-51, 3]
-    zeros = layout.nudged(None, sent)
+    assert layout.nudge(sent, exact)["a"].numpy().tolist() == [2 + 2**-51, 3]
+    zeros = layout.nudge(None, sent)
     assert zeros["a"].numpy().tolist() == [2**-23, 0]
     assert zeros["b"].numpy().tolist() == [0, 0]
 

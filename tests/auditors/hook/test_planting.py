@@ -28,7 +28,12 @@ from leakmeter.auditors import (
     planted,
 )
 from leakmeter.auditors.hook import mods, wire
-from leakmeter.auditors.hook.mods import Planted, planted_in, planting_order, take_planting_answer
+from leakmeter.auditors.hook.mods import (
+    Planted,
+    planting_order,
+    read_planting_order,
+    take_planting_answer,
+)
 from leakmeter.auditors.values import Record
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import run_inline
@@ -67,7 +72,7 @@ def replied(to: Message, _: Context) -> Message:
 @pytest.mark.parametrize("copies", [1, 3])
 @pytest.mark.parametrize("records", [PAIRS, TEXTS, []])
 def test_an_order_arrives_as_it_was_sent(records: list[Record], copies: int) -> None:
-    got = planted_in(planting_order(records, copies))
+    got = read_planting_order(planting_order(records, copies))
     assert len(got) == len(records) * copies
     for sent, come in zip(records * copies, got, strict=True):
         if isinstance(sent, str):
@@ -185,7 +190,7 @@ def test_orders_of_anything_are_refused_and_never_crash(
     words: list[int], size: int, copies: int
 ) -> None:
     with pytest.raises(wire.WireError):
-        planted_in(MetricRecord({"words": words, "bytes": size, "copies": copies}))
+        read_planting_order(MetricRecord({"words": words, "bytes": size, "copies": copies}))
 
 
 @given(st.integers(0, len(GOOD["words"]) - 1), st.integers(-(2**63), 2**63 - 1))  # type: ignore[arg-type]
@@ -193,7 +198,7 @@ def test_an_order_with_one_changed_word_is_read_or_refused(place: int, word: int
     words = list(GOOD["words"])  # type: ignore[arg-type]
     words[place] = word
     try:
-        got = planted_in(MetricRecord({**GOOD, "words": words}))
+        got = read_planting_order(MetricRecord({**GOOD, "words": words}))
     except wire.WireError:
         return
     assert len(got) <= mods.MAX_BYTES
@@ -214,13 +219,13 @@ def test_an_order_with_one_changed_word_is_read_or_refused(place: int, word: int
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], said: str) -> None:
     with pytest.raises(wire.WireError, match=said):
-        planted_in(MetricRecord({**GOOD, **change}))
+        read_planting_order(MetricRecord({**GOOD, **change}))
 
 
 def test_records_that_are_not_finite_are_refused() -> None:
     bad: list[Record] = [(np.array([np.inf], np.float32), np.asarray(0))]
     with pytest.raises(wire.WireError, match="records must be finite"):
-        planted_in(planting_order(bad, 1))
+        read_planting_order(planting_order(bad, 1))
 
 
 def test_an_order_too_large_is_refused_where_it_is_made() -> None:

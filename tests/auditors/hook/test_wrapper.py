@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors.hook.wrapper import Wrapper, chain, replaced
+from leakmeter.auditors.hook.wrapper import Wrapper, chain, lend_methods
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.strategies import OwnLoop, Through
@@ -91,9 +91,9 @@ def test_hooks_are_taken_away_also_after_an_exception(federation: Any) -> None:
 
 def test_replaced_methods_come_back_in_order() -> None:
     inner, other, third = FedAvg(), FedAvg(), FedAvg()
-    with replaced(inner, other):
+    with lend_methods(inner, other):
         before = inner.configure_train
-        with replaced(inner, third):
+        with lend_methods(inner, third):
             assert inner.configure_train is not before
         assert inner.configure_train is before
     assert "configure_train" not in vars(inner)
@@ -101,7 +101,7 @@ def test_replaced_methods_come_back_in_order() -> None:
 
 def test_copies_and_pickles_of_a_strategy_have_its_own_methods() -> None:
     inner = FedAvg(fraction_train=0.25)
-    with replaced(inner, FedAvg()):
+    with lend_methods(inner, FedAvg()):
         twins = [copy.deepcopy(inner), pickle.loads(pickle.dumps(inner))]
     for twin in twins:
         assert twin.fraction_train == 0.25

@@ -23,7 +23,7 @@ from leakmeter import Audited, DpSgdAccountant, Masked, MaskMod, canary_mod
 from leakmeter.auditors import check_auditor
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.hook.canary_order import Answer
-from leakmeter.auditors.hook.guest_noise import Engine, Steps, watched
+from leakmeter.auditors.hook.guest_noise import Engine, Steps, watch_training
 from leakmeter.auditors.planting.plan import PlantPlan, RandomPattern
 from leakmeter.auditors.planting.planted_records import PlantedRecords
 from leakmeter.auditors.rng import stream
@@ -126,7 +126,7 @@ class Client:
 
 
 def engine_of(**mistake: Any) -> Engine:
-    with watched() as seen:
+    with watch_training() as seen:
         Client(**mistake).train()
     found = seen()
     assert found is not None
@@ -160,7 +160,7 @@ def test_a_training_is_watched_as_it_was() -> None:
 
 
 def test_nothing_is_watched_outside_a_call_or_without_an_engine() -> None:
-    with watched() as seen:
+    with watch_training() as seen:
         pass
     Client().train()
     assert seen() is None
@@ -224,7 +224,7 @@ def test_an_accountant_that_is_reset_each_round_is_named_and_one_that_is_kept_is
     engines: dict[Client, list[Engine | None]] = {reset: [], kept: []}
     for client, seen in engines.items():
         for _ in range(3):
-            with watched() as engine:
+            with watch_training() as engine:
                 client.train()
             seen.append(engine())
     wrong, right = answered(*engines[reset]), answered(*engines[kept])
@@ -418,7 +418,7 @@ def test_ghost_clipping_is_watched_and_adaptive_clipping_is_not_understood() -> 
     def played(**kind: Any) -> Engine | None:
         network = Client().network()
         x, y = (torch.from_numpy(part) for part in Client().records())
-        with watched() as seen:
+        with watch_training() as seen:
             made = PrivacyEngine(accountant="rdp").make_private(
                 module=network,
                 optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
@@ -456,7 +456,7 @@ def test_an_optimiser_that_is_kept_over_rounds_is_followed_once() -> None:
     kept = torch.optim.SGD(network.parameters(), lr=0.1)
     x, y = (torch.from_numpy(part) for part in Client().records())
     for _ in range(3):
-        with watched() as seen:
+        with watch_training() as seen:
             model, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
                 module=network,
                 optimizer=kept,
