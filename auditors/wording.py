@@ -130,7 +130,7 @@ def size(finding: Finding) -> str:
     model, most = finding.threat_model, "at most " if finding.kind == "guarantee" else ""
     words = []
     if finding.quantity in INFORMATION:
-        words.append(added(finding))
+        words.append(rounds_of_bits(finding))
     elif model.participations is not None:
         words.append(f"{most}{counted(model.participations, 'round')} per {finding.unit}")
     if model.colluders:
@@ -140,7 +140,7 @@ def size(finding: Finding) -> str:
     return ", ".join(words)
 
 
-def added(finding: Finding) -> str:
+def rounds_of_bits(finding: Finding) -> str:
     """Return of which rounds a figure in bits is: one, several added up, or several together."""
     rounds = finding.threat_model.participations
     if rounds is None:
@@ -187,12 +187,12 @@ def aside(name: str, spelling: Spelling, now: str = "") -> str:
     return f" ({words}{f', now {now}' if now else ''})" if words else ""
 
 
-def assigned(spelling: Spelling, settings: Mapping[str, object]) -> str:
+def assignments(spelling: Spelling, settings: Mapping[str, object]) -> str:
     """Return settings with values as one of our own runs is given them.
 
-    >>> assigned("flags", {"noise": "local", "clip-norm": 1.0})
+    >>> assignments("flags", {"noise": "local", "clip-norm": 1.0})
     '--noise local --clip-norm 1'
-    >>> assigned("run-config", {"noise": "local", "clip-norm": 1.0})
+    >>> assignments("run-config", {"noise": "local", "clip-norm": 1.0})
     'noise="local" clip-norm=1.0'
     """
     if spelling == "run-config":  # JSON's printable strings, numbers and truth values are TOML's
@@ -256,7 +256,7 @@ def value(finding: Finding) -> str:
     return f"{finding.value:,.0f}" if is_count else number(finding.value, kind=finding.kind)
 
 
-def signed(finding: Finding) -> str:
+def signed_number(finding: Finding) -> str:
     """Return the number with only the sign of its kind, such as "ε ≥ 1.67"."""
     name = quantity(finding.quantity) + _along(finding)
     if finding.kind == "guarantee" and is_epsilon(finding) and math.isinf(finding.value):
@@ -270,19 +270,19 @@ def signed(finding: Finding) -> str:
     return f"{name}\N{NO-BREAK SPACE}{sign}\N{NO-BREAK SPACE}{value(finding)}"
 
 
-def observed(finding: Finding) -> str:
+def observed_number(finding: Finding) -> str:
     """Return a diagnostic in a few words: its number, or its rule where that is enough."""
     if finding.quantity not in OBSERVED:
         return f"{quantity(finding.quantity)}: {finding.rule}"
     band = f" ({words})" if (words := null_band(finding)) else ""
-    return signed(finding) + band
+    return signed_number(finding) + band
 
 
 def observation(finding: Finding) -> str:
     """Return what a diagnostic says, in sentences."""
     if finding.quantity not in OBSERVED:
         return finding.rule
-    return f"{signed(finding)}. {sentence(finding.rule)}"
+    return f"{signed_number(finding)}. {sentence(finding.rule)}"
 
 
 def _along(finding: Finding) -> str:
@@ -319,16 +319,16 @@ def condition(finding: Finding) -> str:
     return "if " + " and if ".join(sentence_of(a).rstrip(".") for a in names)
 
 
-def remarked(finding: Finding) -> str:
+def number_with_remark(finding: Finding) -> str:
     """Return the number with its sign and, above ε = 20, with what that means."""
     aside = f" ({words})" if (words := remark(finding)) else ""
-    return signed(finding) + aside
+    return signed_number(finding) + aside
 
 
 def claim(finding: Finding) -> str:
     """Return the number as strongly as it may be read: with its condition, sign and remark."""
     if_ = f"{words}: " if (words := condition(finding)) else ""
-    return if_ + remarked(finding)
+    return if_ + number_with_remark(finding)
 
 
 def terms(finding: Finding) -> str:
@@ -417,10 +417,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def listed(numbers: Sequence[int], most: int = 12) -> str:
+def list_of(numbers: Sequence[int], most: int = 12) -> str:
     """Return numbers with commas; of a long list the first, and the last.
 
-    >>> listed([1, 2, 4]), listed(range(1, 100, 3), most=4)
+    >>> list_of([1, 2, 4]), list_of(range(1, 100, 3), most=4)
     ('1, 2, 4', '1, 4, 7, …, 97')
     """
     words = [str(n) for n in numbers]
@@ -429,7 +429,7 @@ def listed(numbers: Sequence[int], most: int = 12) -> str:
     return ", ".join(words)
 
 
-def skipped(schedule: Schedule, setting: str) -> str:
+def skipped_rounds(schedule: Schedule, setting: str) -> str:
     """Return which rounds were audited, and why others were skipped.
 
     Args:
@@ -438,7 +438,7 @@ def skipped(schedule: Schedule, setting: str) -> str:
     """
     count = len(schedule.audited)
     return (
-        f"audited {'round' if count == 1 else 'rounds'} {listed(schedule.audited)} of "
+        f"audited {'round' if count == 1 else 'rounds'} {list_of(schedule.audited)} of "
         f"{schedule.num_rounds}; the others were skipped as {setting} asks"
     )
 

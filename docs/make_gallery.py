@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for `tests`, which knows how to run a foreign app
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian  # noqa: E402
-from leakmeter.auditors.verdict.sentences import told  # noqa: E402
+from leakmeter.auditors.verdict.sentences import numbers_of  # noqa: E402
 from leakmeter.auditors.verdict.verdict import Row  # noqa: E402
-from leakmeter.auditors.wording import remarked  # noqa: E402
+from leakmeter.auditors.wording import number_with_remark  # noqa: E402
 from leakmeter.fl_app.report.curves import cosines, losses, tradeoffs  # noqa: E402
 from leakmeter.fl_app.report.details import AXIS, bar, epsilons, title  # noqa: E402
 from leakmeter.fl_app.report.figure import (  # noqa: E402  # noqa: E402
@@ -255,10 +255,10 @@ def forest_file(rows: Sequence[Row], scale: Scale, words: str) -> str:
         for line in textwrap.wrap(title(row), 84):
             at += _LINE
             pieces.append(_words(line, _EDGE, at, "who"))
-        for finding in told(row):
+        for finding in numbers_of(row):
             at += high
             drawn = placed(bar(finding, scale), left, at - high / 2 - 4, wide, high)
-            pieces += [_words(remarked(finding), _EDGE, at), drawn]
+            pieces += [_words(number_with_remark(finding), _EDGE, at), drawn]
         at += _LINE / 1.5
     for line in _READING:
         at += _LINE

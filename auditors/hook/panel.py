@@ -657,7 +657,7 @@ class RunClaims(Resumable):
         """Log what is claimed, and keep it for auditors and report."""
         said = list(claims)
         for claim in said:
-            _log.info("%s", plain_spaces(sentences.claimed(claim)))
+            _log.info("%s", plain_spaces(sentences.claim_sentence(claim)))
         self.claims = tuple(dict.fromkeys((*self.claims, *said)))
 
     def note_answers(self, answers: Mapping[int, Answer]) -> None:

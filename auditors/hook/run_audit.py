@@ -59,7 +59,7 @@ from leakmeter.auditors.run_log import (
 )
 from leakmeter.auditors.values import require
 from leakmeter.auditors.verdict.claim import USER, Claim, claims_of
-from leakmeter.auditors.verdict.lines import Ending, Step, steps, summary
+from leakmeter.auditors.verdict.lines import Ending, NextStep, steps, summary
 from leakmeter.auditors.verdict.verdict import Verdict, judge
 
 _log = logging.getLogger("flwr")
@@ -491,7 +491,7 @@ class RunAudit(Resumable):
         end = RunEnd(final, *said, self.folder, self.claims)
         self._listeners.tell(lambda callback: callback.on_end(end))
 
-    def _steps(self) -> list[Step]:
+    def _steps(self) -> list[NextStep]:
         """Return what to do next, in the words of a project of its own."""
         parameters = None if self._layout is None else self._layout.dim
         return steps(self.verdict, self.lines.cohorts, parameters=parameters)

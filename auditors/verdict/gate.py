@@ -17,7 +17,7 @@ from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.verdict.labels import amount, tells, who
 from leakmeter.auditors.verdict.result import AuditResult
-from leakmeter.auditors.verdict.sentences import claimed, given_that, refuted
+from leakmeter.auditors.verdict.sentences import claim_sentence, given_that, refutation
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_rebuilt
 from leakmeter.auditors.wording import counted, is_certain, number, percent, plain_spaces, share
 
@@ -30,8 +30,8 @@ _EXAMPLES: Final = {
     "require_guarantee": "require_guarantee=8.0",
     "min_accuracy": "min_accuracy=0.8",
 }
-_MOST_DIGITS = 17  # of a double
-_MOST_NAMED = 3  # rows in one sentence
+_MAX_DIGITS = 17  # of a double
+_MAX_NAMED = 3  # rows in one sentence
 SAID: Final[Mapping[Outcome, str]] = {
     "passed": "passed: the run keeps its limits",
     "exceeded": "failed: a limit is exceeded",
@@ -57,7 +57,7 @@ ALLOWED: Final = (
 
 
 @dataclass(frozen=True)
-class Limits:
+class GateLimits:
     """What a run must keep; None and False ask for nothing.
 
     Attributes:
@@ -109,7 +109,7 @@ class Check:
     text: str
 
 
-def check(result: AuditResult | Verdict, limits: Limits) -> list[Check]:
+def check(result: AuditResult | Verdict, limits: GateLimits) -> list[Check]:
     """Return what came of each limit.
 
     Args:
@@ -170,7 +170,7 @@ def assert_private(
     Example:
         assert_private(leakmeter.run(rounds=10), max_epsilon=2.0, against="outsider")
     """
-    limits = Limits(
+    limits = GateLimits(
         max_epsilon, require_guarantee, against, no_reconstruction, min_accuracy, claims
     )
     verdict = result if isinstance(result, Verdict) else result.verdict
@@ -205,7 +205,7 @@ def _doubts(result: AuditResult) -> Iterator[_Found]:
         yield "distortion", "unable", f"The run is distorted. {said}"
 
 
-def _checks(verdict: Verdict, limits: Limits) -> Iterator[_Found]:
+def _checks(verdict: Verdict, limits: GateLimits) -> Iterator[_Found]:
     if limits.claims or verdict.false_claims:
         yield "claims", *_claims(verdict, limits.against)
     if limits.max_epsilon is not None:
@@ -221,7 +221,7 @@ def _checks(verdict: Verdict, limits: Limits) -> Iterator[_Found]:
 def _claims(verdict: Verdict, against: str | None) -> tuple[Outcome, str]:
     """Return whether a claim is refuted, or could have been; guarantees are claims of our own."""
     if false := verdict.false_claims:
-        return "exceeded", f"{claimed(false[0].claim)} {refuted(false[0])}"
+        return "exceeded", f"{claim_sentence(false[0].claim)} {refutation(false[0])}"
     rows = [row for row in _selected(verdict, against) if row.at_most is not None]
     if broken := [row for row in rows if row.low > row.high]:
         return "exceeded", f"{_of(broken[0])}: the audit refutes the guarantee."
@@ -229,7 +229,7 @@ def _claims(verdict: Verdict, against: str | None) -> tuple[Outcome, str]:
     if not made and not any(math.isfinite(row.high) for row in rows):
         return "unable", 'Nothing is claimed: audit the run with a claim, "10@1e-5 server round".'
     if untested := [one for one in made if not one.is_testable]:
-        return "unable", f"{claimed(untested[0].claim)} {refuted(untested[0])}"
+        return "unable", f"{claim_sentence(untested[0].claim)} {refutation(untested[0])}"
     if not made:
         return "passed", f"No guarantee is refuted ({_attackers(rows)})."
     return "passed", "No claim is refuted, and each could have been; this confirms none."
@@ -371,8 +371,8 @@ def _of(row: Row) -> str:
 def _named(rows: Sequence[Row]) -> str:
     """Return rows in words, the first few."""
     names = list(dict.fromkeys(_of(row) for row in rows))
-    more = f"; {counted(len(names) - _MOST_NAMED, 'more row')}" if len(names) > _MOST_NAMED else ""
-    return "; ".join(names[:_MOST_NAMED]) + more
+    more = f"; {counted(len(names) - _MAX_NAMED, 'more row')}" if len(names) > _MAX_NAMED else ""
+    return "; ".join(names[:_MAX_NAMED]) + more
 
 
 def _attackers(rows: Sequence[Row]) -> str:
@@ -382,7 +382,7 @@ def _attackers(rows: Sequence[Row]) -> str:
 
 def _above(limit: float, finding: Finding) -> str:
     """Return a value as it is printed elsewhere, or with digits that show it above the limit."""
-    for digits in range(2 if is_certain(finding) else 3, _MOST_DIGITS):
+    for digits in range(2 if is_certain(finding) else 3, _MAX_DIGITS):
         text = number(finding.value, digits, finding.kind)
         if text != number(limit, digits):
             return text
@@ -413,11 +413,11 @@ class Gate:
     name: str
     folder: Path | None
     verdict: Verdict
-    limits: Limits
+    limits: GateLimits
     checks: tuple[Check, ...]
 
     @classmethod
-    def of(cls, result: AuditResult, limits: Limits) -> Gate:
+    def of(cls, result: AuditResult, limits: GateLimits) -> Gate:
         """Return what came of the limits of a run.
 
         Raises:

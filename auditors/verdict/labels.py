@@ -19,12 +19,12 @@ from leakmeter.auditors.wording import (
     INFORMATION,
     OBSERVED,
     SIGNS,
-    added,
     counted,
     is_epsilon,
     number,
     percent,
     quantity,
+    rounds_of_bits,
     sureness,
     value,
 )
@@ -122,10 +122,10 @@ _NAMES: Final = {
     "mutual-information": "MI",
     "mine": "MINE",
 }
-_MOST = 24  # columns of a cell whose words are another project's
+_MAX_LETTERS = 24  # columns of a cell whose words are another project's
 CLAIM_HEADS: Final = ("Claim", "Delivered", "Shown", "Verdict", "Claimed by")
 _FLOWERS: Final = "DifferentialPrivacy"  # all of Flower's wrappers begin with it
-_MOST_SOURCE = 12
+_MAX_SOURCE = 12
 
 
 def who(model: ThreatModel) -> str:
@@ -194,7 +194,7 @@ def _stakes(row: Row) -> tuple[str, str]:
     return f"{cell}, {rounds}", f"{words} (in {rounds})"
 
 
-def shown(row: Row) -> str:
+def shown_cell(row: Row) -> str:
     """Return what is shown, as a cell; a bound under a condition is no number without it."""
     if row.shown is not None and row.low > 0:
         return amount(row.shown)
@@ -209,7 +209,7 @@ def shown(row: Row) -> str:
     return "not audited"
 
 
-def tested(test: Finding) -> tuple[str, ...]:
+def cells_of_test(test: Finding) -> tuple[str, ...]:
     """Return a test that is no ε as a row, with the cells of `cells`."""
     about, unit = _TESTS[test.quantity]
     if test.value <= 0:
@@ -224,7 +224,7 @@ def tested(test: Finding) -> tuple[str, ...]:
     return who(attacker(test)), about, found, "no bound", how
 
 
-def at_most(row: Row) -> str:
+def at_most_cell(row: Row) -> str:
     """Return what is guaranteed, as a cell."""
     return "no bound" if row.at_most is None else amount(row.at_most)
 
@@ -249,21 +249,21 @@ def is_taken_over(row: Row) -> bool:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row: who, what it can tell, what is shown, what is guaranteed, the evidence."""
-    return who(row.attacker), tells(row), shown(row), at_most(row), evidence(row)
+    return who(row.attacker), tells(row), shown_cell(row), at_most_cell(row), evidence(row)
 
 
-def claimed(result: ClaimResult) -> tuple[str, ...]:
+def cells_of_claim(result: ClaimResult) -> tuple[str, ...]:
     """Return a claim as a row: what, what it delivers, what is shown, the verdict, by whom."""
     bound, claim = result.bound, result.claim
     found = amount(bound) if bound is not None and result.low > 0 else "nothing"
-    shown = "not audited" if bound is None else found
+    shown_cell = "not audited" if bound is None else found
     what = f"{upper(claim.epsilon)} per {claim.per}, {_OBSERVERS[claim.against]}"
     verdict = "REFUTED" if result.is_refuted else "NOT REFUTED"
     source = "DP wrapper" if claim.source.startswith(_FLOWERS) else claim.source
-    return what, delivered(claim), shown, verdict, _cut(source, _MOST_SOURCE)
+    return what, delivered_cell(claim), shown_cell, verdict, _cut(source, _MAX_SOURCE)
 
 
-def delivered(claim: Claim) -> str:
+def delivered_cell(claim: Claim) -> str:
     """Return the ε that a claim's own parameters give, as a cell."""
     return "not known" if claim.delivered is None else exactly(claim.delivered)
 
@@ -287,7 +287,10 @@ def in_bits(verdict: Verdict) -> list[tuple[str, ...]]:
     measured = {id(block) for block, _ in found}
     only = [(b, b.at_most) for b in verdict.others if b.at_most in b.bits]
     found += [(b, f) for b, f in only if f is not None and id(b) not in measured]
-    return [(who(b.attacker), about(f), *_bits(b, f), f"{_kind(f)}, {added(f)}") for b, f in found]
+    return [
+        (who(b.attacker), about(f), *_bits(b, f), f"{_kind(f)}, {rounds_of_bits(f)}")
+        for b, f in found
+    ]
 
 
 def _bits(block: Block, finding: Finding) -> tuple[str, str]:
@@ -303,11 +306,11 @@ def _kind(finding: Finding) -> str:
     return {"approximation": "model", "guarantee": "theorem"}.get(finding.kind, finding.kind)
 
 
-def sure(row: Row) -> str:
+def sureness_cell(row: Row) -> str:
     """Return how sure a proven ε makes the attacker, as a label."""
     if row.low > CERTAIN:
         return "practically certain"
-    return f"at least {sureness(row.low)} sure" if row.low > 0 else shown(row)
+    return f"at least {sureness(row.low)} sure" if row.low > 0 else shown_cell(row)
 
 
 def amount(finding: Finding) -> str:
@@ -356,5 +359,5 @@ def short_name(auditor: str) -> str:
     return _NAMES.get(auditor, auditor)
 
 
-def _cut(text: str, most: int = _MOST) -> str:
+def _cut(text: str, most: int = _MAX_LETTERS) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"

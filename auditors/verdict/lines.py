@@ -12,14 +12,14 @@ from leakmeter.auditors.bounds.gaussian import brent_root, epsilon_gaussian
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning, WarningKind
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.claim import USER, ClaimResult
-from leakmeter.auditors.verdict.labels import delivered, upper
+from leakmeter.auditors.verdict.labels import delivered_cell, upper
 from leakmeter.auditors.verdict.sentences import (
     certainties,
     ends,
+    numbers_of,
     observations,
     parts,
     surprises,
-    told,
     too_high,
     unsaid_bounds,
 )
@@ -35,7 +35,7 @@ from leakmeter.auditors.wording import (
     null_band,
     number,
     observation,
-    observed,
+    observed_number,
     plain_spaces,
     size,
     terms,
@@ -61,7 +61,7 @@ _FAILED: Mapping[WarningKind, str] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """One thing to do.
 
     Attributes:
@@ -81,7 +81,7 @@ def steps(
     spelling: Spelling = "python",
     *,
     parameters: int | None = None,
-) -> list[Step]:
+) -> list[NextStep]:
     """Return at most three steps, the most useful first.
 
     Args:
@@ -96,14 +96,14 @@ def steps(
 
 def _steps(
     verdict: Verdict, cohorts: Sequence[int], spelling: Spelling, parameters: int | None
-) -> Iterator[Step]:
+) -> Iterator[NextStep]:
     kinds = {warning.kind: warning for warning in verdict.warnings}
     yield from failed_clients(kinds)
     if kinds.keys() & STEPPED:
-        yield Step(f"{SLOWER}.")
+        yield NextStep(f"{SLOWER}.")
     if verdict.is_distorted:
         return  # what else it shows is not that of a sound run
-    yield from map(corrected, verdict.false_claims[:1])
+    yield from map(claim_step, verdict.false_claims[:1])
     few = kinds.get("few-canaries")
     if few is not None:
         yield _more_canaries(few, cohorts, spelling)
@@ -114,48 +114,52 @@ def _steps(
     if not leaks and few is None:
         ways = ("rounds", "canary-seats", "lrt-trials")
         more = [f"{what}{aside(name, spelling)}" for what, name in zip(_SEEN, ways, strict=True)]
-        yield Step(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
+        yield NextStep(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
     if all(math.isinf(row.high) for row in verdict.rows):
-        yield Step("Bound every such attacker: add noise and account for it (Noised).")
+        yield NextStep("Bound every such attacker: add noise and account for it (Noised).")
 
 
-def corrected(result: ClaimResult) -> Step:
+def claim_step(result: ClaimResult) -> NextStep:
     """Return what to do about a claim that is refuted."""
     claim = result.claim
     limit = f"{upper(claim.epsilon)} per {claim.per}"
     if claim.source == USER:
-        return Step(f"Find why {limit} does not hold: check clip, noise, weights and accounting.")
+        return NextStep(
+            f"Find why {limit} does not hold: check clip, noise, weights and accounting."
+        )
     if claim.delivered is None or claim.delivered <= claim.epsilon:
-        return Step(f"Do not state {limit} for {claim.source}: it does not hold in this app.")
-    return Step(f"Give {claim.source} more noise: it delivers {delivered(claim)}, not {limit}.")
+        return NextStep(f"Do not state {limit} for {claim.source}: it does not hold in this app.")
+    return NextStep(
+        f"Give {claim.source} more noise: it delivers {delivered_cell(claim)}, not {limit}."
+    )
 
 
-def failed_clients(kinds: Collection[WarningKind]) -> Iterator[Step]:
+def failed_clients(kinds: Collection[WarningKind]) -> Iterator[NextStep]:
     """Yield what to do where clients failed: nothing else is worth a run before that."""
-    yield from (Step(text) for kind, text in _FAILED.items() if kind in kinds)
+    yield from (NextStep(text) for kind, text in _FAILED.items() if kind in kinds)
 
 
-def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) -> Step:
+def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) -> NextStep:
     """Return the advice with what to write, if the number of seats can be told."""
     if not cohorts:
-        return Step("Play more canaries, in more seats or rounds.")
+        return NextStep("Play more canaries, in more seats or rounds.")
     now = math.ceil(few.total / len(cohorts))
     most = max((max(cohorts) - 1) // 2, now)  # the majority stays honest
     seats = min(now * max(2, math.ceil(_MANY_CANARIES / few.total)), most)
     rounds = math.ceil(_MANY_CANARIES / seats)
     longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
     if spelling == "audit":
-        return Step(f"Play more canaries{longer}; add to the command:", f"--seats {seats}")
-    return Step(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
+        return NextStep(f"Play more canaries{longer}; add to the command:", f"--seats {seats}")
+    return NextStep(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
 
-def _against(row: Row, price: str) -> Step:
+def _against(row: Row, price: str) -> NextStep:
     """Return what helps against one attacker, with what it costs."""
     if row.attacker.sees == "updates":
-        return Step("Hide single updates from the server: wrap the strategy in Masked.")
+        return NextStep("Hide single updates from the server: wrap the strategy in Masked.")
     if row.attacker.observer == "outsider":
-        return Step(f"Clip updates and add noise before a model is released (Noised){price}.")
-    return Step(f"Let clients clip and add noise before the sum (noise_mod and Noised){price}.")
+        return NextStep(f"Clip updates and add noise before a model is released (Noised){price}.")
+    return NextStep(f"Let clients clip and add noise before the sum (noise_mod and Noised){price}.")
 
 
 def _price(row: Row, delta: float | None, cohorts: Sequence[int], parameters: int | None) -> str:
@@ -191,7 +195,7 @@ def noise_ratio(sensitivity: float, delta: float, *, clients: int, parameters: i
     return sensitivity / separation * math.sqrt(parameters) / clients
 
 
-def fewer_releases(rows: Sequence[Row]) -> Iterator[Step]:
+def fewer_releases(rows: Sequence[Row]) -> Iterator[NextStep]:
     """Yield the advice to release the final model alone, if this audit shows clearly less in it."""
     for every in (row for row in rows if row.attacker.sees == "all models"):
         for final in (row for row in rows if row.attacker.sees == "final model"):
@@ -199,7 +203,9 @@ def fewer_releases(rows: Sequence[Row]) -> Iterator[Step]:
             # Beyond certainty a smaller number means nothing; close ones may differ by chance.
             is_less = final.low <= CERTAIN and every.low - final.low > _CLEARLY
             if is_same and is_less and _is_busy(final.shown):
-                yield Step("Release only the final model; less is shown in it (no proof of less).")
+                yield NextStep(
+                    "Release only the final model; less is shown in it (no proof of less)."
+                )
 
 
 def _is_busy(bound: Finding | None) -> bool:
@@ -231,7 +237,7 @@ class Ending:
         is_ascii: Whether the terminal has no Greek letters and signs.
     """
 
-    steps: Sequence[Step] = ()
+    steps: Sequence[NextStep] = ()
     adds_noise: bool | None = None
     places: Sequence[str] = ()
     width: int = _WIDTH
@@ -294,10 +300,10 @@ def _claims(verdict: Verdict, ending: Ending) -> list[str]:
     """Return the claims in columns, refuted ones first, and how far the audit could have seen."""
     shown = verdict.claims[:_MAX_CLAIMS]
     heads = [head.upper() for head in labels.CLAIM_HEADS]
-    cells = [labels.claimed(one) for one in shown]
+    cells = [labels.cells_of_claim(one) for one in shown]
     lines = columns(heads, cells, ending)
     pairs = zip(shown, cells, strict=True)
-    said = (f"{row[0]}: {sentences.unconfirmed(one)}" for one, row in pairs if not one.is_refuted)
+    said = (f"{row[0]}: {sentences.claim_worth(one)}" for one, row in pairs if not one.is_refuted)
     lines += [line for words in dict.fromkeys(said) for line in ending.wrapped(words, "  ")]
     if left := len(verdict.claims) - len(shown):
         lines += ending.wrapped(f"… and {counted(left, 'more claim')}: see the details")
@@ -310,7 +316,7 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
     marks = ["*" if labels.is_taken_over(row) else "" for row in shown]
     cells = [labels.cells(row) for row in shown]
     rows = [(*row[:-1], row[-1] + mark) for row, mark in zip(cells, marks, strict=True)]
-    rows += [labels.tested(test) for test in verdict.tests]
+    rows += [labels.cells_of_test(test) for test in verdict.tests]
     lines = columns(_HEADS, rows, ending)
     if any(marks):
         lines.append("* shown by a weaker attacker, so by this one too")
@@ -388,8 +394,8 @@ def _details(
         yield ""
         yield "What is claimed"
     for one in verdict.claims:
-        yield from _paragraph(sentences.claimed(one.claim), indent="  ", hanging="      ")
-        yield from _paragraph(sentences.refuted(one), indent="      ", hanging="      ")
+        yield from _paragraph(sentences.claim_sentence(one.claim), indent="  ", hanging="      ")
+        yield from _paragraph(sentences.refutation(one), indent="      ", hanging="      ")
     told_of = parts(verdict)
     if told_of:
         yield ""
@@ -420,7 +426,7 @@ def _world(part: Row | Block) -> str:
 def brief(finding: Finding) -> str:
     """Return a finding in a few words that say how strong it is."""
     if finding.kind == "diagnostic":
-        return observed(finding)
+        return observed_number(finding)
     return claim(finding) + terms(finding)
 
 
@@ -438,7 +444,7 @@ def _paragraph(text: str, width: int = _WIDTH, *, indent: str = "", hanging: str
 def _block(part: Row | Block) -> list[str]:
     """Return the lines about one attacker."""
     head = [ends(part)] if isinstance(part, Row) else []
-    lines = [_line(f) for f in told(part)]
+    lines = [_line(f) for f in numbers_of(part)]
     lines += surprises(part)
     lines += [f"{f.auditor}: {f.rule}" for f in certainties(part)]
     lines += [f"{f.auditor}: {observation(f)}" for f in observations(part)]

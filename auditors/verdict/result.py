@@ -78,7 +78,7 @@ class AuditResult:
     def _repr_html_(self) -> str:
         """Return a card for a notebook."""
         colour = _COLOURS[self.verdict.severity]
-        claims = [labels.claimed(one) for one in self.verdict.claims]
+        claims = [labels.cells_of_claim(one) for one in self.verdict.claims]
         rows = [labels.cells(row) for row in self.verdict.rows[: 2 * _MAX_ROWS]]
         return (
             f'<div style="border-left:4px solid {colour};padding:.5em 1em">'
@@ -98,7 +98,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _claim(result: ClaimResult) -> str:
-    what, delivered, shown, verdict, by = labels.claimed(result)
+    what, delivered, shown, verdict, by = labels.cells_of_claim(result)
     return f"claim {what} ({by}): delivered {delivered}, shown {shown}: {verdict}"
 
 

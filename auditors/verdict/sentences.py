@@ -23,12 +23,12 @@ from leakmeter.auditors.verdict.claim import (
 )
 from leakmeter.auditors.verdict.labels import (
     amount,
-    at_most,
-    delivered,
+    at_most_cell,
+    delivered_cell,
     exactly,
     question,
     subject,
-    sure,
+    sureness_cell,
     upper,
     who,
 )
@@ -47,13 +47,13 @@ from leakmeter.auditors.wording import (
     is_epsilon,
     null_band,
     number,
+    number_with_remark,
     observation,
     percent,
-    remarked,
     sentence,
     sentence_of,
     share,
-    signed,
+    signed_number,
     size,
     sureness,
     terms,
@@ -67,14 +67,14 @@ _NOT_PRIVATE = "This is not a proof of privacy: another attacker, or more sample
 
 def ends(row: Row) -> str:
     """Return what is shown and what is guaranteed against one attacker."""
-    shown = "nothing" if row.low <= 0 or row.shown is None else remarked(row.shown)
+    shown = "nothing" if row.low <= 0 or row.shown is None else number_with_remark(row.shown)
     if row.at_most is None or math.isinf(row.high):
         return f"{shown} shown, nothing guaranteed"
     wrong = ": an assumption of one of them does not hold" if row.low > row.high else ""
-    return f"{shown} shown … {remarked(row.at_most)} guaranteed{wrong}"
+    return f"{shown} shown … {number_with_remark(row.at_most)} guaranteed{wrong}"
 
 
-def leading(findings: Iterable[Finding]) -> list[Finding]:
+def leading_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Return the numbers to show first: one bound per auditor, then all but diagnostics.
 
     Of an auditor's lower bounds the first that needs no condition, in the order in which it lists
@@ -93,8 +93,8 @@ def leading(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def unsaid_bounds(part: Row | Block) -> str:
-    """Return how many lower bounds `told` leaves to the table, in words; empty if none."""
-    said = told(part)
+    """Return how many lower bounds `numbers_of` leaves to the table, in words; empty if none."""
+    said = numbers_of(part)
     left = [f for f in part.findings if f.kind == "lower_bound" and f not in said]
     conditional = sum(f.is_conditional for f in left)
     counts = ((len(left) - conditional, "by other methods"), (conditional, "under conditions"))
@@ -102,9 +102,9 @@ def unsaid_bounds(part: Row | Block) -> str:
     return " and ".join(words)
 
 
-def told(part: Row | Block) -> list[Finding]:
+def numbers_of(part: Row | Block) -> list[Finding]:
     """Return the numbers that are told about a row, its two ends among them."""
-    own = leading(part.findings)
+    own = leading_findings(part.findings)
     taken = [part.shown, part.at_most] if isinstance(part, Row) else []
     return own + [f for f in taken if f is not None and f not in own and _says(f)]
 
@@ -118,15 +118,15 @@ def parts(verdict: Verdict) -> list[Row | Block]:
     """Return all that is told of, without blocks of mere remarks on the attacker of a row."""
 
     def is_aside(block: Block) -> bool:
-        says = told(block) or observations(block) or certainties(block)
+        says = numbers_of(block) or observations(block) or certainties(block)
         return not says and any(is_same(row.attacker, block.attacker) for row in verdict.rows)
 
     return [*verdict.rows, *(block for block in verdict.others if not is_aside(block))]
 
 
-def found(part: Row | Block) -> tuple[str, ...]:
+def findings_in_words(part: Row | Block) -> tuple[str, ...]:
     """Return each leading number and each guarantee with what it means."""
-    shown = told(part)
+    shown = numbers_of(part)
     alike = [(f.quantity, f.kind) for f in shown]
     sentences = []
     for f in shown:
@@ -162,13 +162,15 @@ def surprises(part: Row | Block) -> Iterator[str]:
         if f.kind != "estimate" or not isinstance(part, Row):
             continue
         own = [b for b in part.findings if b.kind == "lower_bound" and b.auditor == f.auditor]
-        bound = next((b for b in leading(own) if b.value > f.value and value(b) != value(f)), None)
+        bound = next(
+            (b for b in leading_findings(own) if b.value > f.value and value(b) != value(f)), None
+        )
         if bound is not None and f.delta == bound.delta:
             taken = [a for a in f.assumptions if a not in bound.assumptions]
             why = f" The estimate alone assumes that {sentence_of(taken[0])}." if taken else ""
             yield (
-                f"The lower bound {signed(bound)} is above the estimate {signed(f)}: the two "
-                f"methods differ.{why}"
+                f"The lower bound {signed_number(bound)} is above the estimate {signed_number(f)}: "
+                f"the two methods differ.{why}"
             )
     if isinstance(part, Row) and (words := too_high(part)):
         yield words
@@ -182,8 +184,8 @@ def too_high(row: Row) -> str:
     largest = max(above, key=lambda f: f.value)
     many = "" if len(above) == 1 else f", the largest of {len(above)},"
     return (
-        f"The estimate {signed(largest)}{many} is above the guarantee {amount(row.at_most)}, which "
-        "is proven: it is too high."
+        f"The estimate {signed_number(largest)}{many} is above the guarantee "
+        f"{amount(row.at_most)}, which is proven: it is too high."
     )
 
 
@@ -245,7 +247,7 @@ def _reach(finding: Finding) -> str:
 
 def reliability(part: Row | Block) -> tuple[str, ...]:
     """Return how far the leading numbers can be trusted."""
-    shown = told(part)
+    shown = numbers_of(part)
     sentences: list[str] = []
     for f in shown:
         if f.kind == "lower_bound" and f.confidence is not None:
@@ -387,13 +389,13 @@ def limits(verdict: Verdict, *, is_said: bool = False) -> str:
     """Return the largest guarantee, of which there must be one, with its numbers unless said."""
     bounded = [row for row in verdict.rows if math.isfinite(row.high)]
     worst = max(bounded, key=lambda one: (one.high, one.low, one.at_most in one.findings))
-    rows, given = limited(worst, verdict), worst.at_most
+    rows, given = guaranteed_rows(worst, verdict), worst.at_most
     assert given is not None
     terms = "" if given.delta is None else f" at δ = {number(given.delta)}"
     if is_said:
         kinds = _listed(_kind(one) for one in rows)
         return f"Guaranteed{terms} for a {given.unit} ({kinds})."
-    ends = _listed(f"{at_most(one)} ({_kind(one)})" for one in rows)
+    ends = _listed(f"{at_most_cell(one)} ({_kind(one)})" for one in rows)
     most = "Guaranteed" if {one.high for one in bounded} <= {one.high for one in rows} else ""
     return (
         f"{most or 'The largest guarantee'}: {ends}{terms} for a {given.unit} against: "
@@ -401,7 +403,7 @@ def limits(verdict: Verdict, *, is_said: bool = False) -> str:
     )
 
 
-def limited(row: Row, verdict: Verdict) -> list[Row]:
+def guaranteed_rows(row: Row, verdict: Verdict) -> list[Row]:
     """Return all rows of a bounded attacker with guarantees of their own, the given one last.
 
     Whether an update was sent costs less than which of two it was, and fewer rounds cost less
@@ -445,7 +447,7 @@ def _headline(verdict: Verdict) -> str:
     if case == "rebuilt":
         return _rebuilt(next(f for f in verdict.tests if is_rebuilt(f)), verdict)
     if case == "seen":
-        seen = distinguished(verdict.certainties[0])
+        seen = certain_sentence(verdict.certainties[0])
         return f"{seen} Nothing is guaranteed against this attacker."
     if case == "told":
         return _told(verdict.told[0], verdict)
@@ -474,7 +476,7 @@ def _refuted(row: Row, verdict: Verdict) -> str:
     )
 
 
-def claimed(claim: Claim) -> str:
+def claim_sentence(claim: Claim) -> str:
     """Return who claims what, with what the claim's own parameters deliver."""
     who = "The user claims" if claim.source == USER else f"{claim.source} claims"
     hidden = "" if claim.knows_cohort else " who do not know who takes part"
@@ -484,11 +486,11 @@ def claimed(claim: Claim) -> str:
     )
     why = f" ({claim.rule})" if claim.rule else ""
     if claim.delivered is not None:
-        return f"{said}; by the exact formula its parameters deliver {delivered(claim)}{why}."
+        return f"{said}; by the exact formula its parameters deliver {delivered_cell(claim)}{why}."
     return f"{said}; what it delivers is not known{why}." if claim.rule else f"{said}."
 
 
-def refuted(result: ClaimResult) -> str:
+def refutation(result: ClaimResult) -> str:
     """Return whether the audit refutes a claim, or how far it could have seen."""
     found = amount(result.bound) if result.bound is not None and result.low > 0 else "nothing"
     if not result.is_refuted:
@@ -507,7 +509,7 @@ def refuted(result: ClaimResult) -> str:
     )
 
 
-def unconfirmed(result: ClaimResult) -> str:
+def claim_worth(result: ClaimResult) -> str:
     """Return what a claim that is not refuted is worth, below the table of claims."""
     tested = "Not refuted is not confirmed. " if result.is_testable else ""
     return f"{tested}{reach(result)}"
@@ -547,7 +549,7 @@ def _false_claim(verdict: Verdict) -> str:
         limit = f"{upper(first.allowed)} for {copies} copies of a record"
     truth = ""
     if claim.delivered is not None and claim.delivered > claim.epsilon:
-        truth = f" Its own parameters deliver {delivered(claim)}."
+        truth = f" Its own parameters deliver {delivered_cell(claim)}."
     return (
         f"A claim{by} is refuted: {limit} is claimed against {_AGAINST[claim.against]}, and the "
         f"audit shows {amount(first.bound)} ({_trusted(verdict)}).{truth}{also}"
@@ -584,7 +586,7 @@ def _told(test: Finding, verdict: Verdict) -> str:
     return f"{said} ({_trusted(verdict)}). Nothing is guaranteed against this attacker."
 
 
-def distinguished(certain: Finding) -> str:
+def certain_sentence(certain: Finding) -> str:
     """Return who distinguished two updates in how many draws."""
     who = subject(certain.threat_model)
     return f"{who} distinguished two updates of a client in {draws_of(certain)}."
@@ -593,22 +595,22 @@ def distinguished(certain: Finding) -> str:
 def _observed(finding: Finding) -> str:
     return (
         f"{_UNPROVEN} One is suspected: {_lowered(subject(finding.threat_model))} got "
-        f"{signed(finding)} ({null_band(finding)})."
+        f"{signed_number(finding)} ({null_band(finding)})."
     )
 
 
 def _leak(row: Row, verdict: Verdict) -> str:
     limit = " The audit is at its limit, and the truth may be far above." * row.is_saturated
     about = "about this " * verdict.is_limited(row.attacker)
-    return f"{proven(row)} Nothing is guaranteed {about}against this attacker.{limit}"
+    return f"{proven_sentence(row)} Nothing is guaranteed {about}against this attacker.{limit}"
 
 
-def proven(row: Row, confidence: float | None = None) -> str:
+def proven_sentence(row: Row, confidence: float | None = None) -> str:
     """Return what the attacker of a row can tell, which must be proven."""
     assert row.shown is not None
     trust = "" if confidence is None else f", {percent(confidence)} confidence"
     return (
-        f"{subject(row.attacker)} can be {sure(row)} {question(row)} ({amount(row.shown)}"
+        f"{subject(row.attacker)} can be {sureness_cell(row)} {question(row)} ({amount(row.shown)}"
         f"{_share(row.shown)}{trust})."
     )
 
@@ -632,15 +634,15 @@ def _share(bound: Finding) -> str:
 
 def _interval(row: Row, verdict: Verdict) -> str:
     assert row.at_most is not None
-    limits = _listed(_limit(one) for one in limited(row, verdict))
+    limits = _listed(_limit(one) for one in guaranteed_rows(row, verdict))
     said = (
         f"A guarantee limits what {_lowered(subject(row.attacker))} can tell: ε is {limits}"
         f"{given_that(row.at_most)}."
     )
-    return " ".join([said, *unlimited(verdict, _named)])
+    return " ".join([said, *open_attackers(verdict, _named)])
 
 
-def unlimited(verdict: Verdict, named: Callable[[Iterable[ThreatModel]], str]) -> list[str]:
+def open_attackers(verdict: Verdict, named: Callable[[Iterable[ThreatModel]], str]) -> list[str]:
     """Return against whom nothing is guaranteed, and about what if another question is limited."""
     left: dict[str, list[ThreatModel]] = {}
     for row in verdict.rows:

@@ -296,7 +296,7 @@ def _self_audit(arguments: argparse.Namespace) -> int:
     """Print what the models reveal."""
     losses = _function(arguments.losses)
     from leakmeter.auditors.records.own_models import self_audit
-    from leakmeter.auditors.verdict.lines import LEAKS, Ending, Step, details, summary
+    from leakmeter.auditors.verdict.lines import LEAKS, Ending, NextStep, details, summary
     from leakmeter.auditors.verdict.verdict import judge
 
     try:
@@ -311,7 +311,7 @@ def _self_audit(arguments: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from None
     verdict = judge(found)
     is_shown = verdict.severity in LEAKS
-    ending = Ending([Step(_AFTER_A_LEAK if is_shown else _AFTER_NOTHING)], adds_noise=None)
+    ending = Ending([NextStep(_AFTER_A_LEAK if is_shown else _AFTER_NOTHING)], adds_noise=None)
     print("\n".join([*summary(verdict, ending=ending), *details(verdict), "", _KEPT]))
     return 0
 

@@ -28,7 +28,7 @@ from leakmeter.fl_app.config.field import (
 from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.job import settled
 from leakmeter.fl_app.report import HOST, NAME, PORT
-from leakmeter.fl_app.sweep.points import REFUSED, Plan, named, plan_of, shown
+from leakmeter.fl_app.sweep.points import REFUSED, SweepPlan, plan_of, setting_name
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.report.live import LiveServer
@@ -466,7 +466,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
     plan = _plan(arguments) if folder is None else folder.plan
     points, refused = plan.points()
     out = _out(arguments) if folder is None else folder.path
-    axes = "; ".join(f"{axis.name} {', '.join(map(shown, axis.values))}" for axis in plan.axes)
+    axes = "; ".join(
+        f"{axis.name} {', '.join(map(typed_value, axis.values))}" for axis in plan.axes
+    )
     seeds = f", {counted(plan.seeds, 'seed')} each" if plan.seeds > 1 else ""
     count = counted(len(points), "point")
     print(f"leakmeter {__version__}: {count} ({axes}){seeds}; checking …", flush=True)
@@ -505,12 +507,12 @@ def _sweep(arguments: argparse.Namespace) -> int:
     return int(any(one.audit is not None and one.audit.failures for one in results.points))
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def _plan(arguments: argparse.Namespace) -> SweepPlan:
     """Return the plan of a new sweep."""
     preset = preset_settings(arguments.preset)
     settings = preset | (read_toml(Path(arguments.config)) if arguments.config else {})
     for text in arguments.over:  # what is typed replaces what is in the file
-        settings.pop(named(text), None)
+        settings.pop(setting_name(text), None)
     given = {**settings, **typed_settings(arguments)}
     if preset:
         left = {name: value for name, value in preset.items() if given.get(name) == value}

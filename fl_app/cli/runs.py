@@ -27,7 +27,7 @@ from leakmeter.fl_app.config.field import (
 from leakmeter.fl_app.report import NAME
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.verdict.gate import Limits
+    from leakmeter.auditors.verdict.gate import GateLimits
     from leakmeter.auditors.verdict.verdict import Verdict
     from leakmeter.fl_app.report.read import Run
 
@@ -91,7 +91,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _listed(folder: Path) -> dict[str, Any]:
     """Return what a list says of a run, in JSON types."""
     from leakmeter.auditors.verdict.sentences import headline
-    from leakmeter.fl_app.report.judge import program, resumed, verdict_of
+    from leakmeter.fl_app.report.judge import program, resume_command, verdict_of
     from leakmeter.fl_app.report.live import LiveFolder
     from leakmeter.fl_app.report.read import changed
     from leakmeter.fl_app.run.folder import is_held
@@ -114,13 +114,13 @@ def _listed(folder: Path) -> dict[str, Any]:
         "verdict": _in_short(verdict) if run.rounds else "no round yet",
         "at_most": _guaranteed(verdict) if run.rounds else "",
         "headline": headline(verdict),
-        "resume": resumed(run, program()) if state == "interrupted" and is_ours else None,
+        "resume": resume_command(run, program()) if state == "interrupted" and is_ours else None,
     }
 
 
 def _in_short(verdict: Verdict) -> str:
     """Return the most that a run shows, and to whom."""
-    from leakmeter.auditors.verdict.labels import shown
+    from leakmeter.auditors.verdict.labels import shown_cell
 
     if verdict.is_distorted:
         return "distorted"
@@ -129,14 +129,14 @@ def _in_short(verdict: Verdict) -> str:
     most = next(iter(verdict.rows), None)
     if most is None or not most.low:
         return "nothing"
-    return f"{shown(most)}, {most.attacker.observer}"
+    return f"{shown_cell(most)}, {most.attacker.observer}"
 
 
 def _guaranteed(verdict: Verdict) -> str:
     """Return what is guaranteed to whom the run shows the most."""
-    from leakmeter.auditors.verdict.labels import at_most
+    from leakmeter.auditors.verdict.labels import at_most_cell
 
-    return "" if verdict.is_distorted or not verdict.rows else at_most(verdict.rows[0])
+    return "" if verdict.is_distorted or not verdict.rows else at_most_cell(verdict.rows[0])
 
 
 def _lines(listed: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -315,7 +315,7 @@ def _print(runs: Sequence[Run]) -> int:
 def _print_json(folders: Sequence[Path]) -> int:
     """Print the reports of finished runs as they are, in letters that every terminal has."""
     from leakmeter.auditors.run_log import REPORT
-    from leakmeter.fl_app.report.judge import program, resumed
+    from leakmeter.fl_app.report.judge import program, resume_command
     from leakmeter.fl_app.report.read import read_run
 
     found = []
@@ -323,7 +323,7 @@ def _print_json(folders: Sequence[Path]) -> int:
         if not run.is_finished:
             raise ConfigError(
                 f"RUN must be finished for --json, got {run.folder} after round "
-                f"{len(run.rounds)}. Finish it: {resumed(run, program())}"
+                f"{len(run.rounds)}. Finish it: {resume_command(run, program())}"
             )
         found.append(json.loads((run.folder / REPORT).read_bytes()))
     print(json.dumps(found[0] if len(found) == 1 else found, indent=1))
@@ -472,13 +472,13 @@ def _gate(arguments: argparse.Namespace) -> int:
     return gate.code
 
 
-def _limits(asked: Mapping[str, Any]) -> Limits:
+def _limits(asked: Mapping[str, Any]) -> GateLimits:
     """Return the limits; raise if there are none, or if nobody attacks under this name."""
-    from leakmeter.auditors.verdict.gate import ALLOWED, ATTACKERS, Limits
+    from leakmeter.auditors.verdict.gate import ALLOWED, ATTACKERS, GateLimits
 
     if asked.get("against") not in (None, *ATTACKERS):
         raise unknown_name("--against", asked["against"], ATTACKERS, allowed=ALLOWED)
-    limits = Limits(**asked)
+    limits = GateLimits(**asked)
     if limits.is_empty:
         raise ConfigError(
             "gate needs a limit, one of --max-epsilon, --require-guarantee, --no-reconstruction, "

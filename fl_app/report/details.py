@@ -18,7 +18,7 @@ from markupsafe import Markup
 from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.verdict import labels
-from leakmeter.auditors.verdict.sentences import parts, told
+from leakmeter.auditors.verdict.sentences import numbers_of, parts
 from leakmeter.auditors.verdict.verdict import Asked, Row
 from leakmeter.auditors.wording import KINDS, capital, sentence_of, share, size, terms
 from leakmeter.fl_app.report.curves import DOTTED, KIND_LOOKS, mark, ray
@@ -32,7 +32,13 @@ from leakmeter.fl_app.report.figure import (
     axis_strip,
     row_drawing,
 )
-from leakmeter.fl_app.report.judge import DEFAULTS, advice, again, resumed, verdict_of
+from leakmeter.fl_app.report.judge import (
+    DEFAULTS,
+    advice,
+    repeat_command,
+    resume_command,
+    verdict_of,
+)
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.report.template import DASH, data, figure, render, strip
 
@@ -45,8 +51,8 @@ _SETTINGS = {
 }
 _CARDS = """
 {% if claims %}<h3>What is claimed</h3><ul>
-{% for one in claims %}<li>{{ sentences.claimed(one.claim) }}
- <strong>{{ sentences.refuted(one) }}</strong></li>{% endfor %}</ul>{% endif %}
+{% for one in claims %}<li>{{ sentences.claim_sentence(one.claim) }}
+ <strong>{{ sentences.refutation(one) }}</strong></li>{% endfor %}</ul>{% endif %}
 {% if not cards %}<p>The auditors produced no findings; this is not evidence of privacy.</p>
 {% else %}<p class="note">
 Each card is one attacker and what it tries to find out. “No leak shown” is not “private”. A lower
@@ -62,7 +68,8 @@ Each card is one attacker and what it tries to find out. “No leak shown” is 
 <dt>Who</dt><dd><p>{{ part.attacker.sentence() }}</p></dd>
 {% if is_row %}<dt>At stake</dt><dd><p>{{ wording.sentence(labels.question(part)) }}</p></dd>
 {% endif %}
-<dt>Found</dt><dd>{% for words in sentences.found(part) %}<p>{{ words }}</p>{% endfor %}</dd>
+<dt>Found</dt><dd>{% for words in sentences.findings_in_words(part) %}
+<p>{{ words }}</p>{% endfor %}</dd>
 {% if sentences.reliability(part) %}<dt>How sure</dt>
 <dd>{% for words in sentences.reliability(part) %}<p>{{ words }}</p>{% endfor %}</dd>{% endif %}
 {% if todo %}<dt>What to do</dt><dd><ul>
@@ -95,9 +102,9 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
     for one in run.schedules:
         if one.skips:
             setting = _SETTINGS.get(one.auditor) if run.settings else None
-            ours = wording.assigned(run.spelling, {setting or "": one.every})
+            ours = wording.assignments(run.spelling, {setting or "": one.every})
             asked = f"every={one.every}" if setting is None else ours
-            yield one.auditor, wording.skipped(one, asked)
+            yield one.auditor, wording.skipped_rounds(one, asked)
 
 
 AXIS = "ε (log scale)"
@@ -130,11 +137,11 @@ def forest(run: Run) -> Markup | None:
         rows=rows,
         scale=scale,
         title=title,
-        told=told,
+        told=numbers_of,
         bar=bar,
         endless=_endless,
         how=_how,
-        legend=list(_legend([f for row in rows for f in told(row)])),
+        legend=list(_legend([f for row in rows for f in numbers_of(row)])),
     )
 
 
@@ -153,7 +160,7 @@ def _legend(findings: Sequence[Finding]) -> Iterator[Series]:
 def epsilons(run: Run) -> tuple[Sequence[Row], Scale]:
     """Return all ε of a run by attacker, and the scale on which they are drawn."""
     rows = verdict_of(run).rows
-    shown = [f for row in rows for f in told(row)]
+    shown = [f for row in rows for f in numbers_of(row)]
     values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
     return rows, Scale.over(filter(math.isfinite, values), "shifted")
 
@@ -302,13 +309,13 @@ _REPEAT = """
 
 def repeat(run: Run) -> Markup:
     """Return how a run was made and how to make it again: command, settings, releases."""
-    command = again(run)
+    command = repeat_command(run)
     is_cut = not (run.is_finished or run.is_running) and command is not None
     here = replace(run, folder=Path(run.folder.name))
     return render(
         _REPEAT,
         command=command,
-        resume=resumed(here) if is_cut else "",
+        resume=resume_command(here) if is_cut else "",
         pairs=(
             ("Settings", "Settings; bold is not the default", _pairs(run.config)),
             ("Releases", "Releases", _pairs(run.versions)),
@@ -351,7 +358,7 @@ _TEMPLATE = """
 <tr><th scope="row"><a href="#verdicts-{{ loop.index }}">{{ run.name }}</a>
 {% if folder != run.name %}<small>{{ folder }}</small>{% endif %}</th>
 {% if worst %}<td>{{ worst.severity|badge }}<small>{{ labels.who(worst.attacker) }}</small></td>
-<td>{{ labels.shown(worst) }}</td><td>{{ labels.at_most(worst) }}</td>
+<td>{{ labels.shown_cell(worst) }}</td><td>{{ labels.at_most_cell(worst) }}</td>
 {% else %}<td>{{ dash }}</td><td>{{ dash }}</td><td>{{ dash }}</td>{% endif %}
 <td>{{ accuracy }}</td></tr>
 {% endfor %}</tbody></table></div></div></div></section>
@@ -439,7 +446,7 @@ def _asked(runs: Sequence[Run]) -> list[Asked]:
 def _cell(row: Row) -> Markup:
     """Return what one run shows and guarantees; no number without its own δ and confidence."""
     entries = []
-    for f in told(row):
+    for f in numbers_of(row):
         about = [_about(f)]
         if f not in row.findings:
             than = "stronger" if f.kind == "guarantee" else "weaker"
@@ -453,7 +460,7 @@ def _about(f: Finding) -> str:
     return f"{KINDS[f.kind][0]}{terms(f)}{sized}{', saturated' if f.saturated else ''}"
 
 
-def aliased(runs: Sequence[Run]) -> list[Run]:
+def alias_runs(runs: Sequence[Run]) -> list[Run]:
     """Return runs with short names: the settings that differ, as few as tell the runs apart.
 
     Runs that somebody has named keep their names, and so do those with equal settings.

@@ -108,7 +108,7 @@ def _claims(runs: Sequence[Run]) -> list[list[Any]]:
     rows = []
     for run in runs:
         for one in verdict_of(run).claims:
-            words = plain_spaces(sentences.refuted(one))
+            words = plain_spaces(sentences.refutation(one))
             rows.append([run.name, words, *one.to_json().values()])
     return rows
 

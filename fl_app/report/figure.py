@@ -29,7 +29,7 @@ REFERENCE = -1  # the colour of what a line is compared with
 _SHIFTED = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6, 1e8, 1e10)
 _WIDE = 30.0  # from here on a logarithmic axis names powers of ten alone
 _STEPS = 5  # of a linear axis, about; at both ends a part of one is added
-_MOST_TICKS = 7
+_MAX_TICKS = 7
 _NEAR = 1e-6  # of a whole number of steps
 HUGE = 1e250  # beyond it, or below its inverse, a scale leaves the range of floats
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -104,7 +104,7 @@ class Scale:
     def _step(self, most: int) -> float:
         """Return the smallest round step that leaves few enough ticks and meets both ends."""
         wide = self.high - self.low
-        steps = [_nice(wide / _MOST_TICKS * 2**i) for i in range(3)]
+        steps = [_nice(wide / _MAX_TICKS * 2**i) for i in range(3)]
         ends = (self.low, self.high)
         meets = (s for s in steps if all(abs(e / s - round(e / s)) < _NEAR for e in ends))
         return next(meets, _nice(wide / most))
@@ -283,7 +283,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Canvas:
     """A figure with everything in its place."""
 
     height: float  # pixels, as the next two
@@ -313,9 +313,9 @@ def width_of(words: str) -> float:
     return TEXT * sum(0.4 if c in _NARROW else 0.9 if c in _BROAD else 0.62 for c in words)
 
 
-def row_drawing(series: Sequence[Series], scale: Scale) -> Drawing:
+def row_drawing(series: Sequence[Series], scale: Scale) -> Canvas:
     """Return a row of a table: a drawing without axes and words."""
-    return Drawing(26.0, 12.0, 12.0, *_lane(series, scale, 4.0))
+    return Canvas(26.0, 12.0, 12.0, *_lane(series, scale, 4.0))
 
 
 def _lane(
@@ -327,21 +327,21 @@ def _lane(
     return tuple(_strokes(series, frame)), tuple(marks)
 
 
-def axis_strip(scale: Scale) -> Drawing:
+def axis_strip(scale: Scale) -> Canvas:
     """Return the axis above such rows."""
     texts = _named(_Frame(scale, Scale(0.0, 1.0), 0.0, 25.0), 7, 14.0)
     lines = [((0.0, 25.0), (WIDE, 25.0)), *(((one.x, 20.0), (one.x, 25.0)) for one in texts)]
-    return Drawing(26.0, 12.0, 12.0, (Stroke(tuple(lines), "axis"),), texts=texts)
+    return Canvas(26.0, 12.0, 12.0, (Stroke(tuple(lines), "axis"),), texts=texts)
 
 
-def key(series: Series) -> Drawing:
+def key(series: Series) -> Canvas:
     """Return a sample of a line for a legend."""
     lane = Scale(0.0, 1.0)
     low, high = ((0.0, 0.0), (1.0, 1.0)) if series.is_filled or series.low else ((), ())
     sample = Series("", (0.0, 1.0), (0.5, 0.5), series.color, series.dash, "", low, high)
     strokes = _strokes([replace(sample, is_line=series.is_line)], _Frame(lane, lane, 2.0, 14.0))
     middle = Mark(WIDE / 2, 8.0, series.marker, color_of(series), "")
-    return Drawing(16.0, 0.0, 0.0, tuple(strokes), (middle,) if series.marker else ())
+    return Canvas(16.0, 0.0, 0.0, tuple(strokes), (middle,) if series.marker else ())
 
 
 def color_of(series: Series) -> str:
@@ -349,7 +349,7 @@ def color_of(series: Series) -> str:
     return "ref" if series.color == REFERENCE else f"c{series.color % _NUM_COLORS}"
 
 
-def layout(figure: Figure) -> Drawing:
+def layout(figure: Figure) -> Canvas:
     """Return the drawing of a figure: lines between two axes."""
     bottom, name = _TOP + _HIGH, figure.y.full_label
     frame = _Frame(*figure.scales, _TOP, bottom)
@@ -360,7 +360,7 @@ def layout(figure: Figure) -> Drawing:
     by, anchor = (_LINE - 4 - left, "middle") if is_upright else (-left, "start")
     grid = Stroke(tuple(((0.0, y), (WIDE, y)) for _, y in ticks), "grid")
     below, named = _axis_below(figure.x, frame, bottom)
-    return Drawing(
+    return Canvas(
         bottom + _BOTTOM,
         left,
         _RIGHT,

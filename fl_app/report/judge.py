@@ -23,8 +23,8 @@ from leakmeter.auditors.verdict.lines import (
     SLOWER,
     STEPPED,
     TARGET,
-    Step,
-    corrected,
+    NextStep,
+    claim_step,
     failed_clients,
     fewer_releases,
     steps,
@@ -42,7 +42,7 @@ from leakmeter.auditors.verdict.verdict import (
 from leakmeter.auditors.wording import (
     OBSERVED,
     aside,
-    assigned,
+    assignments,
     claim,
     counted,
     is_certain,
@@ -121,7 +121,7 @@ def gate_outcome(folder: Path, config: Config) -> tuple[list[str], int]:
     result = result_of(read_run(folder))
     if config.fail_above or config.require_guarantee:
         asked = (config.fail_above or None, config.require_guarantee or None)
-        found = gate.Gate.of(result, gate.Limits(*asked, config.against or None))
+        found = gate.Gate.of(result, gate.GateLimits(*asked, config.against or None))
         return gate.lines(found), found.code
     for warning in result.verdict.warnings:
         if warning.kind == "abandoned-rounds" and warning.count == warning.total:
@@ -141,7 +141,7 @@ def program() -> str:
     return "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else SCRIPT
 
 
-def again(
+def repeat_command(
     run: Run, changes: Mapping[str, Any] | None = None, *, out: str = "", called: str = SCRIPT
 ) -> str | None:
     """Return the command that makes a run again; None for a project of another kind.
@@ -167,16 +167,16 @@ def again(
     if (source := run.settings.get(REPLAY_OF)) is not None:  # which has all but the audit's
         words += ["replay", shlex.quote(str(source)), "--auditors", settings.pop("auditors")]
         settings = {name: value for name, value in settings.items() if name in _OF_AUDITS}
-    return spelled(words, settings, out)
+    return command_of(words, settings, out)
 
 
-def spelled(words: Sequence[str], settings: Mapping[str, Any], out: str = "") -> str:
+def command_of(words: Sequence[str], settings: Mapping[str, Any], out: str = "") -> str:
     """Return a command that begins with these words and names every setting that it must."""
     options = [word for name, value in _given(settings).items() for word in _option(name, value)]
-    return " ".join([*words, *options, *(["--out", quoted(out)] if out else [])])
+    return " ".join([*words, *options, *(["--out", quote_path(out)] if out else [])])
 
 
-def typed(folder: Path, *, is_whole: bool = False) -> str:
+def folder_to_type(folder: Path, *, is_whole: bool = False) -> str:
     """Return a folder as its user may type it: from here, from the home folder, or whole.
 
     Args:
@@ -190,21 +190,21 @@ def typed(folder: Path, *, is_whole: bool = False) -> str:
     return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
-def quoted(path: str) -> str:
+def quote_path(path: str) -> str:
     """Return a path for a shell, which expands a leading ~ only where it is not quoted.
 
-    >>> quoted("runs/my demo"), quoted("~/runs/my demo")
+    >>> quote_path("runs/my demo"), quote_path("~/runs/my demo")
     ("'runs/my demo'", "~/'runs/my demo'")
     """
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
-def resumed(run: Run, called: str = SCRIPT) -> str:
+def resume_command(run: Run, called: str = SCRIPT) -> str:
     """Return the command that finishes an interrupted run."""
-    folder = typed(run.folder, is_whole=True)
+    folder = folder_to_type(run.folder, is_whole=True)
     if run.spelling == "run-config":
         return _by_flower(run, {}, {"resume": folder})
-    return f"{called} --resume {quoted(folder)}"
+    return f"{called} --resume {quote_path(folder)}"
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,7 +227,9 @@ def _by_flower(run: Run, settings: Mapping[str, Any], more: Mapping[str, str]) -
         nodes = settings.get("clients", run.settings.get("clients"))
         words.append(f"--federation-config 'num-supernodes={nodes}'")
     own = {k: v for k, v in _given(settings).items() if k not in _OF_ENGINES}
-    return " ".join([*words, "--run-config", shlex.quote(assigned("run-config", {**own, **more}))])
+    return " ".join(
+        [*words, "--run-config", shlex.quote(assignments("run-config", {**own, **more}))]
+    )
 
 
 def _option(name: str, value: Any) -> list[str]:
@@ -243,7 +245,7 @@ _RUINED = 0.1  # of accuracy: a model that loses more is not worth its guarantee
 _SEARCHED = "2..32"  # targets of a sweep
 
 
-def next_steps(run: Run) -> list[Step]:
+def next_steps(run: Run) -> list[NextStep]:
     """Return what to do next, the most useful first; words alone for another project's run."""
     verdict = verdict_of(run)
     if not run.settings:
@@ -256,14 +258,14 @@ def next_steps(run: Run) -> list[Step]:
     return [*found, *compared][:MAX_STEPS]
 
 
-def _steps(run: Run, verdict: Verdict) -> Iterator[Step]:
+def _steps(run: Run, verdict: Verdict) -> Iterator[NextStep]:
     rows = verdict.rows
     if not (run.is_finished or run.is_running):
-        yield Step("Finish the run:", resumed(run, program()))
+        yield NextStep("Finish the run:", resume_command(run, program()))
     yield from _repairs(run)
     if is_distorted(run.warnings):
         return  # what else it shows is not that of a sound run
-    yield from map(corrected, verdict.false_claims[:1])
+    yield from map(claim_step, verdict.false_claims[:1])
     if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
         text = "Turn on secure aggregation; now the server sees every single update:"
         yield from _changed(run, text, {"secagg": "on", **_behind_masks(run)}, "secagg")
@@ -285,7 +287,7 @@ def _behind_masks(run: Run) -> dict[str, str]:
     return {"auditors": ",".join(left or ["one-shot"])}
 
 
-def _repairs(run: Run) -> Iterator[Step]:
+def _repairs(run: Run) -> Iterator[NextStep]:
     """Yield what cures a damaged run."""
     kinds = {warning.kind for warning in run.warnings}
     asked = {"dropouts"} if run.settings.get("dropout") else set()  # they are simulated
@@ -315,7 +317,7 @@ def _noise_on_mean(run: Run) -> float:
     return float(settings["noise-multiplier"]) * shares * math.sqrt(run.parameters) / clients
 
 
-def _noise(run: Run, verdict: Verdict) -> Iterator[Step]:
+def _noise(run: Run, verdict: Verdict) -> Iterator[NextStep]:
     """Yield the noise that helps against the attackers of a run, with what it does to the model."""
     asked = _leaking(verdict)
     if run.settings.get("noise") in RECORD_NOISES:
@@ -414,7 +416,7 @@ def _effect(run: Run, heard: Rehearsal) -> str:
 
 def _searched(
     run: Run, promise: str, change: Mapping[str, Any], heard: Rehearsal
-) -> Iterator[Step]:
+) -> Iterator[NextStep]:
     """Yield that noise would ruin the model, and the sweep that finds a setting with both."""
     ratio = 1 / heard.signal_to_noise if heard.signal_to_noise else math.inf
     said = (
@@ -423,16 +425,18 @@ def _searched(
         "times their mean update."
     )
     if not heard.instead:
-        yield Step(f"{said} More clients, a smaller model, fewer rounds or a public start help.")
+        yield NextStep(
+            f"{said} More clients, a smaller model, fewer rounds or a public start help."
+        )
         return
     settings = {**change, **heard.instead, "target-epsilon": 0.0, "target-adjacency": "zero-out"}
     ours = {k: v for k, v in run.config.items() if k != LAUNCH}  # a sweep has a command of its own
     called, out = f"{program()} sweep", _beside(run, "sweep")
-    command = again(replace(run, config=ours), settings, out=out, called=called)
+    command = repeat_command(replace(run, config=ours), settings, out=out, called=called)
     if command is not None:
         asked = f"--target-epsilon {_SEARCHED} --target-adjacency {change['target-adjacency']}"
         words = " ".join(f"--{name} {value}" for name, value in heard.instead.items())
-        yield Step(f"{said} See what ε costs with {words}:", f"{command} {asked}")
+        yield NextStep(f"{said} See what ε costs with {words}:", f"{command} {asked}")
 
 
 def _who(noise: str) -> str:
@@ -468,7 +472,7 @@ def _target(rows: Sequence[Row]) -> float:
     return min([TARGET, *(float(f"{row.high / 2:.1g}") for row in rows)])
 
 
-def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
+def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[NextStep]:
     """Yield how the audit could show more, where it has reached its limit or shown nothing."""
     for row in rows:
         for f in row.findings:
@@ -487,7 +491,7 @@ def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[Step]:
                 )
 
 
-def _more_canaries(run: Run, text: str) -> Iterator[Step]:
+def _more_canaries(run: Run, text: str) -> Iterator[NextStep]:
     """Yield twice as many, in more seats if there are clients for them, else in more rounds."""
     seats, sample = int(run.settings["canary-seats"]), int(run.settings["sample"])
     if 2 * seats < sample and sample + 2 * seats <= int(run.settings["clients"]):
@@ -501,22 +505,22 @@ def _more_canaries(run: Run, text: str) -> Iterator[Step]:
     yield from _changed(run, f"{text}, in more rounds{grows}:", {"rounds": rounds}, "longer")
 
 
-def _changed(run: Run, text: str, changes: Mapping[str, Any], suffix: str) -> Iterator[Step]:
+def _changed(run: Run, text: str, changes: Mapping[str, Any], suffix: str) -> Iterator[NextStep]:
     """Yield the step with its command, if the settings go together."""
     if REPLAY_OF in run.settings:
         return  # a replay trains nothing, so nothing of the training can change
     out = _beside(run, suffix)
-    command = again(run, changes, out=out, called=program())
+    command = repeat_command(run, changes, out=out, called=program())
     if command is not None:
-        yield Step(text, command, out)
+        yield NextStep(text, command, out)
 
 
-def _compared(run: Run, found: Sequence[Step]) -> Iterator[Step]:
+def _compared(run: Run, found: Sequence[NextStep]) -> Iterator[NextStep]:
     """Yield the command that sets the run against the first step's."""
     first = next((one.out for one in found if one.out), None)
     if first is not None:
-        here, there = quoted(_folder(run)), quoted(first)
-        yield Step("Compare both runs:", f"{program()} report {here} {there}")
+        here, there = quote_path(_folder(run)), quote_path(first)
+        yield NextStep("Compare both runs:", f"{program()} report {here} {there}")
 
 
 def _beside(run: Run, suffix: str) -> str:
@@ -525,7 +529,7 @@ def _beside(run: Run, suffix: str) -> str:
 
 def _folder(run: Run) -> str:
     # Flower runs the app in a folder of its own, so only a whole path would do.
-    return typed(run.folder, is_whole=run.spelling == "run-config")
+    return folder_to_type(run.folder, is_whole=run.spelling == "run-config")
 
 
 _MUCH = 10.0  # an upper bound beyond which little is promised
@@ -698,4 +702,4 @@ def _now(run: Run, name: str) -> str:
 
 def _set(run: Run, noise: str, more: Mapping[str, float | str] | None = None) -> str:
     """Return a noise, with further settings, as the maker of the run would write them."""
-    return assigned(run.spelling, {"noise": noise, **(more or {})})
+    return assignments(run.spelling, {"noise": noise, **(more or {})})

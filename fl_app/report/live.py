@@ -31,7 +31,7 @@ from leakmeter.auditors.run_log import PROGRESS, REPORT, ROUNDS, RunProgress
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report import HOST, PORT
-from leakmeter.fl_app.report.judge import typed
+from leakmeter.fl_app.report.judge import folder_to_type
 from leakmeter.fl_app.report.page import Live, document, page
 from leakmeter.fl_app.report.read import FILES, Run, read_run, runs_in
 
@@ -238,7 +238,11 @@ class LiveFolder:
 
     def _without_place(self, words: str) -> str:
         """Return words without where the folder is: whoever reads the page may be anybody."""
-        places = (self.path.absolute(), self.path.resolve(), Path(typed(self.path, is_whole=True)))
+        places = (
+            self.path.absolute(),
+            self.path.resolve(),
+            Path(folder_to_type(self.path, is_whole=True)),
+        )
         for place in places:
             words = words.replace(f"{place}{os.sep}", "").replace(str(place), place.name)
         return words
@@ -290,7 +294,7 @@ def _duration(seconds: float) -> str:
 
 _TRIES = 100  # ports after a busy one
 _GRACE = 5.0  # seconds in which open pages can ask for the end of a run
-_LONGEST = 60.0  # seconds that making the last page may take
+_MAX_SECONDS = 60.0  # seconds that making the last page may take
 _RECENT = 3.0  # seconds since its last question within which a page counts as open
 
 
@@ -412,7 +416,7 @@ class LiveServer(ThreadingHTTPServer):
         """Wait until pages that are open have seen the end of the run, but not for long."""
         end = time.monotonic()
         while (now := time.monotonic()) < min(end + _GRACE, self.last_asked + _RECENT) or (
-            self._num_answering and now < end + _LONGEST
+            self._num_answering and now < end + _MAX_SECONDS
         ):
             time.sleep(0.05)
 

@@ -27,7 +27,7 @@ from leakmeter.auditors.verdict.verdict import Asked, Row, Verdict
 from leakmeter.auditors.wording import CERTAIN, KINDS, counted, percent, plain_spaces, share
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.curves import figures
-from leakmeter.fl_app.report.details import aliased, cards, comparison, forest, repeat, tables
+from leakmeter.fl_app.report.details import alias_runs, cards, comparison, forest, repeat, tables
 from leakmeter.fl_app.report.figure import Figure
 from leakmeter.fl_app.report.judge import next_steps, this_round, verdict_of
 from leakmeter.fl_app.report.read import REPLAY_OF, Run, read_runs
@@ -164,11 +164,11 @@ def first_screen(run: Run) -> Markup:
         facts=_facts(run, verdict),
         term=_glossary(),
         claims=[
-            (labels.claimed(one), "" if one.is_refuted else sentences.unconfirmed(one))
+            (labels.cells_of_claim(one), "" if one.is_refuted else sentences.claim_worth(one))
             for one in verdict.claims
         ],
         rows=_rows(verdict, this_round(run)),
-        tests=[labels.tested(test) for test in verdict.tests],
+        tests=[labels.cells_of_test(test) for test in verdict.tests],
         pictures=[*pictures(run.folder / FOLDER)][:1] if is_rebuilt else [],
         bits=labels.in_bits(verdict),
         together=sentences.together(verdict),
@@ -192,7 +192,11 @@ def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]
     """
     case, first = verdict.headline
     said = [] if first is None else [first.shown, first.at_most]
-    if case == "interval" and first is not None and len(sentences.limited(first, verdict)) > 1:
+    if (
+        case == "interval"
+        and first is not None
+        and len(sentences.guaranteed_rows(first, verdict)) > 1
+    ):
         said = [first.shown]  # of several guarantees, "as above" would not say which
     made = []
     for row in verdict.rows[:_MAX_ROWS]:
@@ -219,8 +223,8 @@ def _row(row: Row, said: Sequence[Finding | None]) -> dict[str, Any]:
         "rest": round(100 - place(row.high), 1),  # what the guarantee excludes
         "is_saturated": row.is_saturated,
         "at_most": _guaranteed(row, said),
-        "sure": "nothing shown" if is_silent else labels.sure(row),
-        "size": labels.shown(row) if is_proven and row.shown not in said else "",
+        "sure": "nothing shown" if is_silent else labels.sureness_cell(row),
+        "size": labels.shown_cell(row) if is_proven and row.shown not in said else "",
         # Of the evidence, and the word that explains it.
         "strength": ("no evidence", "not audited") if is_blank else (known, known),
         "level": _level(row),
@@ -239,7 +243,9 @@ def _level(row: Row) -> str:
 def _guaranteed(row: Row, said: Sequence[Finding | None]) -> str:
     if math.isinf(row.high):
         return "no guarantee"
-    return "guaranteed, as above" if row.at_most in said else f"guaranteed {labels.at_most(row)}"
+    return (
+        "guaranteed, as above" if row.at_most in said else f"guaranteed {labels.at_most_cell(row)}"
+    )
 
 
 def place(epsilon: float) -> float:
@@ -287,7 +293,7 @@ def _facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
     )
 
 
-def stamped(run: Run) -> str:
+def page_stamp(run: Run) -> str:
     """Return when the numbers of a run were written, and by which release."""
     return " · ".join(filter(None, (f"{_date(run.written)} UTC", _made_with(run))))
 
@@ -426,7 +432,7 @@ class Page:
 def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None = None) -> str:
     """Return the page about one run or several, with the pictures of further folders."""
     if len(runs) > 1:
-        runs = aliased(runs)
+        runs = alias_runs(runs)
         title, name, first = f"{len(runs)} runs compared", "", comparison(runs)
     else:
         [run] = runs
@@ -434,7 +440,7 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None 
     found = sorted(figures(runs), key=lambda one: not one.is_first)
     main = [one for one in found if one.is_first and len(runs) == 1]
     folds = tuple(_folds(runs, found[len(main) :], galleries))
-    stamp = stamped(max(runs, key=lambda run: run.written or 0.0))
+    stamp = page_stamp(max(runs, key=lambda run: run.written or 0.0))
     return document(title, name, first, live, main, folds, stamp=stamp)
 
 

@@ -26,8 +26,8 @@ from leakmeter.fl_app.config.field import ConfigError
 
 Schema = Literal["leakmeter-report/2"]
 DERIVED: Final = "conditional"  # not a field: it follows from the kind and the assumptions
-_DEEPEST = 100  # levels of lists and objects
-_LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
+_MAX_LEVELS = 100  # levels of lists and objects
+_LEVELS = f"with at most {_MAX_LEVELS} levels of lists and objects in one another"
 # Noted with the settings: the folder of the recorded run, and what has started the run if not our
 # own command line.
 REPLAY_OF, LAUNCH = "replay-of", "launch"
@@ -359,7 +359,7 @@ def _shallow(values: Any) -> Any:
         RecursionError: They are nested so deeply that whoever walks through them may fail.
     """
     level = [values]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_LEVELS):
         level = [
             inner
             for one in level

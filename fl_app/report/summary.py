@@ -31,10 +31,10 @@ from leakmeter.auditors.wording import (
     sentence,
     sentence_of,
     share,
-    signed,
+    signed_number,
 )
 from leakmeter.fl_app.report.judge import verdict_of
-from leakmeter.fl_app.report.page import EPSILON, Live, document, notes, stamped
+from leakmeter.fl_app.report.page import EPSILON, Live, document, notes, page_stamp
 from leakmeter.fl_app.report.read import DEPLOYMENT, LAUNCH, Run
 from leakmeter.fl_app.report.template import render
 
@@ -66,7 +66,7 @@ _DRAWN: Final = (Assumption.REAL_GAUSSIAN, Assumption.UNIFORM_BITS, Assumption.C
 _RELEASED: Final = (Assumption.MODELS_ONLY, Assumption.FRESH_RUNS, Assumption.PUBLIC_CLIP_NORM)
 
 
-class Risk(NamedTuple):
+class RiskEvidence(NamedTuple):
     """One risk, and what the run says about it."""
 
     name: str
@@ -106,7 +106,7 @@ class _Facts:
         return " ".join(f"Assumed: {sentence_of(one)}." for one in names if one in needed)
 
 
-def whose(run: Run) -> list[str]:
+def data_subjects(run: Run) -> list[str]:
     """Return whose data the run is about."""
     data = next((run.config[name] for name in ("dataset", "app") if run.config.get(name)), "")
     facts = {"clients": run.config.get("clients", "not stated"), "rounds": len(run.rounds)}
@@ -135,10 +135,10 @@ def guarantee(run: Run) -> list[str]:
             f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
             "It does not limit what follows about a person from what is true of many.",
         ]
-    return said + sentences.unlimited(facts.verdict, _who)
+    return said + sentences.open_attackers(facts.verdict, _who)
 
 
-def risks(run: Run) -> list[Risk]:
+def risks(run: Run) -> list[RiskEvidence]:
     """Return the four risks."""
     verdict = verdict_of(run)
     client = [row for row in verdict.rows if row.question.unit == "client"]
@@ -155,7 +155,7 @@ def risks(run: Run) -> list[Risk]:
     limited = [] if facts.is_refuted else facts.useful
     limits = (any(row in client for row in limited), *[bool(limited)] * 3)
     return [
-        Risk(*asked, *found, is_limited)
+        RiskEvidence(*asked, *found, is_limited)
         for asked, found, is_limited in zip(_RISKS, told, limits, strict=True)
     ]
 
@@ -166,13 +166,13 @@ def _evidence(verdict: Verdict, rows: list[Row], quantities: Iterable[str]) -> t
     others = [f for f in others if f.kind != "lower_bound"]  # those are claims
     played = [f for f in verdict.tests if f.quantity in quantities]
     tried, proven = [r for r in rows if r.is_tried], [r for r in rows if r.low > 0]
-    said = [sentences.proven(row, verdict.confidence) for row in proven[:1]]
+    said = [sentences.proven_sentence(row, verdict.confidence) for row in proven[:1]]
     if len(proven) > 1:
         said.append(f"And {counted(len(proven) - 1, 'more attacker')}: see the report.")
     said += [_tested(f) for f in played if is_shown(f)][:1]
-    said += [sentences.distinguished(f) for f in others if f in verdict.certainties][:1]
+    said += [sentences.certain_sentence(f) for f in others if f in verdict.certainties][:1]
     others = [f for f in others if f not in verdict.certainties]
-    seen = " ".join(f"Observed, no claim: {signed(f)}." for f in others[:1])
+    seen = " ".join(f"Observed, no claim: {signed_number(f)}." for f in others[:1])
     if said:
         return "shown", " ".join([*said, seen]).strip()
     beyond = (f.null_band is not None and f.value > f.null_band[1] for f in others)
@@ -196,7 +196,7 @@ def _reach(tried: Iterable[Row]) -> str:
 
 
 def _tested(test: Finding) -> str:
-    who, about, found, _, how = labels.tested(test)
+    who, about, found, _, how = labels.cells_of_test(test)
     return f"{capital(who)} tells {about}: {found} ({how})."
 
 
@@ -251,7 +251,7 @@ def _parameters(facts: _Facts) -> str:
         said.append("δ should be far below 1 / records; their number is not in the report.")
     if len(facts.useful) < len(facts.bounded):
         said.append(_WORTHLESS)
-    for what, _, _, verdict, by in map(labels.claimed, facts.verdict.claims[:1]):
+    for what, _, _, verdict, by in map(labels.cells_of_claim, facts.verdict.claims[:1]):
         said.append(f"Claimed by {by}: {what}; {verdict.lower()} by this audit.")
     return " ".join(said)
 
@@ -281,7 +281,7 @@ def _trust(facts: _Facts) -> str:
             said.append(f"Up to {counted(colluders, 'client')} may collude.")
         if all(f.threat_model.conduct == "curious" for f in facts.promises):
             said.append("All are trusted to follow the protocol.")
-    left = sentences.unlimited(facts.verdict, _who)
+    left = sentences.open_attackers(facts.verdict, _who)
     said += [f"Trusted, since {one[:1].lower()}{one[1:]}" for one in left]
     return " ".join(said) or f"{NOT_SHOWN}: the report names no attacker."
 
@@ -470,7 +470,7 @@ def summary(run: Run) -> str:
         said=sentences.headline(verdict),
         protection=sentences.protection(verdict),
         notes=[shorten(one, _MAX_LETTERS, placeholder=" …") for one in notes(run)][:_MAX_WARNINGS],
-        whose=whose(run),
+        whose=data_subjects(run),
         guarantee=guarantee(run),
         risks=found,
         looks=_LOOKS,
@@ -483,4 +483,4 @@ def summary(run: Run) -> str:
     )
     name = shorten(run.name, _MAX_LETTERS // 2, placeholder=" …")
     title, about = f"Privacy summary of {name}", "privacy summary"
-    return document(title, name, first, _LOOK, stamp=stamped(run), kind=about)
+    return document(title, name, first, _LOOK, stamp=page_stamp(run), kind=about)

@@ -26,7 +26,7 @@ from leakmeter.auditors.reconstruction.inversion import FOLDER, SIGNATURE, capti
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.labels import SEVERITIES
 from leakmeter.auditors.verdict.verdict import Severity
-from leakmeter.fl_app.report.figure import Drawing, Figure, Marker, key, layout
+from leakmeter.fl_app.report.figure import Canvas, Figure, Marker, key, layout
 
 Tone = Literal["alarm", "warn", "mild", "calm", "good", "grey"]
 
@@ -96,7 +96,7 @@ _FIGURE = """
 {% if f.series|length > 1 %}<ul class="legend">
 {% for one in f.series %}<li>{{ one|swatch }}<span>{{ one.label }}</span></li>{% endfor %}</ul>
 {% endif %}
-{{ f|framed }}<figcaption>{{ f.caption }}</figcaption>
+{{ f|frame }}<figcaption>{{ f.caption }}</figcaption>
 {% if f.series %}<details><summary>Values</summary>
 <div class="scroll" tabindex="0" role="group" aria-label="Values of: {{ f.title }}">
 <table><caption>Values of: {{ f.title }}</caption>
@@ -127,7 +127,7 @@ def _compiled(template: str) -> Template:
 @cache
 def _environment() -> Environment:
     made = Environment(autoescape=True, undefined=StrictUndefined)
-    parts = (data, exact, exact_claim, command_line, with_code, icon, badge, tone, framed, swatch)
+    parts = (data, exact, exact_claim, command_line, with_code, icon, badge, tone, frame, swatch)
     made.filters.update({one.__name__: one for one in parts})
     made.globals.update(dash=DASH, labels=labels, sentences=sentences, wording=wording)
     return made
@@ -139,7 +139,7 @@ def figure(one: Figure, heading: str = "h3") -> Markup:
     return render(_FIGURE, f=one, heading=heading, has_band=has_band)
 
 
-def framed(one: Figure) -> Markup:
+def frame(one: Figure) -> Markup:
     """Return the drawing of a figure, with room for its words on both sides."""
     return render(_FRAMED, d=layout(one), drawing=chart(one))
 
@@ -149,7 +149,7 @@ def chart(one: Figure) -> Markup:
     return render(_DRAWING, f=one, d=layout(one), shapes=_SHAPES)
 
 
-def strip(drawing: Drawing) -> Markup:
+def strip(drawing: Canvas) -> Markup:
     """Return a drawing in a row of a table."""
     return render(_DRAWING, f=None, d=drawing, shapes=_SHAPES)
 

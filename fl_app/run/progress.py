@@ -15,7 +15,7 @@ from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.verdict.labels import glimpse, short_name
 from leakmeter.auditors.verdict.lines import Ending, steps, summary
-from leakmeter.auditors.verdict.sentences import claimed
+from leakmeter.auditors.verdict.sentences import claim_sentence
 from leakmeter.auditors.verdict.verdict import Verdict
 from leakmeter.auditors.wording import counted, in_ascii, plain_spaces, share
 from leakmeter.fl_app.config.config import Config
@@ -116,7 +116,7 @@ class Progress:
     def claims(self, claims: Sequence[Claim]) -> None:
         """Say what is claimed, and what the claims' own parameters deliver."""
         for claim in claims:
-            self.say(f"claim     {claimed(claim)}")
+            self.say(f"claim     {claim_sentence(claim)}")
 
     def begin_replay(self, source: str, auditors: Sequence[str], dim: int, rounds: int) -> None:
         """Say which recorded run is about to be audited again."""

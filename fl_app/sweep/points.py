@@ -46,7 +46,7 @@ _WORDS: Final = {"true": True, "on": True, "false": False, "off": False}
 
 
 @dataclass(frozen=True)
-class Axis:
+class VariedSetting:
     """A setting, by its kebab-case name, and its values."""
 
     name: str
@@ -81,7 +81,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What a sweep is asked for; the same plan makes the same points.
 
     Attributes:
@@ -94,7 +94,7 @@ class Plan:
     """
 
     settings: Mapping[str, Any]
-    axes: tuple[Axis, ...]
+    axes: tuple[VariedSetting, ...]
     seeds: int = 1
     against: str = ""
     skips_refused: bool = False
@@ -155,7 +155,7 @@ def plan_of(
     *,
     seeds: Any = 1,
     skips_refused: bool = False,
-) -> Plan:
+) -> SweepPlan:
     """Return the plan that was asked for; raise ConfigError for what cannot be meant.
 
     Args:
@@ -196,7 +196,7 @@ def plan_of(
     against = own.pop("against", "")
     if against:
         _check_against(against)
-    return Plan(own, tuple(axes), seeds, against, skips_refused)
+    return SweepPlan(own, tuple(axes), seeds, against, skips_refused)
 
 
 def label(values: Mapping[str, Any]) -> str:
@@ -205,10 +205,10 @@ def label(values: Mapping[str, Any]) -> str:
     >>> label({"noise-multiplier": 0.5, "sample": 30})
     'noise-multiplier 0.5, sample 30'
     """
-    return ", ".join(f"{name} {shown(value)}" for name, value in values.items())
+    return ", ".join(f"{name} {typed_value(value)}" for name, value in values.items())
 
 
-def shown(value: Any) -> str:
+def typed_value(value: Any) -> str:
     """Return a value of a setting as a user types it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -220,14 +220,14 @@ def _name(index: int, count: int) -> str:
     return ascii_uppercase[index] if count <= len(ascii_uppercase) else str(index + 1)
 
 
-def named(text: str) -> str:
+def setting_name(text: str) -> str:
     """Return the setting of one `--over`."""
     return text.partition("=")[0].strip().removeprefix("--")
 
 
-def _axis(text: str) -> Axis:
+def _axis(text: str) -> VariedSetting:
     """Return the setting and values of one `--over`."""
-    name, (_, equals, values) = named(text), text.partition("=")
+    name, (_, equals, values) = setting_name(text), text.partition("=")
     if not equals or not name:
         raise out_of_range("--over", "NAME=V1,V2", text, fix=f"Try {EXAMPLE}")
     return _listed(name, values)
@@ -249,7 +249,7 @@ def _is_list(name: str, value: Any) -> bool:
     return is_number and isinstance(value, str) and ("," in value or ".." in value)
 
 
-def _listed(name: str, text: str) -> Axis:
+def _listed(name: str, text: str) -> VariedSetting:
     """Return a setting with the values of a text: a list, or a range such as 1..32."""
     specs = _specs()
     if name not in specs:
@@ -267,10 +267,12 @@ def _listed(name: str, text: str) -> Axis:
     values = [value for word in words for value in _values(spec, where, word)]
     for value in values:
         if values.count(value) > 1:
-            raise out_of_range(where, "values that differ", text, fix=f"List {shown(value)} once")
+            raise out_of_range(
+                where, "values that differ", text, fix=f"List {typed_value(value)} once"
+            )
     if len(values) > _MAX_VALUES:
         raise ConfigError(f"{where} must have at most {_MAX_VALUES} values, got {len(values)}")
-    return Axis(name, tuple(values))
+    return VariedSetting(name, tuple(values))
 
 
 def _values(spec: Field[Any], where: str, word: str) -> Iterator[Any]:

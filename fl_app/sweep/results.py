@@ -27,12 +27,12 @@ from leakmeter.auditors.verdict.verdict import Asked, Row, judge
 from leakmeter.auditors.wording import counted, number, plain_spaces, share
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.figure import MARKERS, REFERENCE, Axis, Figure, Series
-from leakmeter.fl_app.report.judge import program, spelled, verdict_of
+from leakmeter.fl_app.report.judge import command_of, program, verdict_of
 from leakmeter.fl_app.report.page import EPSILON, document
 from leakmeter.fl_app.report.read import Rehearsal, Run
 from leakmeter.fl_app.report.template import figure, render
 from leakmeter.fl_app.run.rehearsal import alone
-from leakmeter.fl_app.sweep.points import Plan, Point, shown
+from leakmeter.fl_app.sweep.points import Point, SweepPlan, typed_value
 
 SCHEMA: Final = "leakmeter-sweep/1"
 AUDIT: Final = "audit"  # the folder of a point's audited run, in that of the point
@@ -99,7 +99,7 @@ class Result:
         """Commands that make the point again with the first seed: audited, and as a rehearsal."""
         config = self.point.configs[0]
         runs = {"audit": config, "rehearsal": alone(config)}
-        return {name: spelled([program()], one.to_mapping()) for name, one in runs.items()}
+        return {name: command_of([program()], one.to_mapping()) for name, one in runs.items()}
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Results:
         refused: Why others could not, in words.
     """
 
-    plan: Plan
+    plan: SweepPlan
     points: tuple[Result, ...]
     refused: tuple[str, ...] = ()
 
@@ -276,7 +276,7 @@ class Results:
 
     def cells(self, one: Result) -> list[Cell]:
         """Return a point as terminal and page show it."""
-        values = [Cell(shown(one.point.values[axis.name])) for axis in self.plan.axes]
+        values = [Cell(typed_value(one.point.values[axis.name])) for axis in self.plan.axes]
         return [*values, _spread(one.accuracies), *self.ends(one), *self._seen(one)]
 
     def ends(self, one: Result) -> list[Cell]:

@@ -27,7 +27,7 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import rehearse
 from leakmeter.fl_app.run.run import new_run, preflight, use_one_thread
-from leakmeter.fl_app.sweep.points import Plan, Point
+from leakmeter.fl_app.sweep.points import Point, SweepPlan
 from leakmeter.fl_app.sweep.results import AUDIT, POINTS, SCHEMA, TABLE, Result, Results, page
 
 _PLAN = "sweep.json"
@@ -38,7 +38,7 @@ class _Kept:
     """What `sweep.json` contains."""
 
     schema: str
-    plan: Plan
+    plan: SweepPlan
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class SweepFolder:
     """The folder of a sweep: its plan, a folder for each point, and what came of all of them."""
 
     path: Path
-    plan: Plan
+    plan: SweepPlan
 
     @classmethod
-    def create(cls, path: Path, plan: Plan) -> Self:
+    def create(cls, path: Path, plan: SweepPlan) -> Self:
         """Make the folder; raise if it exists and is not empty."""
         path = expanded("--out", path)
         check_free(path)
@@ -87,7 +87,7 @@ class SweepFolder:
         return self.path / point.folder / AUDIT
 
 
-def check_points(plan: Plan, points: Sequence[Point]) -> tuple[list[Point], list[str]]:
+def check_points(plan: SweepPlan, points: Sequence[Point]) -> tuple[list[Point], list[str]]:
     """Load data, build models and auditors and calibrate the noise of all points.
 
     Returns:

@@ -16,7 +16,7 @@ from leakmeter.auditors.wording import (
     claim,
     null_band,
     number,
-    observed,
+    observed_number,
     percent,
     size,
     sureness,
@@ -134,8 +134,8 @@ def test_a_warning_names_options_only_to_those_who_have_them(kind: WarningKind) 
 
 def test_a_diagnostic_shows_its_number_and_its_band_or_its_rule() -> None:
     shown = finding(kind="diagnostic", quantity="share outside the span", null_band=(0.1, 0.9))
-    assert observed(shown) == (
+    assert observed_number(shown) == (
         "share outside the span: 1, observed (without a leak, 90 % of audits say 0.1 to 0.9)"
     )
     other = finding(kind="diagnostic", quantity="interference", rule="too many canaries")
-    assert observed(other) == "interference: too many canaries"
+    assert observed_number(other) == "interference: too many canaries"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from leakmeter.fl_app.report.figure import TEXT, WIDE, Drawing, Text, width_of
+from leakmeter.fl_app.report.figure import TEXT, WIDE, Canvas, Text, width_of
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the plot
 
@@ -13,7 +13,7 @@ WIDTHS = (232, 330, 520)  # of a plot: on a phone, in a third of the page, in a 
 _STEP = 3.0  # pixels between two points of a line that are looked at
 
 
-def covered(drawing: Drawing, width: float) -> list[tuple[str, str]]:
+def covered(drawing: Canvas, width: float) -> list[tuple[str, str]]:
     """Return pairs of words that meet, and words that a line, an area or a point meets."""
     words = [(one.words, _box(one, width)) for one in drawing.texts]
     found = [
@@ -26,7 +26,7 @@ def covered(drawing: Drawing, width: float) -> list[tuple[str, str]]:
     return found + [(one, what) for one, box in words for what, mark in data if _meet(box, mark)]
 
 
-def outside(drawing: Drawing, width: float) -> list[str]:
+def outside(drawing: Canvas, width: float) -> list[str]:
     """Return words that leave the drawing."""
     wide = -drawing.left, width + max(drawing.right, 20.0)
     boxes = ((one.words, _box(one, width)) for one in drawing.texts)
@@ -47,7 +47,7 @@ def _box(text: Text, width: float) -> Box:
     return left, text.y - high * 0.8, left + long, text.y + high * 0.2
 
 
-def _data(drawing: Drawing, width: float) -> Iterator[tuple[str, Box]]:
+def _data(drawing: Canvas, width: float) -> Iterator[tuple[str, Box]]:
     """Yield what is drawn of the data, in small boxes; a grid is no data."""
     for one in drawing.strokes:
         if one.look not in ("grid", "axis"):

@@ -72,7 +72,7 @@ def test_the_mod_that_a_platform_ships_claims_10_and_delivers_two_hundred_millio
     assert (claim.epsilon, claim.delta, claim.against, claim.per) == (10.0, 1e-5, "server", "round")
     assert (claim.source, claim.clip_norm) == ("LocalDpMod", 1.0)
     assert claim.delivered == pytest.approx(2.131e8, rel=1e-3)
-    said = sentences.claimed(claim)
+    said = sentences.claim_sentence(claim)
     assert "by the exact formula its parameters deliver ε = 2.1e+08 (noise std 4.84e-05" in said
 
 
@@ -190,7 +190,7 @@ def test_what_parameters_do_not_say_is_not_delivered_and_has_its_reason(
     claim = claim_of(strategy)
     assert claim.delivered is None
     assert why in claim.rule
-    assert "what it delivers is not known (" in sentences.claimed(claim)
+    assert "what it delivers is not known (" in sentences.claim_sentence(claim)
 
 
 def test_an_adaptive_wrapper_claims_the_multiplier_that_its_user_typed() -> None:
@@ -243,7 +243,7 @@ def test_parameters_at_the_ends_of_floats_are_priced_and_end_no_run() -> None:
     for claim in claims:
         assert claim.delivered is not None
         assert claim.delivered >= 0
-        assert sentences.claimed(claim)
+        assert sentences.claim_sentence(claim)
 
 
 @given(st.lists(st.floats(1e-3, 0.9), min_size=4, max_size=4))

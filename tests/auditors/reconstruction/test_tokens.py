@@ -18,7 +18,7 @@ from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.reconstruction.tokens import named_tokens
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.gate import Limits, check
+from leakmeter.auditors.verdict.gate import GateLimits, check
 from leakmeter.auditors.verdict.verdict import judge
 
 TOKENS, WIDTH, LENGTH = 200, 8, 6
@@ -115,8 +115,8 @@ def test_a_leak_is_shown_as_rebuilt_data_with_its_control() -> None:
     assert verdict.severity == "rebuilt"
     said = sentences.headline(verdict)
     assert "can read which words clients trained on" in said
-    assert labels.tested(found)[2] == f"≥ {found.value:g} tokens"
-    [result] = check(verdict, Limits(no_reconstruction=True))
+    assert labels.cells_of_test(found)[2] == f"≥ {found.value:g} tokens"
+    [result] = check(verdict, GateLimits(no_reconstruction=True))
     assert result.outcome == "exceeded"
 
 

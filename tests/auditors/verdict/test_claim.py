@@ -25,7 +25,7 @@ from leakmeter.auditors.verdict.claim import (
     claims_of,
     is_weaker,
 )
-from leakmeter.auditors.verdict.gate import Limits, assert_private, check, outcome
+from leakmeter.auditors.verdict.gate import GateLimits, assert_private, check, outcome
 from leakmeter.auditors.verdict.lines import steps
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import Verdict, judge
@@ -251,7 +251,7 @@ def test_an_audit_of_a_weaker_attacker_is_no_audit_of_the_claims_own() -> None:
     open_ = finding(kind="guarantee", value=math.inf, adjacency="replace", **SEEN)
     [result] = judge([models, open_], claims=[claim]).claims
     assert not result.is_testable
-    assert "ε ≥ 0.5 is shown. Only weaker attackers were audited" in sentences.refuted(result)
+    assert "ε ≥ 0.5 is shown. Only weaker attackers were audited" in sentences.refutation(result)
 
 
 def test_an_audit_of_sums_is_one_of_the_server_behind_masks_alone() -> None:
@@ -267,7 +267,7 @@ def test_an_audit_that_could_not_have_refuted_a_claim_says_so() -> None:
     [result] = judge([bound(0.5, cap=9.0)], claims=[Claim(10.0)]).claims
     assert not result.is_testable
     said = "NOT REFUTED, which does not confirm it: ε ≥ 0.5 is shown. The audit could not have"
-    assert sentences.refuted(result) == f"{said} refuted it: it can show at most ε = 9."
+    assert sentences.refutation(result) == f"{said} refuted it: it can show at most ε = 9."
 
 
 CANARIES = {"canaries": 200, "dim": 10_000, "directions": 3}
@@ -280,8 +280,8 @@ def test_how_far_canaries_could_have_seen_is_the_power_of_their_own_audit() -> N
     assert result.detectable == detectable_epsilon(4.0, **about)
     assert result.to_json()["detectable"] == result.detectable
     words = f"must deliver {labels.exactly(result.detectable)} to be refuted in 80 % of such runs."
-    assert words in sentences.refuted(result)
-    assert sentences.unconfirmed(result).startswith("Not refuted is not confirmed. A Gaussian")
+    assert words in sentences.refutation(result)
+    assert sentences.claim_worth(result).startswith("Not refuted is not confirmed. A Gaussian")
     all_in = replace(found, assumptions=(Assumption.ALL_CANARIES_PLAY,))
     [other] = judge([all_in], claims=[Claim(4.0, delta=1e-6)]).claims
     assert (
@@ -299,7 +299,7 @@ def test_what_no_mechanism_would_be_refuted_at_is_not_tested() -> None:
     [result] = judge([few], claims=[Claim(70.0)]).claims
     assert result.detectable == math.inf
     assert not result.is_testable
-    assert "The audit could not have refuted it" in sentences.refuted(result)
+    assert "The audit could not have refuted it" in sentences.refutation(result)
 
 
 def test_a_refuted_claim_and_an_audit_without_canaries_have_no_such_number() -> None:
@@ -332,17 +332,19 @@ def test_composed_rounds_are_named_with_their_composition() -> None:
     verdict = judge([found], claims=[replace(LOCAL, source="user", delivered=None), Claim(2.0)])
     assert "ε ≤ 30 in 3 rounds is claimed against the server" in sentences.headline(verdict)
     assert sentences.headline(verdict).endswith("1 more claim is refuted as well.")
-    assert "3 rounds of it allow ε ≤ 30 (basic composition)" in sentences.refuted(verdict.claims[0])
+    assert "3 rounds of it allow ε ≤ 30 (basic composition)" in sentences.refutation(
+        verdict.claims[0]
+    )
 
 
 @given(RUNS, CLAIMS)
 def test_nothing_that_is_said_confirms_a_claim(run: list[Finding], claims: list[Claim]) -> None:
     verdict = judge(run, claims=claims)
     for one in verdict.claims:
-        words = sentences.refuted(one)
+        words = sentences.refutation(one)
         assert words.startswith("REFUTED: ") == one.is_refuted
         assert one.is_refuted or words.startswith("NOT REFUTED, which does not confirm it: ")
-        assert labels.claimed(one)[3] == ("REFUTED" if one.is_refuted else "NOT REFUTED")
+        assert labels.cells_of_claim(one)[3] == ("REFUTED" if one.is_refuted else "NOT REFUTED")
 
 
 def test_claims_come_before_attackers_in_the_terminal_and_on_a_card() -> None:
@@ -373,7 +375,7 @@ def test_a_distorted_run_says_so_before_it_refutes() -> None:
 
 
 def gate(made: Sequence[Claim], *found: Finding, **limits: Any) -> str:
-    return outcome(check(judge(found, claims=made), Limits(**limits)))
+    return outcome(check(judge(found, claims=made), GateLimits(**limits)))
 
 
 def test_a_refuted_claim_exceeds_every_gate() -> None:

@@ -19,7 +19,7 @@ from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.verdict.gate import (
     ATTACKERS,
-    Limits,
+    GateLimits,
     Outcome,
     assert_private,
     attacker_name,
@@ -41,46 +41,46 @@ def guarantee(value: float, **stated: Any) -> Finding:
     return finding(**{"kind": "guarantee", "adjacency": "zero-out", "value": value, **stated})
 
 
-def ends(limits: Limits, *findings: Finding, **more: Any) -> Outcome:
+def ends(limits: GateLimits, *findings: Finding, **more: Any) -> Outcome:
     return outcome(check(judge(findings, **more), limits))
 
 
 def test_a_proven_epsilon_above_the_limit_fails_and_one_below_passes() -> None:
-    assert ends(Limits(max_epsilon=2.0), bound(2.1)) == "exceeded"
-    assert ends(Limits(max_epsilon=2.0), bound(2.0)) == "passed"
+    assert ends(GateLimits(max_epsilon=2.0), bound(2.1)) == "exceeded"
+    assert ends(GateLimits(max_epsilon=2.0), bound(2.0)) == "passed"
 
 
 def test_an_audit_that_could_not_have_shown_the_limit_passes_nothing() -> None:
-    assert ends(Limits(max_epsilon=2.0), bound(0.0, cap=1.9)) == "unable"
-    assert ends(Limits(max_epsilon=2.0)) == "unable"
-    assert ends(Limits(max_epsilon=2.0), guarantee(1.0)) == "unable"
+    assert ends(GateLimits(max_epsilon=2.0), bound(0.0, cap=1.9)) == "unable"
+    assert ends(GateLimits(max_epsilon=2.0)) == "unable"
+    assert ends(GateLimits(max_epsilon=2.0), guarantee(1.0)) == "unable"
 
 
 def test_a_guarantee_is_asked_for_against_every_attacker_or_against_one() -> None:
     inside = {"observer": "server", "sees": "round sum"}
     found = [guarantee(4.0), bound(0.0, **inside)]
-    assert ends(Limits(require_guarantee=4.0), *found) == "exceeded"
-    assert ends(Limits(require_guarantee=4.0, against="outsider"), *found) == "passed"
-    assert ends(Limits(require_guarantee=3.9, against="outsider"), *found) == "exceeded"
-    assert ends(Limits(require_guarantee=9, against="server/round-sum"), *found) == "exceeded"
+    assert ends(GateLimits(require_guarantee=4.0), *found) == "exceeded"
+    assert ends(GateLimits(require_guarantee=4.0, against="outsider"), *found) == "passed"
+    assert ends(GateLimits(require_guarantee=3.9, against="outsider"), *found) == "exceeded"
+    assert ends(GateLimits(require_guarantee=9, against="server/round-sum"), *found) == "exceeded"
 
 
 SERVER = {"observer": "server", "sees": "round sum"}
 
 
-def said(limits: Limits, *findings: Finding, **more: Any) -> str:
+def said(limits: GateLimits, *findings: Finding, **more: Any) -> str:
     return "\n".join(one.text for one in check(judge(findings, **more), limits))
 
 
 def test_a_name_of_no_attacker_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"against must be one of server, .*, got 'sever'"):
-        Limits(max_epsilon=1, against="sever")
+        GateLimits(max_epsilon=1, against="sever")
 
 
 def test_a_run_without_the_named_attacker_cannot_tell_and_names_those_it_has() -> None:
     for limits in (
-        Limits(max_epsilon=1, against="server"),
-        Limits(require_guarantee=1, against="server"),
+        GateLimits(max_epsilon=1, against="server"),
+        GateLimits(require_guarantee=1, against="server"),
     ):
         assert ends(limits, bound(0.0), guarantee(0.5)) == "unable"
         assert "says nothing about server. It has outsider/final-model." in said(limits, bound(0.0))
@@ -89,59 +89,65 @@ def test_a_run_without_the_named_attacker_cannot_tell_and_names_those_it_has() -
 
 def test_without_a_named_attacker_every_one_must_be_tested_or_bounded() -> None:
     """The best audit of a run says nothing about an attacker that it is not about."""
-    limits = Limits(max_epsilon=2.0)
+    limits = GateLimits(max_epsilon=2.0)
     weak = bound(0.0, **SERVER, adjacency="replace", cap=1.9)
     assert ends(limits, bound(0.0), weak) == "unable"
     assert "cohort hidden (which of two updates): no audit could" in said(limits, bound(0.0), weak)
-    assert ends(Limits(max_epsilon=2.0, against="outsider"), bound(0.0), weak) == "passed"
-    assert ends(Limits(max_epsilon=2.0, against="server"), bound(0.0), weak) == "unable"
+    assert ends(GateLimits(max_epsilon=2.0, against="outsider"), bound(0.0), weak) == "passed"
+    assert ends(GateLimits(max_epsilon=2.0, against="server"), bound(0.0), weak) == "unable"
     promised = guarantee(2.0, **SERVER, adjacency="replace")
     assert ends(limits, bound(0.0), weak, promised) == "passed"
-    assert ends(Limits(max_epsilon=2.0, against="server"), bound(0.0), weak, promised) == "unable"
+    assert (
+        ends(GateLimits(max_epsilon=2.0, against="server"), bound(0.0), weak, promised) == "unable"
+    )
 
 
 def test_an_audit_of_a_stronger_attacker_tests_the_weaker_one_too() -> None:
     strong, weaker = bound(0.0, knows_cohort=True), guarantee(9.0)
-    assert ends(Limits(max_epsilon=2.0), strong, weaker) == "passed"
-    assert ends(Limits(max_epsilon=2.0), bound(0.0), guarantee(9.0, knows_cohort=True)) == "unable"
+    assert ends(GateLimits(max_epsilon=2.0), strong, weaker) == "passed"
+    assert (
+        ends(GateLimits(max_epsilon=2.0), bound(0.0), guarantee(9.0, knows_cohort=True)) == "unable"
+    )
 
 
 def test_an_audit_that_does_not_say_what_it_could_show_passes_nothing() -> None:
-    assert ends(Limits(max_epsilon=2.0), bound(0.0, cap=None)) == "unable"
-    assert ends(Limits(max_epsilon=2.0), bound(2.5, cap=None)) == "exceeded"
+    assert ends(GateLimits(max_epsilon=2.0), bound(0.0, cap=None)) == "unable"
+    assert ends(GateLimits(max_epsilon=2.0), bound(2.5, cap=None)) == "exceeded"
 
 
 def test_a_conditional_bound_neither_exceeds_nor_tests() -> None:
     assumed = bound(9.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
-    assert ends(Limits(max_epsilon=2.0), assumed) == "unable"
+    assert ends(GateLimits(max_epsilon=2.0), assumed) == "unable"
 
 
 def test_a_refuted_guarantee_is_none_for_anybody_that_it_is_about() -> None:
     """Bound 4.5 above the guarantee 4: a limit of 5 must not be kept by what was refuted."""
     found = [guarantee(4.0, **SERVER), bound(4.5, **SERVER), bound(0.0)]
-    assert ends(Limits(require_guarantee=5.0), *found) == "exceeded"
-    assert "refutes the guarantee" in said(Limits(require_guarantee=5.0), *found)
+    assert ends(GateLimits(require_guarantee=5.0), *found) == "exceeded"
+    assert "refutes the guarantee" in said(GateLimits(require_guarantee=5.0), *found)
     # The same guarantee covers an outsider, whom no bound contradicts.
-    assert ends(Limits(require_guarantee=5.0, against="outsider"), *found) == "exceeded"
+    assert ends(GateLimits(require_guarantee=5.0, against="outsider"), *found) == "exceeded"
 
 
 def test_what_is_printed_shows_that_a_limit_is_exceeded() -> None:
-    assert "ε ≥ 2.0004 is proven" in said(Limits(max_epsilon=2.0), bound(2.0004))
-    assert "only ε ≤ 8.01 is guaranteed" in said(Limits(require_guarantee=8.0), guarantee(8.0004))
-    words = said(Limits(min_accuracy=0.8), accuracy=0.79996)
+    assert "ε ≥ 2.0004 is proven" in said(GateLimits(max_epsilon=2.0), bound(2.0004))
+    assert "only ε ≤ 8.01 is guaranteed" in said(
+        GateLimits(require_guarantee=8.0), guarantee(8.0004)
+    )
+    words = said(GateLimits(min_accuracy=0.8), accuracy=0.79996)
     assert "accuracy is 0.79996; at least 0.8 is asked for" in words
     # Above 20 two digits, as everywhere else.
-    [far] = check(judge([bound(85.31)]), Limits(max_epsilon=8.0))
+    [far] = check(judge([bound(85.31)]), GateLimits(max_epsilon=8.0))
     assert "ε ≥ 85 is proven" in far.text
 
 
 def test_a_guarantee_that_passes_names_its_condition_and_attackers() -> None:
-    words = said(Limits(require_guarantee=8.0), guarantee(7.5))
+    words = said(GateLimits(require_guarantee=8.0), guarantee(7.5))
     assert words == "ε ≤ 7.5 is guaranteed; 8 is asked for (against outsider/final-model)."
 
 
 def test_a_run_whose_auditor_failed_or_that_has_not_ended_passes_nothing() -> None:
-    verdict, limits = judge([bound(0.0)]), Limits(max_epsilon=2.0)
+    verdict, limits = judge([bound(0.0)]), GateLimits(max_epsilon=2.0)
     assert outcome(check(AuditResult(verdict), limits)) == "passed"
     failed = AuditResult(verdict, failures=("likelihood-ratio left out in round 2: ValueError",))
     assert outcome(check(failed, limits)) == "unable"
@@ -157,37 +163,39 @@ def test_every_name_of_an_attacker_can_be_given() -> None:
     for observer, sees in product(get_args(Observer), get_args(Sees)):
         model = ThreatModel(observer=observer, sees=sees)
         assert attacker_name(model) in ATTACKERS
-        assert ends(Limits(max_epsilon=1, against=observer), bound(0.0, **vars(model))) == "passed"
+        assert (
+            ends(GateLimits(max_epsilon=1, against=observer), bound(0.0, **vars(model))) == "passed"
+        )
 
 
 def test_a_distorted_run_passes_nothing() -> None:
     warnings = [RunWarning.of("abandoned-rounds", 3, 3)]
-    assert ends(Limits(max_epsilon=9), bound(0.0), warnings=warnings) == "unable"
-    assert ends(Limits(max_epsilon=1), bound(2.0), warnings=warnings) == "exceeded"
+    assert ends(GateLimits(max_epsilon=9), bound(0.0), warnings=warnings) == "unable"
+    assert ends(GateLimits(max_epsilon=1), bound(2.0), warnings=warnings) == "exceeded"
 
 
 def test_accuracy_is_checked_where_it_is_known() -> None:
-    assert ends(Limits(min_accuracy=0.8), accuracy=0.9) == "passed"
-    assert ends(Limits(min_accuracy=0.8), accuracy=0.7) == "exceeded"
-    assert ends(Limits(min_accuracy=0.8)) == "unable"
+    assert ends(GateLimits(min_accuracy=0.8), accuracy=0.9) == "passed"
+    assert ends(GateLimits(min_accuracy=0.8), accuracy=0.7) == "exceeded"
+    assert ends(GateLimits(min_accuracy=0.8)) == "unable"
 
 
 def test_no_reconstruction_needs_a_test_of_it() -> None:
     recovered = bound(2.0, quantity="originals recovered", adjacency=None, confidence=0.99)
     none = bound(0.0, quantity="originals recovered", adjacency=None, confidence=0.99)
-    assert ends(Limits(no_reconstruction=True)) == "unable"
-    assert ends(Limits(no_reconstruction=True), none) == "passed"
-    assert ends(Limits(no_reconstruction=True), recovered) == "exceeded"
-    assert ends(Limits(no_reconstruction=True), none, recovered) == "exceeded"
+    assert ends(GateLimits(no_reconstruction=True)) == "unable"
+    assert ends(GateLimits(no_reconstruction=True), none) == "passed"
+    assert ends(GateLimits(no_reconstruction=True), recovered) == "exceeded"
+    assert ends(GateLimits(no_reconstruction=True), none, recovered) == "exceeded"
     words = "At least 2 originals recovered beyond chance (99 % confidence) by: outsider"
-    assert words in said(Limits(no_reconstruction=True), recovered)
+    assert words in said(GateLimits(no_reconstruction=True), recovered)
 
 
 def test_a_reconstruction_test_that_cannot_tell_passes_nothing() -> None:
     test = {"quantity": "originals recovered", "adjacency": None}
     assumed = bound(2.0, **test, assumptions=(Assumption.INDEPENDENT_SCORES,))
-    assert ends(Limits(no_reconstruction=True), assumed) == "unable"
-    assert ends(Limits(no_reconstruction=True), bound(0.0, **test, cap=0.0)) == "unable"
+    assert ends(GateLimits(no_reconstruction=True), assumed) == "unable"
+    assert ends(GateLimits(no_reconstruction=True), bound(0.0, **test, cap=0.0)) == "unable"
 
 
 @pytest.mark.parametrize(
@@ -204,12 +212,12 @@ def test_a_reconstruction_test_that_cannot_tell_passes_nothing() -> None:
 )
 def test_limits_are_checked(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"{name} must be .*, got .*; for example {name}="):
-        Limits(**{name: value})
+        GateLimits(**{name: value})
 
 
 def test_a_gate_without_a_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="a gate needs a limit"):
-        check(judge([]), Limits(against="server"))
+        check(judge([]), GateLimits(against="server"))
 
 
 @given(RUNS, st.sampled_from([0.0, 0.5, 2.0, 8.0, 40.0]), st.sampled_from([0.0, 1.0, 4.0]))
@@ -218,8 +226,8 @@ def test_a_looser_limit_is_never_exceeded_where_a_stricter_one_is_not(
 ) -> None:
     verdict = judge(run)
     for name in ("max_epsilon", "require_guarantee"):
-        strict = outcome(check(verdict, Limits(**{name: limit})))  # type: ignore[arg-type]
-        loose = outcome(check(verdict, Limits(**{name: limit + more})))  # type: ignore[arg-type]
+        strict = outcome(check(verdict, GateLimits(**{name: limit})))  # type: ignore[arg-type]
+        loose = outcome(check(verdict, GateLimits(**{name: limit + more})))  # type: ignore[arg-type]
         assert loose != "exceeded" or strict == "exceeded"
 
 
@@ -229,9 +237,9 @@ def test_nobody_in_particular_is_everybody(run: list[Finding], limit: float) -> 
     verdict = judge(run)
     names = {attacker_name(row.attacker) for row in verdict.rows}
     for name in ("max_epsilon", "require_guarantee"):
-        every = outcome(check(verdict, Limits(**{name: limit})))  # type: ignore[arg-type]
+        every = outcome(check(verdict, GateLimits(**{name: limit})))  # type: ignore[arg-type]
         alone = {
-            outcome(check(verdict, Limits(**{name: limit}, against=one)))  # type: ignore[arg-type]
+            outcome(check(verdict, GateLimits(**{name: limit}, against=one)))  # type: ignore[arg-type]
             for one in names
         }
         assert (every == "exceeded") == ("exceeded" in alone)
@@ -242,7 +250,7 @@ def test_nobody_in_particular_is_everybody(run: list[Finding], limit: float) -> 
 @given(RUNS, st.sampled_from([0.5, 2.0, 8.0]))
 def test_what_passes_is_settled_for_every_row(run: list[Finding], limit: float) -> None:
     verdict = judge([replace(f, cap=50.0) if f.kind == "lower_bound" else f for f in run])
-    if outcome(check(verdict, Limits(max_epsilon=limit))) == "passed":
+    if outcome(check(verdict, GateLimits(max_epsilon=limit))) == "passed":
         for row in verdict.rows:
             assert row.low <= limit
             stronger = [r for r in verdict.rows if is_weaker(row.attacker, r.attacker)]
@@ -270,6 +278,6 @@ def test_a_result_says_the_same_in_five_lines_as_a_card_and_as_data(run: list[Fi
     assert len(text.splitlines()) <= 5
     assert sentences.headline(result.verdict) in card
     for row in result.verdict.rows[:3]:
-        words = f"shown {labels.shown(row)}, at most {labels.at_most(row)}"
+        words = f"shown {labels.shown_cell(row)}, at most {labels.at_most_cell(row)}"
         assert words.replace("\N{NO-BREAK SPACE}", " ") in text
     json.dumps(result.to_dict(), allow_nan=False)

@@ -23,7 +23,7 @@ def row(*found: Finding) -> Row:
 
 def cells(*found: Finding) -> tuple[str, str, str]:
     one = row(*found)
-    words = (labels.shown(one), labels.at_most(one), labels.evidence(one))
+    words = (labels.shown_cell(one), labels.at_most_cell(one), labels.evidence(one))
     return tuple(cell.replace("\N{NO-BREAK SPACE}", " ") for cell in words)  # type: ignore[return-value]
 
 
@@ -46,7 +46,7 @@ def test_what_nobody_audited_says_so() -> None:
 def test_a_bound_under_a_condition_is_no_number_in_a_cell() -> None:
     assert cells(conditional(9.0)) == ("see details", "no bound", "conditional")
     assert cells(conditional(9.0), guarantee(3.0)) == ("see details", "ε ≤ 3", "conditional")
-    assert labels.sure(row(conditional(9.0))) == "see details"
+    assert labels.sureness_cell(row(conditional(9.0))) == "see details"
     # Where an audit without a condition looked too, it says what it showed.
     assert cells(bound(0.0), conditional(9.0))[0] == "nothing"
 
@@ -62,9 +62,12 @@ def test_an_estimate_and_a_model_are_named_as_such() -> None:
 
 
 def test_how_sure_an_attacker_is_follows_from_what_is_proven_alone() -> None:
-    assert labels.sure(row(bound(1.0))).replace("\N{NO-BREAK SPACE}", " ") == "at least 73.1 % sure"
-    assert labels.sure(row(bound(20.1))) == "practically certain"
-    assert labels.sure(row(bound(0.0))) == "nothing"
+    assert (
+        labels.sureness_cell(row(bound(1.0))).replace("\N{NO-BREAK SPACE}", " ")
+        == "at least 73.1 % sure"
+    )
+    assert labels.sureness_cell(row(bound(20.1))) == "practically certain"
+    assert labels.sureness_cell(row(bound(0.0))) == "nothing"
 
 
 def test_no_word_for_a_severity_is_read_off_a_lower_bound() -> None:
@@ -147,6 +150,6 @@ def test_a_claim_that_is_no_epsilon_has_its_own_cells(
     changes: dict[str, Any], said: tuple[str, ...]
 ) -> None:
     test = {"quantity": "originals recovered", "adjacency": None, "delta": None, "confidence": 0.99}
-    _, about, found, most, how = labels.tested(bound(**{"value": 2.0, **test, **changes}))
+    _, about, found, most, how = labels.cells_of_test(bound(**{"value": 2.0, **test, **changes}))
     assert (about, found, how) == said
     assert most == "no bound"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.verdict.sentences import draws_of, leading, told
+from leakmeter.auditors.verdict.sentences import draws_of, leading_findings, numbers_of
 from leakmeter.auditors.verdict.verdict import Block, Row, judge
 from leakmeter.auditors.wording import Assumption
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, one
@@ -179,7 +179,7 @@ def test_a_count_that_is_guaranteed_bounds_no_leakage() -> None:
 
 def test_of_an_auditors_bounds_the_first_without_a_condition_leads() -> None:
     listed = [conditional(9.0), bound(1.0), bound(5.0), conditional(3.0, auditor="other")]
-    assert [f.value for f in leading(listed)] == [1.0, 3.0]
+    assert [f.value for f in leading_findings(listed)] == [1.0, 3.0]
     _, said = one(bound(1.0), bound(0.9), bound(0.5))
     assert "2 more lower bounds by other methods: see the table." in said
 
@@ -189,7 +189,7 @@ def test_both_ends_of_a_row_are_told_with_whom_they_are_about() -> None:
     every, promised = bound(0.6), guarantee(8.0)
     rows = judge([final, every, promised]).rows
     [row] = [row for row in rows if every in row.findings]
-    assert told(row) == [every, final, promised]
+    assert numbers_of(row) == [every, final, promised]
     _, said = one(every, final, promised)
     assert said.startswith("ε ≥ 5 shown … ε ≤ 8 guaranteed")
     assert "(shown for: outsider, final model)" in said

@@ -8,7 +8,7 @@ import pytest
 
 from leakmeter.auditors import Finding
 from leakmeter.auditors.finding import RunWarning, WarningKind
-from leakmeter.auditors.verdict.lines import MAX_STEPS, Step, steps
+from leakmeter.auditors.verdict.lines import MAX_STEPS, NextStep, steps
 from leakmeter.auditors.verdict.verdict import judge
 from tests.fl_app.report.judge.makers import CANARY, bound, guarantee
 
@@ -51,7 +51,7 @@ def test_where_nothing_is_shown_the_audit_gets_more_to_see() -> None:
     assert said(bound(0.0), guarantee(3.0)) == said(bound(0.0))[:1]
 
 
-def warned(*kinds: WarningKind, count: int = 1, total: int = 100) -> list[Step]:
+def warned(*kinds: WarningKind, count: int = 1, total: int = 100) -> list[NextStep]:
     """Return what to do about a run with a leak and with warnings."""
     warnings = [RunWarning.of(kind, count, total) for kind in kinds]
     return steps(judge([bound(9.0, sees="all models")], warnings))
@@ -77,17 +77,17 @@ def test_a_run_that_is_no_longer_sound_is_mended_and_nothing_else() -> None:
 def test_few_canaries_become_more_by_a_line_of_python() -> None:
     few = judge([bound(0.0)], [RunWarning.of("few-canaries", 2, 6)])
     first, *others = steps(few, [20, 20, 20])  # so there were two seats
-    assert first == Step("Play more canaries:", "OneShotCanaries(seats=8)")
+    assert first == NextStep("Play more canaries:", "OneShotCanaries(seats=8)")
     assert not any("canaries" in one.text for one in others)
-    audited = Step("Play more canaries; add to the command:", "--seats 8")
+    audited = NextStep("Play more canaries; add to the command:", "--seats 8")
     assert steps(few, [20, 20, 20], "audit")[0] == audited
-    assert steps(few)[0] == Step("Play more canaries, in more seats or rounds.")
+    assert steps(few)[0] == NextStep("Play more canaries, in more seats or rounds.")
     assert few.warnings[0].text.count("OneShotCanaries(seats=…)") == 1
 
 
 def test_more_canaries_leave_a_majority_of_honest_clients() -> None:
     few = judge([bound(0.0)], [RunWarning.of("few-canaries", 2, 6)])
-    small = Step("Play more canaries over num_rounds=7:", "OneShotCanaries(seats=3)")
+    small = NextStep("Play more canaries over num_rounds=7:", "OneShotCanaries(seats=3)")
     assert steps(few, [7, 8, 6])[0] == small
-    most = Step("Play more canaries over num_rounds=10:", "OneShotCanaries(seats=2)")
+    most = NextStep("Play more canaries over num_rounds=10:", "OneShotCanaries(seats=2)")
     assert steps(few, [3, 3, 3])[0] == most  # as many seats as now

@@ -193,7 +193,11 @@ def said(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         said[f"terminal of {run.name}"] = " ".join(f"{file.getvalue()} {full}".split())
         for i, part in enumerate(parts(made)):
             head = [sentences.ends(part)] if isinstance(part, Row) else []
-            about = [*sentences.found(part), *sentences.reliability(part), *advice(part, run, made)]
+            about = [
+                *sentences.findings_in_words(part),
+                *sentences.reliability(part),
+                *advice(part, run, made),
+            ]
             said[f"part {i} of {run.name}"] = " ".join([*head, *about])
         said[f"page of {run.name}"] = Page(page([run])).words
     said["comparison"] = Page(page(runs)).words
@@ -253,7 +257,7 @@ def test_every_claim_of_a_leading_number_is_the_same_everywhere(
     assert [row["claim"][: len(p)] for row, p in zip(rows, plain, strict=True)] == plain
     for run in runs:
         for part in parts(verdict_of(run)):
-            for f in sentences.told(part):
+            for f in sentences.numbers_of(part):
                 words = re.sub(r"\s+", " ", claim(f))
                 assert words in said[f"terminal of {run.name}"]
                 page_of = said[f"page of {run.name}"]
@@ -339,7 +343,8 @@ def _decisions(runs: Sequence[Run]) -> dict[str, Any]:
             (v.headline[0], v.rows.index(v.headline[1]) if v.headline[1] else None) for v in made
         ],
         "told": [
-            [_places(run, sentences.told(part)) for part in parts(verdict)] for run, verdict in both
+            [_places(run, sentences.numbers_of(part)) for part in parts(verdict)]
+            for run, verdict in both
         ],
         "advice": [
             [[words[:9] for words in _advised(part, run, verdict)] for part in parts(verdict)]

@@ -17,7 +17,7 @@ from rich.console import Console
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import Limitation, RunWarning, Sees
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.verdict.lines import Ending, Step, brief, details
+from leakmeter.auditors.verdict.lines import Ending, NextStep, brief, details
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.config.config import Config
@@ -360,7 +360,7 @@ def ending(attackers: Sequence[Finding], **more: Any) -> list[str]:
     """Return the end of a run in a terminal of 80 columns, with as many steps as there can be."""
     file = io.StringIO()
     progress = Progress(Console(file=file, width=80, highlight=False, soft_wrap=True))
-    steps = [Step("Do something:", "leakmeter --out " + "x" * 90)] * 4
+    steps = [NextStep("Do something:", "leakmeter --out " + "x" * 90)] * 4
     last = Ending(steps, adds_noise=False, places=["page: p", "details: d"])
     progress.summary(judge(attackers, more.get("warnings", ())), more.get("failures", ()), last)
     lines = file.getvalue().splitlines()[1:]

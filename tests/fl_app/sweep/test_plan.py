@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, kebab
-from leakmeter.fl_app.sweep.points import Plan, plan_of, shown, usual
+from leakmeter.fl_app.sweep.points import SweepPlan, plan_of, typed_value, usual
 from leakmeter.fl_app.sweep.sweep import SweepFolder
 
 RECORDS = ("--algorithm", "fedsgd", "--wfna-floor", "0.1", "--clip-norm", "1")
@@ -26,7 +26,7 @@ def values(text: str) -> tuple[Any, ...]:
     return axis.values
 
 
-def planned(text: str) -> tuple[Plan | None, str]:
+def planned(text: str) -> tuple[SweepPlan | None, str]:
     """Return the plan, or the words of what is wrong."""
     try:
         return plan_of({}, [text]), ""
@@ -235,7 +235,9 @@ PLANS = st.builds(
 
 
 @given(plan=PLANS)
-def test_a_folder_gives_back_the_plan(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_folder_gives_back_the_plan(
+    plan: SweepPlan, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("sweeps") / "one"
     SweepFolder.create(path, plan)
     assert SweepFolder.open(path).plan == plan
@@ -302,7 +304,7 @@ def test_the_command_line_ends_with_2_before_it_writes_anything(
 
 
 def test_values_are_shown_as_they_are_typed() -> None:
-    assert [shown(one) for one in (True, 0.5, 3.0, 30, "auto")] == [
+    assert [typed_value(one) for one in (True, 0.5, 3.0, 30, "auto")] == [
         "true",
         "0.5",
         "3",

@@ -15,7 +15,7 @@ from leakmeter.auditors.information.mutual_information import NEURAL
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.details import tradeoff
-from leakmeter.fl_app.report.figure import TEXT, Axis, Drawing, Figure, Series, Text, layout
+from leakmeter.fl_app.report.figure import TEXT, Axis, Canvas, Figure, Series, Text, layout
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.report.template import STYLE, chart, figure
 from tests.fl_app.report.judge.makers import bound, conditional, finding, guarantee, run
@@ -189,7 +189,7 @@ def test_words_on_a_line_would_be_found() -> None:
     assert covered(replace(drawing, texts=(*drawing.texts, across)), 330)
     aside = replace(across, x=1000.0, anchor="start")
     assert outside(replace(drawing, texts=(aside,)), 330)
-    assert covered(Drawing(100.0, 0.0, 0.0, texts=(across, across)), 330)
+    assert covered(Canvas(100.0, 0.0, 0.0, texts=(across, across)), 330)
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -11,7 +11,7 @@ import pytest
 from leakmeter.auditors import Finding, wording
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import attacker
-from leakmeter.fl_app.report.details import aliased, comparison, tradeoff
+from leakmeter.fl_app.report.details import alias_runs, comparison, tradeoff
 from leakmeter.fl_app.report.read import Run
 from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 
@@ -77,7 +77,7 @@ def test_a_guarantee_for_somebody_else_covers_nobody(changed: dict[str, str]) ->
 
 
 def names(*runs: Run) -> list[str]:
-    return [one.name for one in aliased(runs)]
+    return [one.name for one in alias_runs(runs)]
 
 
 def test_a_run_is_called_by_the_settings_that_tell_it_apart() -> None:
@@ -116,9 +116,9 @@ def test_values_of_another_project_are_words_of_its_own() -> None:
 def test_the_folder_is_below_the_name_and_tells_equal_ones_apart() -> None:
     a = replace(run(bound(9.0), noise="none"), folder=Path("/one/run"))
     b = replace(run(bound(9.0), noise="central"), folder=Path("/two/run"))
-    page = comparison(aliased([a, b]))
+    page = comparison(alias_runs([a, b]))
     assert '<a href="#verdicts-1">noise none</a><small>one/run</small>' in page
     assert '<th scope="col">noise central</th>' in page
     assert "<small>two</small>" in comparison(
-        aliased([a, replace(b, folder=Path("/two"), name="two")])
+        alias_runs([a, replace(b, folder=Path("/two"), name="two")])
     )

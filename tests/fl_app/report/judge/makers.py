@@ -60,5 +60,7 @@ def one(*findings: Finding, **config: Any) -> tuple[Row | Block, str]:
     part = part_of(verdict, findings[0])
     head = [sentences.ends(part)] if isinstance(part, Row) else []
     todo = advice(part, whole, verdict)
-    said = " ".join([*head, *sentences.found(part), *sentences.reliability(part), *todo])
+    said = " ".join(
+        [*head, *sentences.findings_in_words(part), *sentences.reliability(part), *todo]
+    )
     return part, said.replace("\N{NO-BREAK SPACE}", " ")

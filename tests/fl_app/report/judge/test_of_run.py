@@ -55,4 +55,4 @@ def test_what_is_called_proven_never_shrinks_while_a_run_goes_on() -> None:
 def test_a_number_of_one_round_is_called_so() -> None:
     unfinished = replace(run(finding(kind="estimate", server_round=7)), is_finished=False)
     [part] = verdict_of(unfinished).rows
-    assert "this round (7)" in " ".join(sentences.found(part))
+    assert "this round (7)" in " ".join(sentences.findings_in_words(part))

@@ -19,9 +19,9 @@ from leakmeter.fl_app.report.read import Rehearsal, Run
 from leakmeter.fl_app.report.summary import (
     NOT_SHOWN,
     answers,
+    data_subjects,
     risks,
     unaudited,
-    whose,
 )
 from leakmeter.fl_app.report.summary import (
     guarantee as guaranteed,
@@ -277,12 +277,12 @@ def test_what_was_not_audited_is_listed() -> None:
     ],
 )
 def test_whose_data_is_said_as_far_as_it_is_known(config: dict[str, Any], words: str) -> None:
-    said = whose(replace(run(), config=config))
+    said = data_subjects(replace(run(), config=config))
     assert said[0].startswith(words)
     assert "simulation" not in said[1]  # of a project whose words may mean something else
-    assert "simulation" in whose(PROTECTED)[1]
+    assert "simulation" in data_subjects(PROTECTED)[1]
     deployed = replace(PROTECTED, config={**PROTECTED.config, "launch": "deployment"})
-    assert "simulation" not in whose(deployed)[1]
+    assert "simulation" not in data_subjects(deployed)[1]
 
 
 def test_a_guarantee_that_promises_practically_nothing_limits_no_risk() -> None:
