@@ -256,11 +256,11 @@ def cells_of_claim(result: ClaimResult) -> tuple[str, ...]:
     """Return a claim as a row: what, what it delivers, what is shown, the verdict, by whom."""
     bound, claim = result.bound, result.claim
     found = amount(bound) if bound is not None and result.low > 0 else "nothing"
-    shown_cell = "not audited" if bound is None else found
+    shown = "not audited" if bound is None else found
     what = f"{upper(claim.epsilon)} per {claim.per}, {_OBSERVERS[claim.against]}"
     verdict = "REFUTED" if result.is_refuted else "NOT REFUTED"
     source = "DP wrapper" if claim.source.startswith(_FLOWERS) else claim.source
-    return what, delivered_cell(claim), shown_cell, verdict, _cut(source, _MAX_SOURCE)
+    return what, delivered_cell(claim), shown, verdict, _cut(source, _MAX_SOURCE)
 
 
 def delivered_cell(claim: Claim) -> str:

@@ -28,7 +28,7 @@ from leakmeter.fl_app.config.field import (
 from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.job import settled
 from leakmeter.fl_app.report import HOST, NAME, PORT
-from leakmeter.fl_app.sweep.points import REFUSED, SweepPlan, plan_of, setting_name
+from leakmeter.fl_app.sweep.points import REFUSED, SweepPlan, plan_of, setting_name, typed_value
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.report.live import LiveServer

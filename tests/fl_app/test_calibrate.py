@@ -18,7 +18,7 @@ from leakmeter.fl_app.build.strategy import calibrated, planned_guarantee
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.field import ConfigError
-from leakmeter.fl_app.report.judge import repeat_command as command_of
+from leakmeter.fl_app.report.judge import repeat_command
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from tests.helpers.project import ROOT
@@ -122,10 +122,10 @@ def test_a_whole_run_guarantees_what_was_asked_for(
     assert 0.99 * 3 < epsilon <= 3
     # The settings can be used again, and the page's command as well.
     assert "noise-multiplier =" not in (out / "config.toml").read_text()
-    repeat_command = command_of(read_run(out))
-    assert repeat_command is not None
+    again = repeat_command(read_run(out))
+    assert again is not None
     assert "--target-epsilon 3 " in f"{again} "
-    assert "--noise-multiplier" not in repeat_command
+    assert "--noise-multiplier" not in again
 
 
 def test_a_resumed_run_has_the_noise_of_its_folder(plan: Config, tmp_path: Path) -> None:
