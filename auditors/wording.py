@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from enum import StrEnum, auto
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from leakmeter.auditors.auditor import Schedule
@@ -56,22 +56,77 @@ GAMES: Final[Mapping[Game, str]] = {
     ),
     "worst-data": "the other clients have the worst data, which add only their noise floor",
 }
-_OBSERVERS: Final[Mapping[Observer, str]] = {
-    "server": "server",
-    "outsider": "outsider",
-    "wire": "eavesdropper on the network",
-}
-_SEES: Final[Mapping[Sees, tuple[str, str]]] = {  # in one round, in all rounds
-    "updates": ("every update of a round", "every update"),
-    "round sum": ("the sum of a round", "the sum of every round"),
-    "noised sum": ("the noised sum of a round", "the noised sum of every round"),
-    "frozen sums": (
-        "the sum of a round at the model of this run",
-        "the sum of every round, each at the model of this run",
+
+
+class ObserverWords(NamedTuple):
+    """What an observer is called."""
+
+    name: str  # in a sentence about an attacker
+    cell: str  # of a table
+    subject: str  # of a sentence
+    against: str  # whom something is claimed or guaranteed against
+    reader: str  # for whoever does not know the word
+
+
+class SeenWords(NamedTuple):
+    """What is seen, each in one round and in all rounds."""
+
+    sentence: tuple[str, str]
+    clause: tuple[str, str]
+    cell: tuple[str, str]
+
+
+OBSERVERS: Final[Mapping[Observer, ObserverWords]] = {
+    "server": ObserverWords("server", "server", "A server that", "the server", "the server"),
+    "outsider": ObserverWords(
+        "outsider", "outsider", "Anyone who", "outsiders", "outsiders who get a model"
     ),
-    "all models": ("the model after every round", "the model after every round"),
-    "round model": ("the model before and after a round", "the model before and after a round"),
-    "final model": ("the initial and the final model", "the initial and the final model"),
+    "wire": ObserverWords(
+        "eavesdropper on the network",
+        "wiretap",
+        "An eavesdropper who",
+        "eavesdroppers",
+        "eavesdroppers on the network",
+    ),
+}
+SEEN: Final[Mapping[Sees, SeenWords]] = {
+    "updates": SeenWords(
+        ("every update of a round", "every update"),
+        ("the updates of a round", "every update"),
+        ("all updates",) * 2,
+    ),
+    "round sum": SeenWords(
+        ("the sum of a round", "the sum of every round"),
+        ("the sum of a round", "the sums of all rounds"),
+        ("a round's sum", "all sums"),
+    ),
+    "noised sum": SeenWords(
+        ("the noised sum of a round", "the noised sum of every round"),
+        ("the noised sum of a round", "the noised sums of all rounds"),
+        ("a noised sum", "noised sums"),
+    ),
+    "frozen sums": SeenWords(
+        (
+            "the sum of a round at the model of this run",
+            "the sum of every round, each at the model of this run",
+        ),
+        (
+            "the sum of a round at this run's model",
+            "the sums of all rounds at this run's models",
+        ),
+        ("sum, given model", "sums, given models"),
+    ),
+    "all models": SeenWords(
+        ("the model after every round",) * 2, ("every model",) * 2, ("every model",) * 2
+    ),
+    "round model": SeenWords(
+        ("the model before and after a round",) * 2,
+        ("the models before and after a round",) * 2,
+        ("one model",) * 2,
+    ),
+    "final model": SeenWords(
+        ("the initial and the final model",) * 2, ("the final model",) * 2, ("final model",) * 2
+    ),
 }
 _HOLDS: Final = {
     "canary": "a canary update",
@@ -102,9 +157,9 @@ def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
             them the sentences of two runs are equal, and `size` has the numbers.
     """
     if model.sees is None:
-        return f"{capital(_OBSERVERS[model.observer])} (what it sees is not stated)."
+        return f"{capital(OBSERVERS[model.observer].name)} (what it sees is not stated)."
     many = model.participations is not None
-    acts = [f"sees {_SEES[model.sees][many]}"]
+    acts = [f"sees {SEEN[model.sees].sentence[many]}"]
     if model.knows_cohort and model.holds != "canary":
         acts.append("knows who takes part")
     if model.holds is not None:
@@ -122,7 +177,7 @@ def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
         if model.participations is not None and is_sized
         else ""
     )
-    return f"{capital(_OBSERVERS[model.observer])} that {listed}{hidden}{played}{priced}."
+    return f"{capital(OBSERVERS[model.observer].name)} that {listed}{hidden}{played}{priced}."
 
 
 def size(finding: Finding) -> str:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
-from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
 from leakmeter.auditors.verdict.claim import Claim, ClaimResult, Question, attacker
 from leakmeter.auditors.verdict.verdict import Block, Row, Severity, Verdict
 from leakmeter.auditors.wording import (
     CERTAIN,
     INFORMATION,
     OBSERVED,
+    OBSERVERS,
+    SEEN,
     SIGNS,
     counted,
     is_epsilon,
@@ -29,46 +31,17 @@ from leakmeter.auditors.wording import (
     value,
 )
 
-SEVERITIES: Final[Mapping[Severity, str]] = {
-    "refuted": "refuted",
-    "rebuilt": "data rebuilt",
-    "certain": "practically certain",
-    "shown": "leak shown",
-    "suspected": "leak suspected",
-    "open": "nothing shown, nothing guaranteed",
-    "bounded": "bounded by a guarantee",
+Tone = Literal["alarm", "warn", "mild", "calm", "good", "grey"]  # colours, next to the words
+SEVERITIES: Final[Mapping[Severity, tuple[str, Tone]]] = {
+    "refuted": ("refuted", "alarm"),
+    "rebuilt": ("data rebuilt", "alarm"),
+    "certain": ("practically certain", "alarm"),
+    "shown": ("leak shown", "warn"),
+    "suspected": ("leak suspected", "mild"),
+    "open": ("nothing shown, nothing guaranteed", "grey"),
+    "bounded": ("bounded by a guarantee", "calm"),
 }
-_OBSERVERS: Final[Mapping[Observer, str]] = {
-    "server": "server",
-    "outsider": "outsider",
-    "wire": "wiretap",
-}
-_SUBJECTS: Final[Mapping[Observer, str]] = {
-    "server": "A server that",
-    "outsider": "Anyone who",
-    "wire": "An eavesdropper who",
-}
-_SEEN: Final[Mapping[Sees, tuple[str, str]]] = {  # in one round, in all rounds
-    "updates": ("all updates", "all updates"),
-    "round sum": ("a round's sum", "all sums"),
-    "noised sum": ("a noised sum", "noised sums"),
-    "frozen sums": ("sum, given model", "sums, given models"),
-    "all models": ("every model", "every model"),
-    "round model": ("one model", "one model"),
-    "final model": ("final model", "final model"),
-}
-_SEES: Final[Mapping[Sees, tuple[str, str]]] = {
-    "updates": ("the updates of a round", "every update"),
-    "round sum": ("the sum of a round", "the sums of all rounds"),
-    "noised sum": ("the noised sum of a round", "the noised sums of all rounds"),
-    "frozen sums": (
-        "the sum of a round at this run's model",
-        "the sums of all rounds at this run's models",
-    ),
-    "all models": ("every model", "every model"),
-    "round model": ("the models before and after a round",) * 2,
-    "final model": ("the final model", "the final model"),
-}
+LEAKS: Final = tuple(one for one in SEVERITIES if one not in ("open", "bounded"))
 # What the two worlds differ in: in a cell, and as the end of a sentence. "Given": the attacker
 # holds the update or record in question.
 _STAKES: Final[Mapping[Question, tuple[str, str]]] = {
@@ -130,9 +103,9 @@ _MAX_SOURCE = 12
 
 def who(model: ThreatModel) -> str:
     """Return the attacker as a cell, such as "outsider, every model"."""
-    words = [_OBSERVERS[model.observer]]
+    words = [OBSERVERS[model.observer].cell]
     if model.sees is not None:
-        words.append(_SEEN[model.sees][model.participations is not None])
+        words.append(SEEN[model.sees].cell[model.participations is not None])
     if not model.knows_cohort and model.sees not in (None, "final model"):
         words.append("cohort hidden")
     if model.conduct == "active":
@@ -144,10 +117,10 @@ def who(model: ThreatModel) -> str:
 
 def subject(model: ThreatModel) -> str:
     """Return the attacker as the subject of a sentence, such as "Anyone who sees every model"."""
-    name = _SUBJECTS[model.observer]
+    name = OBSERVERS[model.observer].subject
     if model.sees is None:
         return f"{name} attacks"
-    return f"{name} sees {_SEES[model.sees][model.participations is not None]}"
+    return f"{name} sees {SEEN[model.sees].clause[model.participations is not None]}"
 
 
 def tells(row: Row) -> str:
@@ -161,8 +134,8 @@ def level(verdict: Verdict) -> str:
         return "distorted run"
     case, row = verdict.headline
     if case == "interval" and row is not None and 0 < row.low <= row.high <= CERTAIN:
-        return f"{SEVERITIES['shown']}, limited by a guarantee"  # a lower bound has no size
-    return SEVERITIES[verdict.severity]
+        return f"{SEVERITIES['shown'][0]}, limited by a guarantee"  # a lower bound has no size
+    return SEVERITIES[verdict.severity][0]
 
 
 def at_stake(question: Question) -> str:
@@ -257,7 +230,7 @@ def cells_of_claim(result: ClaimResult) -> tuple[str, ...]:
     bound, claim = result.bound, result.claim
     found = amount(bound) if bound is not None and result.low > 0 else "nothing"
     shown = "not audited" if bound is None else found
-    what = f"{upper(claim.epsilon)} per {claim.per}, {_OBSERVERS[claim.against]}"
+    what = f"{upper(claim.epsilon)} per {claim.per}, {OBSERVERS[claim.against].cell}"
     verdict = "REFUTED" if result.is_refuted else "NOT REFUTED"
     source = "DP wrapper" if claim.source.startswith(_FLOWERS) else claim.source
     return what, delivered_cell(claim), shown, verdict, _cut(source, _MAX_SOURCE)

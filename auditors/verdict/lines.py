@@ -12,7 +12,7 @@ from leakmeter.auditors.bounds.gaussian import brent_root, epsilon_gaussian
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning, WarningKind
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.claim import USER, ClaimResult
-from leakmeter.auditors.verdict.labels import delivered_cell, upper
+from leakmeter.auditors.verdict.labels import LEAKS, delivered_cell, upper
 from leakmeter.auditors.verdict.sentences import (
     certainties,
     ends,
@@ -23,7 +23,7 @@ from leakmeter.auditors.verdict.sentences import (
     too_high,
     unsaid_bounds,
 )
-from leakmeter.auditors.verdict.verdict import Block, Row, Severity, Verdict
+from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import (
     CERTAIN,
     Spelling,
@@ -41,7 +41,6 @@ from leakmeter.auditors.wording import (
     terms,
 )
 
-LEAKS: tuple[Severity, ...] = ("refuted", "rebuilt", "certain", "shown", "suspected")
 MAX_STEPS = 3
 TARGET = 8.0  # a guarantee that is often asked for
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, Limitation
@@ -17,15 +17,12 @@ from leakmeter.auditors.wording import counted, plain_spaces, share
 
 _MAX_ROWS = 3
 _HEADS = ("Attacker", "Can tell", "Shown", "At most", "Evidence")
-_RED, _AMBER, _GREEN, _GREY = "#b3261e", "#a15c00", "#1b6e3c", "#5f6368"
-_COLOURS = {
-    "refuted": _RED,
-    "rebuilt": _RED,
-    "certain": _RED,
-    "shown": _AMBER,
-    "suspected": _AMBER,
-    "open": _GREY,
-    "bounded": _GREEN,
+_COLOURS: Final[Mapping[labels.Tone, str]] = {
+    "alarm": "#b3261e",
+    "warn": "#a15c00",
+    "mild": "#a15c00",
+    "grey": "#5f6368",
+    "calm": "#1b6e3c",
 }
 
 
@@ -77,7 +74,7 @@ class AuditResult:
 
     def _repr_html_(self) -> str:
         """Return a card for a notebook."""
-        colour = _COLOURS[self.verdict.severity]
+        colour = _COLOURS[labels.SEVERITIES[self.verdict.severity][1]]
         claims = [labels.cells_of_claim(one) for one in self.verdict.claims]
         rows = [labels.cells(row) for row in self.verdict.rows[: 2 * _MAX_ROWS]]
         return (

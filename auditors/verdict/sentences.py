@@ -37,6 +37,7 @@ from leakmeter.auditors.wording import (
     CERTAIN,
     INFORMATION,
     OBSERVED,
+    OBSERVERS,
     capital,
     claim,
     condition,
@@ -280,7 +281,6 @@ def _leaning(finding: Finding) -> str:
     return sentence_of(names[0]).rstrip(".") + (f" ({more} more in the table)" if more else "")
 
 
-_AGAINST: Final = {"server": "the server", "outsider": "outsiders", "wire": "eavesdroppers"}
 NOT_EVIDENCE: Final = "This is not evidence of privacy"
 _UNPROVEN: Final = "No leak is proven, and nothing is guaranteed."
 # With what the evidence was gathered, by what the attacker of a test holds.
@@ -482,7 +482,7 @@ def claim_sentence(claim: Claim) -> str:
     hidden = "" if claim.knows_cohort else " who do not know who takes part"
     said = (
         f"{who} {upper(claim.epsilon)} at δ = {number(claim.delta)} per {claim.per} against "
-        f"{_AGAINST[claim.against]}{hidden} ({claim.adjacency}, {claim.unit})"
+        f"{OBSERVERS[claim.against].against}{hidden} ({claim.adjacency}, {claim.unit})"
     )
     why = f" ({claim.rule})" if claim.rule else ""
     if claim.delivered is not None:
@@ -551,8 +551,8 @@ def _false_claim(verdict: Verdict) -> str:
     if claim.delivered is not None and claim.delivered > claim.epsilon:
         truth = f" Its own parameters deliver {delivered_cell(claim)}."
     return (
-        f"A claim{by} is refuted: {limit} is claimed against {_AGAINST[claim.against]}, and the "
-        f"audit shows {amount(first.bound)} ({_trusted(verdict)}).{truth}{also}"
+        f"A claim{by} is refuted: {limit} is claimed against {OBSERVERS[claim.against].against}, "
+        f"and the audit shows {amount(first.bound)} ({_trusted(verdict)}).{truth}{also}"
     )
 
 

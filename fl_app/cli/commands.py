@@ -296,7 +296,8 @@ def _self_audit(arguments: argparse.Namespace) -> int:
     """Print what the models reveal."""
     losses = _function(arguments.losses)
     from leakmeter.auditors.records.own_models import self_audit
-    from leakmeter.auditors.verdict.lines import LEAKS, Ending, NextStep, details, summary
+    from leakmeter.auditors.verdict.labels import LEAKS
+    from leakmeter.auditors.verdict.lines import Ending, NextStep, details, summary
     from leakmeter.auditors.verdict.verdict import judge
 
     try:

@@ -17,8 +17,8 @@ from typing import Any
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.verdict import gate
 from leakmeter.auditors.verdict.claim import Question, attacker, unsized
+from leakmeter.auditors.verdict.labels import LEAKS
 from leakmeter.auditors.verdict.lines import (
-    LEAKS,
     MAX_STEPS,
     SLOWER,
     STEPPED,

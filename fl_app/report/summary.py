@@ -17,11 +17,12 @@ from typing import Final, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from leakmeter.auditors.finding import Finding, Observer, ThreatModel, Unit
+from leakmeter.auditors.finding import Finding, ThreatModel, Unit
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_shown
 from leakmeter.auditors.wording import (
+    OBSERVERS,
     Assumption,
     capital,
     counted,
@@ -52,11 +53,6 @@ _UNITS: Final[dict[Unit, str]] = {
     "client": "a client: one participant, with all its records",
     "record": "a record: one entry in the data of one client",
     "group": "a group: all copies of one record at one client",
-}
-_OBSERVERS: Final[dict[Observer, str]] = {
-    "server": "the server",
-    "outsider": "outsiders who get a model",
-    "wire": "eavesdroppers on the network",
 }
 _STANDS_OUT: Final = ("certain separation", "share outside the span")
 # Of attackers, and of the audit's own remarks: the report has all.
@@ -212,7 +208,7 @@ def unaudited(run: Run) -> list[str]:
     """Return what was not audited: attackers, units, and what the auditors said themselves."""
     verdict = verdict_of(run)
     tried = [f for f in run.findings if f.kind in ("lower_bound", "estimate")]
-    missing = [words for one, words in _OBSERVERS.items() if all(f.observer != one for f in tried)]
+    missing = [OBSERVERS[one].reader for one in OBSERVERS if all(f.observer != one for f in tried)]
     units = {row.question.unit for row in verdict.rows if row.is_tried}
     left = [
         one for one in ("client", "record") if one not in units | {f.unit for f in verdict.tests}

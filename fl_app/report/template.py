@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -24,25 +24,21 @@ from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.reconstruction.inversion import FOLDER, SIGNATURE, caption_of
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.labels import SEVERITIES
+from leakmeter.auditors.verdict.labels import SEVERITIES, Tone
 from leakmeter.auditors.verdict.verdict import Severity
 from leakmeter.fl_app.report.figure import Canvas, Figure, Marker, key, layout
-
-Tone = Literal["alarm", "warn", "mild", "calm", "good", "grey"]
 
 _OCTAGON = "M5.300 1.500h5.400l3.800 3.800v5.400l-3.800 3.800h-5.400l-3.800-3.800v-5.400z"
 _WARNING = "M8 1.500L15 14H1zM8 6v4M8 11.800v.3"
 _DIAMOND = "M8 1.500L14.500 8L8 14.500L1.500 8zM8 5v3.500M8 10.800v.3"
 _LENS = "M7 2a5 5 0 1 1 0 10A5 5 0 0 1 7 2zM10.500 10.500L15 15"
-# How severity looks: a colour and an icon, always next to the words that say the same.
-_LOOKS: Final[dict[Severity, tuple[Tone, str]]] = {
-    "refuted": ("alarm", f"{_OCTAGON}M8 4.500v4.200M8 11v.3"),
-    "rebuilt": ("alarm", f"{_OCTAGON}M8 4.500v4.200M8 11v.3"),
-    "certain": ("alarm", f"{_OCTAGON}M8 4.500v4.200M8 11v.3"),
-    "shown": ("warn", _WARNING),
-    "suspected": ("mild", _DIAMOND),
-    "open": ("grey", _LENS),
-    "bounded": ("calm", "M8 1.500l6 2.500v4c0 3.500-2.500 5.500-6 7c-3.500-1.500-6-3.500-6-7v-4z"),
+# The icon of a severity, always next to the words that say the same.
+_ICONS: Final[dict[Tone, str]] = {
+    "alarm": f"{_OCTAGON}M8 4.500v4.200M8 11v.3",
+    "warn": _WARNING,
+    "mild": _DIAMOND,
+    "grey": _LENS,
+    "calm": "M8 1.500l6 2.500v4c0 3.500-2.500 5.500-6 7c-3.500-1.500-6-3.500-6-7v-4z",
 }
 _SHAPES: Final[dict[Marker, str]] = {
     "circle": "M-3.400 0a3.400 3.400 0 1 1 6.800 0a3.400 3.400 0 1 1 -6.800 0z",
@@ -161,12 +157,12 @@ def swatch(series: Any) -> Markup:
 
 def tone(severity: Severity) -> Tone:
     """Return the colour of a severity."""
-    return _LOOKS[severity][0]
+    return SEVERITIES[severity][1]
 
 
 def icon(severity: Severity) -> Markup:
     """Return the icon; the words next to it say the same, so it has no name."""
-    shape = _LOOKS[severity][1]
+    shape = _ICONS[tone(severity)]
     return Markup(
         '<svg viewBox="0 0 16 16" class="icon" aria-hidden="true"><path d="{}"/></svg>'
     ).format(shape)
@@ -175,7 +171,7 @@ def icon(severity: Severity) -> Markup:
 def badge(severity: Severity) -> Markup:
     """Return icon and words of a severity."""
     return Markup('<span class="badge {}">{}{}</span>').format(
-        tone(severity), icon(severity), SEVERITIES[severity]
+        tone(severity), icon(severity), SEVERITIES[severity][0]
     )
 
 

@@ -72,7 +72,7 @@ def test_how_sure_an_attacker_is_follows_from_what_is_proven_alone() -> None:
 
 def test_no_word_for_a_severity_is_read_off_a_lower_bound() -> None:
     """ "slight leak" and "clear leak" were once names of lower bounds, one of them saturated."""
-    words = " ".join(labels.SEVERITIES.values())
+    words = " ".join(words for words, _ in labels.SEVERITIES.values())
     assert set(labels.SEVERITIES) == set(get_args(Severity))
     for adjective in ("slight", "clear", "severe", "small", "large", "weak", "strong"):
         assert adjective not in words
