@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, get_args
 
 from leakmeter.auditors.codec import plain
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Adjacency, Finding, Observer, Sees, ThreatModel, Unit
 from leakmeter.auditors.values import require
 from leakmeter.auditors.wording import Assumption
@@ -216,11 +217,11 @@ class Claim:
             ("adjacency", get_args(Adjacency)),
         ):
             if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
+                raise BadValueError(name, f"one of {allowed}", value)
         if not self.knows_cohort and self.against != "outsider":
-            raise ValueError(
-                "knows_cohort must be True unless against is 'outsider', got False: whoever gets "
-                "the replies sees who sends them"
+            hint = ": whoever gets the replies sees who sends them"
+            raise BadValueError(
+                "knows_cohort", "True unless against is 'outsider'", False, hint=hint
             )
 
     @classmethod
@@ -247,10 +248,8 @@ class Claim:
             return cls(_number(epsilon), _number(delta) if has_delta else cls.delta, **dict(stated))
         except ValueError as error:
             observers, pers = ", ".join(get_args(Observer)), " or ".join(get_args(Per))
-            raise ValueError(
-                f"{name} must be ε@δ with one of {observers} and {pers}, got {text!r}: {error}. "
-                f'Try "{_EXAMPLE}".'
-            ) from None
+            allowed, fix = f"ε@δ with one of {observers} and {pers}", f'Try "{_EXAMPLE}"'
+            raise BadValueError(name, allowed, text, hint=f": {error}", fix=fix) from None
 
     @property
     def text(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Final, Literal, get_args
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.verdict.labels import amount, tells, who
@@ -83,9 +84,8 @@ class GateLimits:
             _require_number(name, getattr(self, name), math.inf, "a finite number of at least 0")
         _require_number("min_accuracy", self.min_accuracy, 1.0, "a share from 0 to 1")
         if self.against is not None and self.against not in ATTACKERS:
-            raise ValueError(
-                f'against must be {ALLOWED}, got {self.against!r}; for example against="outsider"'
-            )
+            hint = '; for example against="outsider"'
+            raise BadValueError("against", ALLOWED, self.against, hint=hint)
 
     @property
     def is_empty(self) -> bool:
@@ -395,7 +395,7 @@ def _require_number(name: str, value: object, most: float, allowed: str) -> None
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= most or math.isinf(value):  # type: ignore[operator,arg-type]
-        raise ValueError(f"{name} must be {allowed}, got {value!r}; for example {_EXAMPLES[name]}")
+        raise BadValueError(name, allowed, value, hint=f"; for example {_EXAMPLES[name]}")
 
 
 @dataclass(frozen=True)

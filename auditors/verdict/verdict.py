@@ -501,13 +501,9 @@ def _weight(result: ClaimResult) -> tuple[bool, bool]:
 def _shown(bound: Finding) -> dict[str, Any]:
     return {
         "epsilon": plain(bound.value),
-        "delta": bound.delta,
-        "confidence": bound.confidence,
-        "auditor": bound.auditor,
+        **_fields(bound, "delta", "confidence", "auditor"),
         "attacker": plain(bound.threat_model),
-        "adjacency": bound.adjacency,
-        "unit": bound.unit,
-        "cap": plain(bound.cap),
+        **_fields(bound, "adjacency", "unit", "cap"),
         "share": bound.facts.get("share_at_threshold"),
     }
 
@@ -515,27 +511,25 @@ def _shown(bound: Finding) -> dict[str, Any]:
 def _at_most(promise: Finding) -> dict[str, Any]:
     return {
         "epsilon": plain(promise.value),
-        "delta": promise.delta,
-        "auditor": promise.auditor,
+        **_fields(promise, "delta", "auditor"),
         "attacker": plain(promise.threat_model),
-        "adjacency": promise.adjacency,
-        "unit": promise.unit,
-        "assumptions": list(promise.assumptions),
+        **_fields(promise, "adjacency", "unit", "assumptions"),
     }
 
 
 def _test(test: Finding) -> dict[str, Any]:
     return {
-        "quantity": test.quantity,
-        "value": plain(test.value),
+        **_fields(test, "quantity", "value"),
         "shown": is_shown(test),
         "conditional": test.is_conditional,
-        "confidence": test.confidence,
-        "cap": plain(test.cap),
-        "auditor": test.auditor,
+        **_fields(test, "confidence", "cap", "auditor"),
         "attacker": plain(attacker(test)),
         "unit": test.unit,
     }
+
+
+def _fields(finding: Finding, *names: str) -> dict[str, Any]:
+    return {name: plain(getattr(finding, name)) for name in names}
 
 
 def _estimate(guess: Finding, num_estimates: int) -> dict[str, Any]:

@@ -472,13 +472,16 @@ def _target(rows: Sequence[Row]) -> float:
     return min([TARGET, *(float(f"{row.high / 2:.1g}") for row in rows)])
 
 
+def _at_their_limit(row: Row) -> list[Finding]:
+    """Return the bounds that have reached what they can show, or have shown nothing."""
+    bounds = (f for f in row.findings if f.kind == "lower_bound" and not f.is_conditional)
+    return [f for f in bounds if (f.saturated or f.value == 0) and not is_certain(f)]
+
+
 def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[NextStep]:
     """Yield how the audit could show more, where it has reached its limit or shown nothing."""
     for row in rows:
-        for f in row.findings:
-            is_bound = f.kind == "lower_bound" and not f.is_conditional
-            if not is_bound or not (f.saturated or f.value == 0) or is_certain(f):
-                continue
+        for f in _at_their_limit(row):
             if f.auditor == "likelihood-ratio":
                 trials = 4 * int(run.settings["lrt-trials"])
                 limit = f"its bound is at its limit of {number(f.cap or 0)}"
@@ -664,10 +667,7 @@ def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
 
 def _see_more(row: Row, run: Run) -> Iterator[str]:
     """Yield how the audit could show more, where it has reached its limit or nothing."""
-    for f in row.findings:
-        is_bound = f.kind == "lower_bound" and not f.is_conditional
-        if not is_bound or not (f.saturated or f.value == 0) or is_certain(f):
-            continue
+    for f in _at_their_limit(row):
         if f.cap == 0 and f.auditor in PLAYERS:
             fewer = f"a smaller δ{_now(run, 'delta')} or fewer canaries{_now(run, 'canary-seats')}"
             yield f"To let the audit show anything, use {fewer}."

@@ -19,6 +19,7 @@ from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import CodecError, codec, short
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import PROGRESS, REPORT, ROUNDS, SCHEMA
+from leakmeter.auditors.values import require
 from leakmeter.auditors.verdict.claim import Claim, claims_of
 from leakmeter.auditors.wording import Spelling, is_known
 from leakmeter.fl_app.config.config import CALIBRATED
@@ -55,9 +56,8 @@ class Round:
     metrics: Mapping[str, float]
 
     def __post_init__(self) -> None:
-        for name, least in (("server_round", 1), ("num_clients", 0)):
-            if (value := getattr(self, name)) < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        require("at least 1", server_round=self.server_round)
+        require("at least 0", num_clients=self.num_clients)
 
 
 @dataclass(frozen=True)
