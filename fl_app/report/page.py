@@ -117,7 +117,7 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 <th scope="col">{{ head }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in tests %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
 </tbody></table>{% endif %}
-{% for source, words, caption in pictures %}{% if source %}<figure class="picture">
+{% for source, words, caption in pictures %}{% if source %}<figure>
 <img src="{{ source }}" alt="{{ words }}"><figcaption>{{ caption }}</figcaption></figure>
 {% endif %}{% endfor %}
 {% if bits %}<details class="bits" data-print><summary>In bits, never compared with ε:
@@ -362,7 +362,7 @@ _FIGURES = """
 """
 _PICTURES = """
 <div class="figures">{% for source, words, caption in pictures %}
-{% if source %}<figure class="picture"><img src="{{ source }}" alt="{{ words }}">
+{% if source %}<figure><img src="{{ source }}" alt="{{ words }}">
 <figcaption>{{ caption }}</figcaption></figure>
 {% else %}<p>{{ caption }}</p>{% endif %}
 {% endfor %}</div>

@@ -318,7 +318,9 @@ def _silence(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(wording._TABLE, name, ("x", wording._TABLE[name][1]))
     of_wording = inspect.getmembers(wording, inspect.isfunction)
     talks = [
-        f for name, f in of_wording if f.__annotations__["return"] == "str" and name not in _NUMBERS
+        f
+        for name, f in of_wording
+        if f.__annotations__.get("return") == "str" and name not in _NUMBERS
     ]
     assert {wording.attacker, wording.claim, wording.condition} <= set(talks)
     ours = [m for name, m in sys.modules.items() if name.startswith("leakmeter.")]
