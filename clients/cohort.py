@@ -28,6 +28,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.values import Indices, require
 from leakmeter.clients.update import (
     DenseLayer,
@@ -329,9 +330,7 @@ class Cohort:
         memory: int = 2**28,
         threads: int = 1,
     ) -> None:
-        if memory < 1:
-            raise ValueError(f"memory must be at least 1 byte, got {memory}")
-        require("at least 1", threads=threads)
+        require("at least 1", memory=memory, threads=threads)
         self._module = copy.deepcopy(module)
         self._rule, self._steps = rule, rule if isinstance(rule, LocalSteps) else None
         self._memory, self._threads = memory, threads
@@ -453,9 +452,8 @@ class Cohort:
             size = int(sizes[order[done]])
             each = engine.bytes_each(models, size)
             if each > self._memory:
-                raise ValueError(
-                    f"memory must be at least {each} bytes for a client of {size} examples, "
-                    f"got {self._memory}"
+                raise BadValueError(
+                    "memory", f"at least {each} bytes for a client of {size} examples", self._memory
                 )
             # Elsewhere the CPU's cache is no limit, and every operation takes its time to start.
             most = engine.clients_at_once(size) if self.device.type == "cpu" else len(order)
@@ -476,7 +474,7 @@ def _projected(updates: Tensor, project: Tensor) -> Tensor:
 
 def _check(records: Sequence[Indices], rngs: Sequence[np.random.Generator]) -> None:
     if len(rngs) != len(records):
-        raise ValueError(f"rngs must be {len(records)}, one per client, got {len(rngs)}")
+        raise BadValueError("rngs", f"{len(records)}, one per client", len(rngs))
     if len({id(rng.bit_generator) for rng in rngs}) != len(rngs):
         raise ValueError("rngs must be a different generator for each client, got one twice")
     for client, own in enumerate(records):

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.rng import derive, of_key
 from leakmeter.auditors.sampling.moments import RUNNING_FROM, sum_moments
@@ -156,11 +157,11 @@ class Source(ABC):
     def check(self, clients: Sequence[int]) -> None:
         """Raise if some of these are not there, or are named twice."""
         if not all(0 <= client < self.num_clients for client in clients):
-            raise ValueError(f"clients must be in [0, {self.num_clients - 1}], got {list(clients)}")
+            raise BadValueError("clients", f"in [0, {self.num_clients - 1}]", list(clients))
         if len(set(clients)) < len(clients):
-            raise ValueError(f"clients must differ, got {list(clients)}")
+            raise BadValueError("clients", "different ones", list(clients))
         if gone := sorted(set(clients) & set(self.absent)):
-            raise ValueError(f"clients must be others than {list(self.absent)}, got {gone}")
+            raise BadValueError("clients", f"others than {list(self.absent)}", gone)
 
 
 @dataclass(frozen=True)
@@ -197,12 +198,12 @@ class _Pool(Source):
     def __post_init__(self) -> None:
         if not 1 <= self.num_clients <= max(len(self.pool), self.num_clients * bool(self.size)):
             allowed = f"between 1 and the records ({len(self.pool)})"
-            raise ValueError(f"num_clients must be {allowed}, got {self.num_clients}")
+            raise BadValueError("num_clients", allowed, self.num_clients)
         if not self.size:
             object.__setattr__(self, "size", len(self.pool) / self.num_clients)
         if len(self.pool) < max(self.size, 1):
             left = f"at least one client's share, {max(self.size, 1):g}"
-            raise ValueError(f"the records left must be {left}, got {len(self.pool)}")
+            raise BadValueError("the records left", left, len(self.pool))
 
     @property
     def shares(self) -> int:

@@ -386,9 +386,7 @@ class LocalSteps:
 
     def __post_init__(self) -> None:
         require("at least 1", passes=self.passes)
-        if self.batch_size < 0:
-            allowed = "at least 1, or 0 for all examples"
-            raise ValueError(f"batch_size must be {allowed}, got {self.batch_size}")
+        require("at least 0", batch_size=self.batch_size)
         require("(0, inf)", lr=self.lr)
         require("[0, inf)", mu=self.mu)
 

@@ -25,7 +25,7 @@ from leakmeter.auditors.hook.mods import is_supernode
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.wording import counted
 from leakmeter.clients.secure_sum.signing import (
-    LEAST_CLIENTS,
+    MIN_CLIENTS,
     Identity,
     KeyFileError,
     TrustedKeys,
@@ -222,6 +222,6 @@ def _all_simulated(config: Config) -> TrustedKeys:
         cohort_of = partial(PATTERNS[config.participation](config).cohort, cohort_seed(config))
         rounds = range(1, config.rounds + 1)
         asked = {c for number in rounds for c in cohort_of(number, config.clients)}
-        clients = sorted(asked.union(range(LEAST_CLIENTS)))  # no list is shorter
+        clients = sorted(asked.union(range(MIN_CLIENTS)))  # no list is shorter
     public = [_simulated(config.seed, c).public_key().public_bytes_raw() for c in clients]
     return TrustedKeys.of(public)

@@ -6,6 +6,7 @@ Who takes part in which round is a pure function of seed and round.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import numbers_in
 from leakmeter.auditors.hook.wrapper import Wrapper, foreigners, weight_key
@@ -88,8 +90,7 @@ class _Sized(Participation):
         require("at least 1", size=self.size)
 
     def check(self, num_clients: int) -> None:
-        if self.size > num_clients:
-            raise ValueError(f"size must be at most num_clients = {num_clients}, got {self.size}")
+        require(f"[1, {num_clients}]", size=self.size)
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,7 @@ class ShuffledEpochs(_Sized):
     def cohort(self, seed: int, server_round: int, num_clients: int) -> list[int]:
         self.check(num_clients)
         most = self.max_rounds(num_clients)
-        if most is not None and server_round > most:
-            raise ValueError(f"rounds must be at most {most} for this pattern, got {server_round}")
+        require(f"[1, {most or math.inf}]", rounds=server_round)
         epoch, turn = divmod(server_round - 1, num_clients // self.size)
         order = _order(seed, epoch, num_clients)
         return sorted(order[turn * self.size : (turn + 1) * self.size].tolist())
@@ -214,9 +214,7 @@ class Chosen(Wrapper):
         super().__init__(strategy)
         for held in foreigners(strategy):
             if held.fraction_train != 1.0:
-                raise ValueError(
-                    f"fraction_train must be 1.0 inside Chosen, got {held.fraction_train}"
-                )
+                raise BadValueError("fraction_train", "1.0 inside Chosen", held.fraction_train)
         participation.check(num_clients)
         self._participation = participation
         self._num_clients = num_clients
@@ -294,9 +292,7 @@ class Chosen(Wrapper):
         for held in foreigners(self.strategy):
             for name, needed in held.least_nodes.items():
                 if needed > size:
-                    raise ValueError(
-                        f"{name} must be at most {size}, the clients of a round, got {needed}"
-                    )
+                    raise BadValueError(name, f"at most {size}, the clients of a round", needed)
 
     def _identify(self, grid: Grid) -> None:
         """Learn which client each node is: from the grid, or wait for all nodes and ask them."""

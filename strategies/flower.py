@@ -40,6 +40,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.grid import GridWrapper
 from leakmeter.auditors.hook.layout import all_finite, numbers_in
 from leakmeter.auditors.hook.wrapper import Foreign, Wrapper, chain
+from leakmeter.auditors.values import within
 from leakmeter.auditors.wording import counted
 
 _log = logging.getLogger("flwr")
@@ -151,8 +152,7 @@ def _of_metrics(reply: Message, weight_key: str) -> tuple[tuple[object, ...], ..
         raise ValueError(f"a reply must have one MetricRecord, got {len(metrics)}")
     key, record = metrics[0]
     weight = wire.get_float(record, weight_key)
-    if not 0 <= weight < math.inf:
-        raise ValueError(f"{weight_key} must be at least 0 and finite, got {weight}")
+    within(weight_key, weight, lowest=0.0, below=math.inf)
     return (key,), tuple((name, _length(value)) for name, value in sorted(record.items()))
 
 

@@ -398,8 +398,7 @@ def per_example_gradients(
         clip_norm: Largest L2 norm over all parameters together; infinity clips nothing.
         chunk: Examples at a time, where gradients are computed one by one.
     """
-    if not clip_norm > 0:
-        raise ValueError(f"clip_norm must be above 0, got {clip_norm}")
+    require("(0, inf]", clip_norm=clip_norm)
     require("at least 1", chunk=chunk)
     if not len(y):
         raise ValueError("y must contain at least one example, got 0")

@@ -35,6 +35,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Unit
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
@@ -47,7 +48,7 @@ from leakmeter.auditors.noise import (
     gaussian,
 )
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.values import NotFiniteError, Vector, require
+from leakmeter.auditors.values import NotFiniteError, Vector, require, within
 from leakmeter.clients.secure_sum.quantise import Rounding
 from leakmeter.clients.secure_sum.wire import get_quantiser
 
@@ -109,9 +110,8 @@ class NoiseMod(OrderedMod):
 
     def __post_init__(self) -> None:
         if self.unit not in _KEYS:
-            raise ValueError(f"unit must be one of {', '.join(_KEYS)}, got {self.unit!r}")
-        if not self.max_clip_norm > 0:
-            raise ValueError(f"max_clip_norm must be above 0, got {self.max_clip_norm}")
+            raise BadValueError("unit", f"one of {', '.join(_KEYS)}", self.unit)
+        require("(0, inf]", max_clip_norm=self.max_clip_norm)
         require("[0, inf)", min_noise_std=self.min_noise_std)
         require("at least 1", is_optional=True, examples=self.examples)
 
@@ -175,7 +175,7 @@ class NoiseMod(OrderedMod):
         # Noise is added to the model in float64, and must not vanish in its last digits.
         grain = 2 * float(np.spacing(np.abs(start).max(initial=0.0)))
         if ring is None and 0 < std < grain:
-            raise ValueError(f"share-std must be at least {grain:g} for this model, got {std:g}")
+            raise BadValueError("share-std", f"at least {grain:g} for this model", std)
         return _ClientHalf(order, layout, sent, start, source, norm, std, noise, ring)
 
     def _of_records(self, message: Message, order: ConfigRecord, context: Context) -> _RecordHalf:
@@ -184,8 +184,7 @@ class NoiseMod(OrderedMod):
             raise ValueError(f"{wire.FILLED!r} must say {', '.join(missing)}")
         numbers = {name: wire.get_float(order, name) for name in PROMISES}
         for name in ("sigma2", "lr", "steps"):
-            if not 0 < numbers[name] < math.inf:
-                raise ValueError(f"{name} must be above 0 and finite, got {numbers[name]:g}")
+            within(name, numbers[name], above=0.0, below=math.inf)
         if self.examples is not None and numbers["examples"] > self.examples:
             raise ValueError("examples must be at most what this client's owner has set")
         sent = wire.own_arrays(message.content)
@@ -193,7 +192,7 @@ class NoiseMod(OrderedMod):
         start, source = _finite(layout, sent), self._source(order, context)
         half = _RecordHalf(order, layout, sent, start, source)
         if not half.std < math.inf:
-            raise ValueError(f"the noise of an update must be finite, got {half.std:g}")
+            raise BadValueError("the noise of an update", "finite", half.std)
         return half
 
     def _allowed(self, order: ConfigRecord) -> tuple[float, float]:
@@ -201,10 +200,7 @@ class NoiseMod(OrderedMod):
         if missing := sorted({"clip-norm", "share-std", "weight-key", "round"} - set(order)):
             raise ValueError(f"{wire.NOISE!r} must say {', '.join(missing)}")
         norm, std = wire.get_float(order, "clip-norm"), wire.get_float(order, "share-std")
-        if not (0 < norm <= self.max_clip_norm and norm < math.inf):
-            raise ValueError(
-                f"clip-norm must be in (0, {self.max_clip_norm:g}] and finite, got {norm:g}"
-            )
+        within("clip-norm", norm, above=0.0, below=math.inf, highest=self.max_clip_norm)
         self._check_least(std, norm)
         return norm, std
 
@@ -212,7 +208,7 @@ class NoiseMod(OrderedMod):
         """Refuse noise below the owner's floor for updates of this norm."""
         least = self.min_noise_std * norm
         if not least <= std < math.inf:
-            raise ValueError(f"share-std must be at least {least:g} and finite, got {std:g}")
+            raise BadValueError("share-std", f"at least {least:g} and finite", std)
 
     def _source(self, order: ConfigRecord, context: Context) -> np.random.Generator | None:
         if self.seed is None:
@@ -233,7 +229,7 @@ def filled_record(rule: GaussianSampling, num_examples: int) -> ConfigRecord:
         num_examples: Examples that it weighted, or drew its minibatch from.
     """
     if rule.noise is None:
-        raise ValueError(f"noise must be WaterFilling or Isotropic, got {rule.noise}")
+        raise BadValueError("noise", "WaterFilling or Isotropic", rule.noise)
     return ConfigRecord(
         {
             _MECHANISM: rule.mechanism,
@@ -387,7 +383,7 @@ def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
     """Raise if the server assumes more than this client does."""
     wanted, own_way = (str(record.get(_MECHANISM, _USUAL)) for record in (order, done))
     if wanted != own_way:
-        raise ValueError(f"mechanism must be this client's own {own_way!r}, got {wanted!r}")
+        raise BadValueError("mechanism", f"this client's own {own_way!r}", wanted)
     # A larger minibatch is no less random, but is more likely to contain a given record.
     exact = (*_EXACTLY, "batch-size") if own_way == "minibatch" else _EXACTLY
     for name in PROMISES:
@@ -397,7 +393,7 @@ def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
         if name in exact:
             words, kept = "exactly", own == asked
         if not kept:
-            raise ValueError(f"{name} must be {words} this client's own {own:g}, got {asked:g}")
+            raise BadValueError(name, f"{words} this client's own {own:g}", asked)
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:

@@ -30,6 +30,7 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor, nn
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.records.game import CovarianceSpectrum
 from leakmeter.auditors.values import Floats, require
@@ -168,19 +169,16 @@ class GaussianSampling:
 
     def __post_init__(self) -> None:
         if self.sampling not in get_args(Sampling):
-            raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
+            raise BadValueError("sampling", f"one of {get_args(Sampling)}", self.sampling)
         require("(0, inf)", lr=self.lr, clip_norm=self.clip_norm)
         least = 0 if self.sampling == "full" else 1
-        if self.batch_size < least:
-            raise ValueError(
-                f"batch_size must be at least {least} with sampling {self.sampling!r}, "
-                f"got {self.batch_size}"
-            )
+        require(f"at least {least}", batch_size=self.batch_size)
         require("at least 1", steps=self.steps)
         if isinstance(self.noise, WaterFilling) and self.sampling != "gaussian":
-            raise ValueError(
-                "sampling must be 'gaussian' with water filling, which has no guarantee otherwise, "
-                f"got {self.sampling!r}"
+            raise BadValueError(
+                "sampling",
+                "'gaussian' with water filling, which has no guarantee otherwise",
+                self.sampling,
             )
 
     @property

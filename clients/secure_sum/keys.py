@@ -43,6 +43,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import FIELDS
 
@@ -153,7 +154,7 @@ class ClientSecrets:
     def from_bytes(cls, data: bytes) -> Self:
         """Return what `to_bytes` was given."""
         if len(data) != 5 * KEY_BYTES:
-            raise ValueError(f"secrets must be {5 * KEY_BYTES} bytes, got {len(data)}")
+            raise BadValueError("secrets", f"{5 * KEY_BYTES} bytes", len(data))
         a, b, c, d, seed = (data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES))
         return cls(KeyPair(a, b), KeyPair(c, d), seed)
 
@@ -213,7 +214,7 @@ def agree(
     if digest:
         _check_bytes("digest", digest)
     if own_id in peers:
-        raise ValueError(f"peers must be others than {own_id}, got {sorted(peers)}")
+        raise BadValueError("peers", f"others than {own_id}", sorted(peers))
     if len({own.public, *peers.values()}) != len(peers) + 1:
         raise ValueError(f"public keys must be distinct, got a duplicate among {len(peers) + 1}")
     secret, label = X25519PrivateKey.from_private_bytes(own.secret), f"agree {purpose}"
@@ -314,13 +315,13 @@ def _check_bytes(name: str, value: bytes) -> None:
     """Refuse anything but 32 bytes, without showing what may be secret."""
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         size = len(value) if isinstance(value, bytes) else type(value).__name__
-        raise ValueError(f"{name} must be {KEY_BYTES} bytes, got {size}")
+        raise BadValueError(name, f"{KEY_BYTES} bytes", size)
 
 
 def _check_id(name: str, value: int) -> None:
     """Refuse a number that does not fit the encoding."""
     if not 0 <= value < 1 << 64:
-        raise ValueError(f"{name} must be in [0, 2^64), got {value}")
+        raise BadValueError(name, "in [0, 2^64)", value)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.hook.wire import WEIGHT, RefusedError, one_line
+from leakmeter.auditors.values import require
 from leakmeter.clients.secure_sum.keys import (
     SEAL_BYTES,
     ClientSecrets,
@@ -113,15 +115,12 @@ class Policy:
     metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("min_peers", 1), ("min_threshold", 2), ("colluders", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for low, high in (("min_clip_range", "max_clip_range"), ("min_max_weight", "max_weight")):
-            least, most = getattr(self, low), getattr(self, high)
-            if not most > 0:
-                raise ValueError(f"{high} must be above 0, got {most}")
-            if not 0 <= least <= most:
-                raise ValueError(f"{low} must be in [0, {high}], here {most:g}, got {least}")
+        require("at least 1", min_peers=self.min_peers)
+        require("at least 2", min_threshold=self.min_threshold)
+        require("at least 0", colluders=self.colluders)
+        require("(0, inf]", max_clip_range=self.max_clip_range, max_weight=self.max_weight)
+        require(f"[0, {self.max_clip_range}]", min_clip_range=self.min_clip_range)
+        require(f"[0, {self.max_weight}]", min_max_weight=self.min_max_weight)
 
     def check(self, num_peers: int, threshold: int) -> None:
         """Refuse a round that hides the client less well than it wants."""
@@ -487,17 +486,17 @@ def check_threshold(num_holders: int, threshold: int, num_colluders: int) -> Non
     """
     least = (num_holders + num_colluders) // 2 + 1
     if not least <= threshold <= num_holders:
-        raise ValueError(
-            f"threshold must be in [{least}, {num_holders}] for {num_holders} holders of which "
-            f"{num_colluders} collude, got {threshold}"
+        raise BadValueError(
+            "threshold",
+            f"in [{least}, {num_holders}] for {num_holders} holders, {num_colluders} colluding",
+            threshold,
         )
 
 
 def draw(own: int, roster: Collection[int], draws: int) -> tuple[int, ...]:
     """Return a client's own neighbours, from the operating system's random source."""
     others = sorted(set(roster) - {own})
-    if not 1 <= draws <= len(others):
-        raise ValueError(f"draws must be in [1, {len(others)}], got {draws}")
+    require(f"[1, {len(others)}]", draws=draws)
     return tuple(sorted(SystemRandom().sample(others, draws)))
 
 
@@ -520,7 +519,8 @@ def smallest_sum(
         num_colluders: Clients of the roster that work for the server.
         max_exposure: Largest chance.
     """
-    _check_draws(num_clients, draws, threshold)
+    require(f"[2, {num_clients - 2}]", draws=draws)
+    require(f"[2, {draws + 1}]", threshold=threshold)
     honest = num_clients - num_colluders
     needed = 2 * threshold - draws - 2  # draws in the group or colluding, see above
     chance = 0.0
@@ -533,14 +533,6 @@ def smallest_sum(
             return size, chance
         chance += more
     return max(honest, 1), chance
-
-
-def _check_draws(num_clients: int, draws: int, threshold: int) -> None:
-    """Refuse numbers that cannot be."""
-    if not 2 <= draws < num_clients - 1:
-        raise ValueError(f"draws must be in [2, {num_clients - 2}], got {draws}")
-    if not 2 <= threshold <= draws + 1:
-        raise ValueError(f"threshold must be in [2, {draws + 1}], got {threshold}")
 
 
 def tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:

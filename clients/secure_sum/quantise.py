@@ -35,8 +35,9 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.noise import MAX_NORM, MAX_STD, distribution_named
-from leakmeter.auditors.values import NotFiniteError, Vector
+from leakmeter.auditors.values import NotFiniteError, Vector, require
 
 RingVector: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
@@ -60,8 +61,7 @@ class Ring:
     bits: int
 
     def __post_init__(self) -> None:
-        if not 8 <= self.bits <= 64:
-            raise ValueError(f"bits must be in [8, 64], got {self.bits}")
+        require("[8, 64]", bits=self.bits)
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -108,12 +108,12 @@ class Ring:
             ValueError: If the number of bytes is wrong or a coordinate is not below 2^bits.
         """
         if len(data) != length * self.wire_bytes:
-            raise ValueError(f"data must be {length * self.wire_bytes} bytes, got {len(data)}")
+            raise BadValueError("data", f"{length * self.wire_bytes} bytes", len(data))
         wide = np.zeros((length, self.dtype.itemsize), np.uint8)
         wide[:, : self.wire_bytes] = np.frombuffer(data, np.uint8).reshape(length, self.wire_bytes)
         vector: RingVector = wide.view(self.dtype).reshape(length)
         if (vector != self.reduce(vector)).any():
-            raise ValueError(f"coordinates must be below 2^{self.bits}, got {vector.max()}")
+            raise BadValueError("coordinates", f"below 2^{self.bits}", vector.max())
         return vector
 
     def _check(self, vector: RingVector) -> None:
@@ -166,7 +166,7 @@ def unmask(
 def pair_sign(own: int, peer: int) -> int:
     """Return +1 if `own` adds the mask it has in common with `peer`, −1 if it subtracts it."""
     if own == peer:
-        raise ValueError(f"peer must be another client than {own}, got {peer}")
+        raise BadValueError("peer", f"another client than {own}", peer)
     return 1 if peer < own else -1
 
 
@@ -195,7 +195,7 @@ def add_vectors(vectors: Iterable[RingVector], ring: Ring) -> RingVector:
         if total is None:
             total = vector.copy()
         elif len(vector) != len(total):  # numpy would stretch a vector of length one
-            raise ValueError(f"vectors must be of length {len(total)}, got {len(vector)}")
+            raise BadValueError("vectors", f"of length {len(total)}", len(vector))
         else:
             np.add(total, vector, out=total)
     if total is None:
@@ -206,7 +206,7 @@ def add_vectors(vectors: Iterable[RingVector], ring: Ring) -> RingVector:
 def _stream(key: bytes) -> CipherContext:
     """Return the keystream of a 32-byte key, to be fed with zeros."""
     if len(key) != 2 * _AES_BLOCK:
-        raise ValueError(f"key must be {2 * _AES_BLOCK} bytes, got {len(key)}")
+        raise BadValueError("key", f"{2 * _AES_BLOCK} bytes", len(key))
     # AES-128 is as strong as X25519 and a seventh faster than AES-256 here. The other half gives
     # the nonce, so that many masks cannot be attacked in one search. GCM is counter mode with a tag
     # that nobody asks for: OpenSSL has code for wide vectors for it alone, twice as fast.
@@ -223,7 +223,7 @@ _SIDE_BITS = 32
 _MAX_LEVELS = 1 << 40
 _CHUNK = 1 << 14
 # Beyond these, products and quotients of settings leave float64: steps become 0, rooms infinite.
-_LEAST, _MOST = 1e-90, 1e90
+_MIN_SIZE, _MAX_SIZE = 1e-90, 1e90
 
 
 class CoarseError(ValueError):
@@ -296,49 +296,41 @@ class Quantiser:
     def __post_init__(self) -> None:
         most = (1 << self.ring.bits - 1) - 1
         if not 1 <= self.max_clients <= most:
-            raise ValueError(
-                f"max_clients must be in [1, {most}] or the sum wraps around in a ring of "
-                f"{self.bits} bits, got {self.max_clients}"
+            raise BadValueError(
+                "max_clients",
+                f"in [1, {most}] or the sum wraps around in a ring of {self.bits} bits",
+                self.max_clients,
             )
-        for name in ("clip_range", "max_weight"):
-            if not _LEAST <= (value := getattr(self, name)) <= _MOST:
-                raise ValueError(
-                    f"{name} must be positive and finite, in [{_LEAST:g}, {_MOST:g}], got {value}"
-                )
-        if self.noise_std != 0 and not _LEAST <= self.noise_std <= _MOST:
-            raise ValueError(
-                "noise_std must be at least 0 and finite: 0, or in "
-                f"[{_LEAST:g}, {_MOST:g}], got {self.noise_std}"
-            )
+        sizes = f"[{_MIN_SIZE:g}, {_MAX_SIZE:g}]"
+        require(sizes, clip_range=self.clip_range, max_weight=self.max_weight)
+        require(sizes, is_optional=True, noise_std=self.noise_std or None)
         for name, (low, high) in self.metrics.items():
             # A range narrower than the numbers' own grid would divide by a rounding error.
-            least = max(_LEAST, 2.0**-40 * max(abs(low), abs(high)))
-            if not (-_MOST <= low < high <= _MOST and high - low >= least):
-                raise ValueError(
-                    f"metrics[{name!r}] must be finite low < high within ±{_MOST:g}, at least "
-                    f"{least:g} apart, got {low}, {high}"
-                )
+            least = max(_MIN_SIZE, 2.0**-40 * max(abs(low), abs(high)))
+            if not (-_MAX_SIZE <= low < high <= _MAX_SIZE and high - low >= least):
+                allowed = f"finite low < high within ±{_MAX_SIZE:g}, at least {least:g} apart"
+                raise BadValueError(f"metrics[{name!r}]", allowed, (low, high))
         if self.has_integers:
             self._check_integers()
 
     def _check_integers(self) -> None:
         """Refuse what integer noise cannot be made for."""
         if self.max_weight != 1:
-            raise ValueError(
-                f"max_weight must be 1 with {self.noise_distribution} noise, whose clients all "
-                f"have weight 1, got {self.max_weight:g}"
+            raise BadValueError(
+                "max_weight",
+                f"1 with {self.noise_distribution} noise, whose clients all have weight 1",
+                self.max_weight,
             )
         if self.metrics:
-            raise ValueError(
-                f"metrics must be none with {self.noise_distribution} noise: they would carry no "
-                f"noise, got {sorted(self.metrics)}"
+            raise BadValueError(
+                "metrics",
+                f"none with {self.noise_distribution} noise: they would carry no noise",
+                sorted(self.metrics),
             )
         if self.max_clients >= self._half:
-            raise ValueError(
-                f"bits must be more for {self.max_clients} clients with "
-                f"{self.noise_distribution} noise: each of them rounds, and the ring has "
-                f"{self._half} steps, got {self.bits} bits"
-            )
+            allowed = f"more for {self.max_clients} clients with {self.noise_distribution} noise"
+            why = f"Each of them rounds, and the ring has {self._half} steps"
+            raise BadValueError("bits", allowed, self.bits, fix=why)
         least = distribution_named(self.noise_distribution).min_std
         if not least <= (std := self.noise_std / self.step):
             raise CoarseError(
@@ -464,11 +456,9 @@ class Quantiser:
         """
         if steps.ndim != 1 or steps.dtype != np.int64:
             shown = f"shape {steps.shape} of {steps.dtype}"
-            raise ValueError(f"steps must be a flat vector of int64, got {shown}")
+            raise BadValueError("steps", "a flat vector of int64", shown)
         if not self.has_integers:
-            raise ValueError(
-                f"noise_distribution must be one of integers, got {self.noise_distribution}"
-            )
+            raise BadValueError("noise_distribution", "one of integers", self.noise_distribution)
         aside = np.array(self._aside(self._max_units, 0), self.ring.dtype)
         return np.concatenate([self.ring.from_signed(steps), aside])
 
@@ -586,8 +576,7 @@ class Quantiser:
 
     def _weight_units(self, weight: float) -> int:
         least, most = self.weight_unit, self.max_weight
-        if not least <= weight <= most:
-            raise ValueError(f"weight must be in [{least:g}, {most:g}], got {weight}")
+        require(f"[{least}, {most}]", weight=weight)
         return round(weight / self.weight_unit)
 
     def _metric_units(

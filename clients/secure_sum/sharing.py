@@ -20,6 +20,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors.errors import BadValueError
+from leakmeter.auditors.values import require
+
 Ints = NDArray[np.int64]
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -28,7 +31,7 @@ PRIME = 2_097_143  # the largest below 2^21
 _LIMB_BITS = 20
 _NUM_LIMBS = -(-8 * SECRET_BYTES // _LIMB_BITS)
 _EXACT_TERMS = 2**53 // PRIME**2
-_MOST_GAPS = 2**20  # differences of points in memory at once: 8 MB
+_MAX_GAPS = 2**20  # differences of points in memory at once: 8 MB
 # Three bytes a limb; packing 21 bits tightly would save four bytes of 39.
 SHARE_BYTES = 3 * _NUM_LIMBS
 
@@ -46,8 +49,7 @@ def split(
     """
     points = tuple(indices)
     _check_points(points)
-    if not 1 <= threshold <= len(points):
-        raise ValueError(f"threshold must be in [1, {len(points)}], got {threshold}")
+    require(f"[1, {len(points)}]", threshold=threshold)
     limbs = np.array([_to_limbs(secret) for secret in secrets], np.int64)
     count = len(secrets) * _NUM_LIMBS
     # Row 0 holds the secrets, the others the random coefficients of x, x², …
@@ -66,8 +68,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     Raises:
         ValueError: If there are too few, one is malformed, or they do not give a secret.
     """
-    if not 1 <= threshold <= len(shares):
-        raise ValueError(f"threshold must be in [1, {len(shares)}] shares, got {threshold}")
+    require(f"[1, {len(shares)}]", threshold=threshold)
     points = tuple(sorted(shares)[:threshold])
     limbs, rows = _read({None: {index: shares[index] for index in points}})
     if malformed := sorted(set(points) - rows[None].keys()):
@@ -209,7 +210,7 @@ def _lagrange(points: Ints) -> Ints:
     """Return the weights Π_{j≠i} x_j / (x_j − x_i) that give polynomials' values at 0, by row."""
     weights = np.empty_like(points)  # (choices of points, threshold)
     count, size = points.shape
-    step = max(_MOST_GAPS // size**2, 1)
+    step = max(_MAX_GAPS // size**2, 1)
     for start in range(0, count, step):
         x = points[start : start + step]
         gaps = (x[:, None, :] - x[:, :, None]) % PRIME
@@ -259,7 +260,7 @@ def _uniform(rows: int, columns: int) -> Ints:
 def _to_limbs(secret: bytes) -> list[int]:
     if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
         size = len(secret) if isinstance(secret, bytes) else type(secret).__name__
-        raise ValueError(f"secret must be {SECRET_BYTES} bytes, got {size}")
+        raise BadValueError("secret", f"{SECRET_BYTES} bytes", size)
     number = int.from_bytes(secret, "little")
     return [number >> _LIMB_BITS * i & (2**_LIMB_BITS - 1) for i in range(_NUM_LIMBS)]
 
@@ -291,6 +292,6 @@ def _has_size(share: bytes) -> bool:
 
 def _check_points(points: Sequence[int]) -> None:
     if len(set(points)) != len(points) or not points:
-        raise ValueError(f"indices must be distinct and at least one, got {len(points)}")
+        raise BadValueError("indices", "distinct and at least one", len(points))
     if min(points) < 1 or max(points) >= PRIME:
-        raise ValueError(f"indices must be in [1, {PRIME - 1}], got {min(points)} to {max(points)}")
+        raise BadValueError("indices", f"in [1, {PRIME - 1}]", (min(points), max(points)))

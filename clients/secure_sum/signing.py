@@ -46,9 +46,9 @@ from leakmeter.clients.secure_sum.keys import KEY_BYTES, Session
 
 SIGNATURE_BYTES = 64
 KEY_FILE = "identity.pem"
-LEAST_CLIENTS = 3  # with two, each knows the other's update from the sum
+MIN_CLIENTS = 3  # with two, each knows the other's update from the sum
 _KIND = "leakmeter-ed25519"
-_LONGEST_NAME = 100
+_MAX_NAME = 100
 
 # In the order in which they come; a sum without signatures has no draw and no survivors.
 STAGES = ("keys", "draw", "shares", "train", "survivors", "unmask")
@@ -182,9 +182,9 @@ class TrustedKeys:
         Raises:
             KeyFileError: The list is too short.
         """
-        if len(self) < LEAST_CLIENTS:
+        if len(self) < MIN_CLIENTS:
             raise KeyFileError(
-                f"trusted must have the public keys of at least {LEAST_CLIENTS} clients, as many "
+                f"trusted must have the public keys of at least {MIN_CLIENTS} clients, as many "
                 f"as a secure sum needs; got {len(self)}. Add the line of each other client: its "
                 "owner prints it with leakmeter keys show DIR"
             )
@@ -323,7 +323,7 @@ def _parsed(line: str, where: str) -> tuple[bytes, str]:
         key = base64.b64decode(words[1], validate=True)
     except (binascii.Error, ValueError):
         raise KeyFileError(f"{where}: the key must be base64, got {words[1][:80]!r}") from None
-    return _checked(key, where), words[2][:_LONGEST_NAME] if len(words) > 2 else ""
+    return _checked(key, where), words[2][:_MAX_NAME] if len(words) > 2 else ""
 
 
 def _checked(key: bytes, where: str = "trusted") -> bytes:

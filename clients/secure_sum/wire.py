@@ -38,7 +38,7 @@ _UPLOAD = "masked"
 _STATE = "state"
 _SIZES, _HEAD = struct.Struct("<15Q"), struct.Struct("<2Q3qB")
 _STEPS: tuple[Step, ...] = get_args(Step)
-_MOST_HEADER = 2**10  # bytes before the numbers of an array; numpy writes 128
+_MAX_HEADER = 2**10  # bytes before the numbers of an array; numpy writes 128
 
 
 def put_by_number(name: str, values: Mapping[int, bytes]) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     size = len(header) + length * dtype.itemsize
     if array.stype == NPY and len(array.data) == size and array.data.startswith(header):
         return np.frombuffer(array.data, dtype, offset=len(header))  # nothing is copied
-    if not 0 <= len(array.data) - length * dtype.itemsize <= _MOST_HEADER:
+    if not 0 <= len(array.data) - length * dtype.itemsize <= _MAX_HEADER:
         # Before numpy reads it: a header may promise more than there is memory for.
         raise RefusedError(
             f"masked vector must be {length} of {dtype}, got {len(array.data)} bytes"

@@ -216,7 +216,7 @@ def _print_line(identity: Identity, name: str) -> int:
 def _check_list(arguments: argparse.Namespace) -> int:
     """Check a list and print who is on it."""
     from leakmeter.clients.secure_sum.signing import (
-        LEAST_CLIENTS,
+        MIN_CLIENTS,
         KeyFileError,
         TrustedKeys,
         public_line,
@@ -229,8 +229,8 @@ def _check_list(arguments: argparse.Namespace) -> int:
     for key, name in trusted.names.items():
         print(public_line(key, name))
     count = len(trusted)
-    is_short = count < LEAST_CLIENTS
-    few = f"; a secure sum needs at least {LEAST_CLIENTS} clients" if is_short else ""
+    is_short = count < MIN_CLIENTS
+    few = f"; a secure sum needs at least {MIN_CLIENTS} clients" if is_short else ""
     print(f"{count} client{'' if count == 1 else 's'}{few}")
     return 0 if count else 1
 

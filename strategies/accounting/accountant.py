@@ -26,6 +26,7 @@ from typing import Literal, Self, get_args
 import numpy as np
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.noise import Grid, Shift, distribution_named
 from leakmeter.auditors.values import Vector, require
@@ -75,7 +76,7 @@ class Release:
         if self.sampling == "fixed":
             require(f"[1, {self.population}]", cohort=self.cohort)
         if self.sampling not in get_args(Sampling):
-            raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
+            raise BadValueError("sampling", f"one of {get_args(Sampling)}", self.sampling)
         require("(0, inf)", is_optional=True, bit_std=self.bit_std)
         if distribution_named(self.distribution).is_gaussian != (self.grid is None):
             raise ValueError(
@@ -104,7 +105,7 @@ class Release:
         if self.bit_std is None:
             return moved / self.noise_std
         if adjacency != "add-remove":  # only there does an absent client send no bit at all
-            raise ValueError(f"adjacency must be add-remove with a clip bit, got {adjacency}")
+            raise BadValueError("adjacency", "add-remove with a clip bit", adjacency)
         # Vector and bit are released together: two independent Gaussians compose as √(μ₁² + μ₂²).
         return math.hypot(moved / self.noise_std, 0.5 / self.bit_std)
 
@@ -267,8 +268,8 @@ def multiplier_with_bit(noise_multiplier: float, bit_std: float) -> float:
     costs. `bit_std` is the noise on the sum of bits, each counted as ±1/2.
     """
     if not 2 * bit_std > noise_multiplier > 0:
-        raise ValueError(
-            f"bit_std must be above noise_multiplier / 2 = {noise_multiplier / 2:g}, got {bit_std}"
+        raise BadValueError(
+            "bit_std", f"above noise_multiplier / 2 = {noise_multiplier / 2:g}", bit_std
         )
     return float((noise_multiplier**-2 - (2 * bit_std) ** -2) ** -0.5)
 

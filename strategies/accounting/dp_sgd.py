@@ -24,7 +24,7 @@ from leakmeter.strategies.accounting.accountant import Release, amplified, unamp
 
 Mistake = Literal["unnoised", "batch norm", "not poisson", "more rounds", "little noise"]
 _SOURCE: Final = "Opacus"
-_LEAST_NOISE: Final = 0.01  # ε is in the thousands below, and takes long to compute
+_MIN_NOISE: Final = 0.01  # ε is in the thousands below, and takes long to compute
 _MAX_STEPS: Final = 200_000  # of a client that are priced, in seconds
 _MAX_KINDS: Final = 50  # of steps, over all rounds of a client
 _TOLERANCE: Final = 1.02  # accountants differ by this in ε
@@ -212,7 +212,7 @@ def _priced(engine: Engine, passes: int, delta: float, adjacency: Adjacency) -> 
         adjacency: How the two worlds differ.
     """
     nothing = Bound(math.inf, "guarantee", "nothing is guaranteed", delta)
-    is_noised = all(kind.noise >= _LEAST_NOISE for kind in engine.steps)
+    is_noised = all(kind.noise >= _MIN_NOISE for kind in engine.steps)
     total = sum(kind.times for kind in engine.steps)
     is_priced = is_noised and 0 < total <= _MAX_STEPS and len(engine.steps) <= _MAX_KINDS
     if engine.unnoised or engine.has_batch_norm or not is_priced:

@@ -28,6 +28,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound, Conduct, Finding, ThreatModel
 from leakmeter.auditors.values import Floats, require
 from leakmeter.auditors.wording import Assumption, counted
@@ -128,9 +129,11 @@ class Round:
         if not self.members:
             raise ValueError("members must not be empty, got none")
         if self.mechanism not in KINDS:
-            raise ValueError(
-                f"mechanism must be one of {', '.join(KINDS)}, got {self.mechanism!r}: "
-                "others have no guarantee"
+            raise BadValueError(
+                "mechanism",
+                f"one of {', '.join(KINDS)}",
+                self.mechanism,
+                fix="Others have no guarantee",
             )
         require("[0, inf)", step=self.step)
         require("at least 0", saturated=self.saturated)
@@ -215,7 +218,7 @@ def epsilon_of(
 
     require("(0, 1)", delta=delta)
     if conversion not in get_args(Conversion):
-        raise ValueError(f"conversion must be one of {get_args(Conversion)}, got {conversion!r}")
+        raise BadValueError("conversion", f"one of {get_args(Conversion)}", conversion)
     if not limit > 1:
         raise ValueError(f"the range of orders 1 < α < {limit:g} must not be empty, got none")
 

@@ -21,6 +21,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.codec import codec
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise import Distribution, distribution_named
@@ -51,8 +52,7 @@ class FixedClip:
     is_measured: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.norm < math.inf:
-            raise ValueError(f"clip norm must be in (0, inf), got {self.norm}")
+        require("(0, inf)", norm=self.norm)
 
     @property
     def initial(self) -> float:
@@ -88,10 +88,8 @@ class AdaptiveClip:
     is_measured: ClassVar[bool] = False  # what it learns of the norms is noised and charged
 
     def __post_init__(self) -> None:
-        if not 0 < self.initial < math.inf:
-            raise ValueError(f"initial clip norm must be in (0, inf), got {self.initial}")
+        require("(0, inf)", initial=self.initial, rate=self.rate)
         require("(0, 1)", quantile=self.quantile)
-        require("(0, inf)", rate=self.rate)
         require("(0, inf)", is_optional=True, bit_std=self.bit_std)
 
     def bit_noise(self, expected: float | None) -> float | None:
@@ -192,11 +190,13 @@ class Mechanism(ABC):
         if clipping.bit_noise(None) is None:
             return
         if not self.adapts:
-            raise ValueError(f"noise must be Central with an adaptive clip norm, got {self}")
+            raise BadValueError("noise", "Central with an adaptive clip norm", self)
         if not kind.is_gaussian:
-            raise ValueError(
-                "distribution must be gaussian with an adaptive clip norm: no proof covers other "
-                f"noise together with the noise on clip bits, got {kind.name}; take FixedClip"
+            raise BadValueError(
+                "distribution",
+                "gaussian with an adaptive clip norm: no proof covers other noise with bits",
+                kind.name,
+                fix="Take FixedClip",
             )
 
     @abstractmethod
@@ -399,12 +399,8 @@ class ClientNoise(Mechanism):
         """
         return self.share_std(summed.clip) < 2 * max(summed.step, summed.grain)
 
-    def _check(self, least: float = math.ulp(0.0)) -> None:
-        if not least <= self.noise_multiplier < math.inf:
-            allowed = "at least 0" if least == 0 else "above 0"
-            raise ValueError(
-                f"noise_multiplier must be {allowed} and finite, got {self.noise_multiplier}"
-            )
+    def _check(self, allowed: str = "(0, inf)") -> None:
+        require(allowed, noise_multiplier=self.noise_multiplier)
         distribution_named(self.distribution)  # raises if it is unknown
 
 
@@ -430,7 +426,7 @@ class Central(ClientNoise):
     distribution: str = "gaussian"
 
     def __post_init__(self) -> None:
-        self._check(0.0)
+        self._check("[0, inf)")
 
     def server_std(self, clip: Clip) -> float:
         return vector_std(self.noise_multiplier, clip)
@@ -528,9 +524,11 @@ class Local(ClientNoise):
     def __post_init__(self) -> None:
         self._check()
         if self.noise_distribution.is_integer:
-            raise ValueError(
-                f"distribution must be over the reals with Local, got {self.distribution!r}: "
-                "integer noise needs the grid of a secure sum; take Distributed"
+            raise BadValueError(
+                "distribution",
+                "over the reals with Local",
+                self.distribution,
+                fix="Integer noise needs the grid of a secure sum; take Distributed",
             )
 
     def share_std(self, clip: Clip) -> float:

@@ -32,6 +32,7 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import canary_order, wire
 from leakmeter.auditors.hook.layout import Layout
@@ -113,9 +114,8 @@ class Noised(Wrapper):
                 f"noise must be a Mechanism, such as Central(1.0), got {noise!r}: what it adds and "
                 "costs is not known"
             )
-        if clip_mean is not None and not 0 < clip_mean < math.inf:
-            raise ValueError(f"clip_mean must be None or in (0, inf), got {clip_mean}")
-        require("(0, inf)", is_optional=True, expected_clients=expected_clients)
+        positive = {"clip_mean": clip_mean, "expected_clients": expected_clients}
+        require("(0, inf)", is_optional=True, **positive)
         require("(0, 1)", delta=delta)
         noise.check_clipping(clipping, clip_mean)
         check_is_inside(self)
@@ -372,7 +372,7 @@ class Noised(Wrapper):
             self.share_std, update.size
         )
         if not length <= most * (1 + 1e-6):
-            raise ValueError(f"a noised update must be at most {most:g} long, got {length:g}")
+            raise BadValueError("a noised update", f"at most {most:g} long", length)
         return update, bit
 
     def _charge(

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Adjacency, Bound, Conduct, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.values import Vector, require
@@ -82,9 +83,9 @@ class RecordNoise(Mechanism):
 
     def __post_init__(self) -> None:
         if self.kind not in NOISED:
-            raise ValueError(f"kind must be one of {NOISED}, got {self.kind!r}")
-        if self.kind == "minibatch" and self.batch_size > self.examples:
-            raise ValueError(f"batch_size must be in [1, {self.examples}], got {self.batch_size}")
+            raise BadValueError("kind", f"one of {NOISED}", self.kind)
+        if self.kind == "minibatch":
+            require(f"[1, {self.examples}]", batch_size=self.batch_size)
         require("(0, inf)", lr=self.lr)
         require("at least 1", steps=self.steps)
         self._member()  # checks the others
@@ -132,9 +133,11 @@ class RecordNoise(Mechanism):
         records = message.content.values()
         metrics = {name for r in records if isinstance(r, MetricRecord) for name in r}
         if extra := sorted(metrics - {weight_key}):
-            raise ValueError(
-                f"metrics must be none but {weight_key!r} under water filling, got "
-                f"{', '.join(extra)}: they carry no noise"
+            raise BadValueError(
+                "metrics",
+                f"none but {weight_key!r} under water filling",
+                ", ".join(extra),
+                fix="They carry no noise",
             )
 
     def grain(self, arrays: ArrayRecord, start: Vector) -> float:

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.codec import Kept
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Conduct, Finding, ThreatModel
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
@@ -41,7 +42,7 @@ from leakmeter.strategies.secure_sum.topology import GraphPlan, Risks, Topology,
 _log = logging.getLogger("flwr")
 
 # Every sum that is opened costs privacy. So many in a row that are rejected end the run.
-_MOST_REJECTED = 3
+_MAX_REJECTED = 3
 
 
 class Masked(Wrapper):
@@ -108,7 +109,7 @@ class Masked(Wrapper):
         self._timeout = stage_timeout
         self._weight_key = weight_key(strategy)
         if self._weight_key in self._shape["metrics"]:
-            raise ValueError(f"metrics must not name the weight, got {self._weight_key!r}")
+            raise BadValueError("metrics", "others than the weight", self._weight_key)
         self._layout = None
         self._last = 0
         self._round: SumRound | None = None
@@ -181,7 +182,7 @@ class Masked(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Exchange keys and shares, then return the train messages of the remaining clients."""
-        if self._rejected >= _MOST_REJECTED:
+        if self._rejected >= _MAX_REJECTED:
             self._result.arrays = arrays
             self.ended = (
                 f"{self._rejected} secure sums in a row were opened and rejected, and each further "
@@ -301,9 +302,10 @@ class Masked(Wrapper):
             and noise["noise_std"] > 0
         )
         if is_added_before and norm > self._shape["clip_range"]:
-            raise ValueError(
-                f"clip_range must be at least the clip norm {norm:g} where clients add noise, or "
-                f"large updates find no room, got {self._shape['clip_range']:g}"
+            raise BadValueError(
+                "clip_range",
+                f"at least the clip norm {norm:g} where clients add noise, or updates find no room",
+                self._shape["clip_range"],
             )
         try:
             quantiser = Quantiser(max_clients=len(sharers), **noise, **self._shape)

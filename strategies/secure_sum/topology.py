@@ -30,7 +30,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Conduct
+from leakmeter.auditors.values import require, within
 from leakmeter.clients.secure_sum.participant import (
     MAX_EXPOSURE,
     MIN_SUM,
@@ -57,8 +59,7 @@ class GraphRisk:
     def check(self, max_abort: float = MAX_ABORT, max_exposure: float = MAX_EXPOSURE) -> None:
         """Refuse a graph that fails more often than allowed."""
         for name, most in (("abort", max_abort), ("exposure", max_exposure)):
-            if not (value := getattr(self, name)) <= most:
-                raise ValueError(f"P({name}) must be at most {most:.3g}, got {value:.3g}")
+            within(f"P({name})", getattr(self, name), lowest=0.0, highest=most)
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,7 @@ class Risks:
             trusted = TrustedKeys.of(self.trusted)
             trusted.check_enough()
             object.__setattr__(self, "trusted", trusted)
-        if self.colluders is not None and self.colluders < 0:
-            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+        require("at least 0", is_optional=True, colluders=self.colluders)
 
     @property
     def keys(self) -> TrustedKeys | None:
@@ -199,14 +199,13 @@ class Topology:
     def __post_init__(self) -> None:
         is_count = isinstance(self.threshold, int)
         if not (self.threshold >= 2 if is_count else 0.5 < self.threshold <= 1):
-            raise ValueError(
-                "threshold must be a number of at least 2 or a fraction in (0.5, 1], "
-                f"got {self.threshold}"
+            raise BadValueError(
+                "threshold", "a number of at least 2 or a fraction in (0.5, 1]", self.threshold
             )
         if isinstance(self.neighbours, str) and self.neighbours != "auto":
-            raise ValueError(f"neighbours must be a number, 'auto' or None, got {self.neighbours}")
-        if isinstance(self.neighbours, int) and self.neighbours < 2:
-            raise ValueError(f"neighbours must be at least 2, got {self.neighbours}")
+            raise BadValueError("neighbours", "a number, 'auto' or None", self.neighbours)
+        if not isinstance(self.neighbours, str):
+            require("at least 2", is_optional=True, neighbours=self.neighbours)
 
     def plan(self, num_clients: int) -> GraphPlan:
         """Return graph and threshold for a cohort of this size.
@@ -237,9 +236,7 @@ class Topology:
                 risk.check(risks.max_abort, risks.max_exposure)
         check_threshold(degree + 1, threshold, colluders)
         if threshold < colluders + 2:  # a sum over one honest client would be its update
-            raise ValueError(
-                f"threshold must be at least colluders + 2 = {colluders + 2}, got {threshold}"
-            )
+            raise BadValueError("threshold", f"at least colluders + 2 = {colluders + 2}", threshold)
         return GraphPlan(degree, threshold, risks.colluders, risk, risks.server)
 
     def _drawn(self, num_clients: int) -> GraphPlan | None:
@@ -313,8 +310,7 @@ def assess(
 ) -> GraphRisk:
     """Return the probabilities of abort and exposure in one round."""
     _check_degree(num_clients, degree)
-    if not 1 <= threshold <= degree + 1:
-        raise ValueError(f"threshold must be in [1, {degree + 1}], got {threshold}")
+    require(f"[1, {degree + 1}]", threshold=threshold)
     dropped = count("dropout_rate", dropout_rate, num_clients)
     colluding = count("collusion_rate", collusion_rate, num_clients)
     aborts = abort_curve(num_clients, degree, dropped)
@@ -459,21 +455,19 @@ def _split_probability(num_clients: int, degree: int, missing: int) -> float:
 
 def count(name: str, rate: float, num_clients: int) -> int:
     """Return ⌈rate·n⌉, at most n − 1, forgiving the rounding of products such as 0.07 · 100."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {rate}")
+    within(name, rate, lowest=0.0, below=1.0)
     return min(math.ceil(rate * num_clients - 1e-9), num_clients - 1)
 
 
 def _check_clients(clients: Sequence[int]) -> None:
     if len(clients) < 2 or len(set(clients)) != len(clients):
-        raise ValueError(f"clients must be at least two and distinct, got {list(clients)}")
+        raise BadValueError("clients", "at least two and distinct", list(clients))
 
 
 def _check_degree(num_clients: int, degree: int) -> None:
-    if num_clients < 2:
-        raise ValueError(f"num_clients must be at least 2, got {num_clients}")
+    require("at least 2", num_clients=num_clients)
     is_even = 2 <= degree < num_clients and degree % 2 == 0
     if not is_even and degree != num_clients - 1:
-        raise ValueError(
-            f"degree must be even and in [2, {num_clients - 1}], or {num_clients - 1}, got {degree}"
+        raise BadValueError(
+            "degree", f"even and in [2, {num_clients - 1}], or {num_clients - 1}", degree
         )

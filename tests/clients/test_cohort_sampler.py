@@ -24,6 +24,7 @@ from leakmeter.clients.sampler import (
     Listed,
 )
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg, fedsgd, gd
+from tests.helpers.refusals import refuses
 
 RECORDS, CLIENTS, DIM = 120, 6, 15
 RULE = fedavg(epochs=1, batch_size=8, lr=0.2)
@@ -220,7 +221,7 @@ def test_others_never_see_what_the_target_held(game: str) -> None:
     assert rest.scale == of.scale
     assert np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
     assert not np.isfinite(rows(of.on(Listed(spoilt, y)), draws=20)).all()
-    with pytest.raises(ValueError, match=r"clients must be others than \[2\], got \[2\]"):
+    with refuses("clients"):
         rest.moments(MODEL, [0, 1, 2], 10, ("fit",))
 
 
@@ -377,22 +378,19 @@ def test_a_sampler_can_be_sent_to_another_process() -> None:
     np.testing.assert_array_equal(rows(pickle.loads(pickle.dumps(of))), rows(of))
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [([0, 6], r"clients must be in \[0, 5\], got \[0, 6\]"), ([1, 1], "clients must differ")],
-)
-def test_unknown_or_repeated_clients_are_refused(asked, message) -> None:
-    with pytest.raises(ValueError, match=message):  # at the call, not with the first chunk
+@pytest.mark.parametrize("asked", [[0, 6], [1, 1]])
+def test_unknown_or_repeated_clients_are_refused(asked: list[int]) -> None:
+    with refuses("clients"):  # at the call, not with the first chunk
         sampler().sample(MODEL, asked, 5, ("test", 1))
-    with pytest.raises(ValueError, match=message):
+    with refuses("clients"):
         sampler("independent").moments(MODEL, asked, 5, ("test", 1))
 
 
 def test_wrong_settings_name_field_range_and_value() -> None:
-    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+    with refuses("chunk"):
         sampler(chunk=0)
     for norm in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=r"clip_norm must be in \(0, inf\), got"):
+        with refuses("clip_norm"):
             sampler(clip_norm=norm)
     x, y = data()
     with pytest.raises(ValueError, match=r"y must have one label per record \(120\), got 119"):

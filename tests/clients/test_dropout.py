@@ -7,6 +7,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.node import DropoutMod
+from tests.helpers.refusals import refuses
 
 STAGES = ("keys", "shares", "train", "unmask")
 
@@ -67,5 +68,5 @@ def test_an_auditor_and_other_messages_meet_no_dropout() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
 def test_a_rate_outside_of_its_range_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"rate must be in \[0, 1\)"):
+    with refuses("rate"):
         DropoutMod(rate, seed=0)

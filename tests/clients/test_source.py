@@ -14,6 +14,7 @@ from leakmeter.clients.sampler import (
     Kept,
     typical,
 )
+from tests.helpers.refusals import refuses
 
 POOL = np.arange(100, 160)
 
@@ -100,7 +101,7 @@ def test_others_never_hold_what_was_taken_out_and_share_the_rest(kind: str) -> N
     assert not np.isin(np.concatenate(parts), held).any()
     assert {len(part) for part in parts} == {10}  # 50 records for five, as 60 for six
     assert rest.num_clients == 6
-    with pytest.raises(ValueError, match=r"clients must be others than \[2\], got \[2\]"):
+    with refuses("clients"):
         rest.check([1, 2])
 
 
@@ -134,11 +135,11 @@ def test_more_clients_than_shares_get_smaller_ones() -> None:
 
 
 def test_a_pool_that_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"between 1 and the records \(60\), got 61"):
+    with refuses("num_clients"):
         Dealt(pool=POOL, num_clients=61, deal=shuffled)
-    with pytest.raises(ValueError, match=r"records \(60\), got 0"):
+    with refuses("num_clients"):
         Fresh(pool=POOL, num_clients=0, draw=chosen)
-    with pytest.raises(ValueError, match=r"the records left must be at least .* 30, got 10"):
+    with refuses("the records left"):
         Dealt(pool=POOL, num_clients=2, deal=shuffled).without(0, POOL[:50])
 
 
@@ -177,5 +178,5 @@ def test_an_endless_population_has_another_client_for_every_draw(holds_out: bool
     assert len({int(part[0]) for part in drawn}) == 8
     np.testing.assert_array_equal(hand(source, [0], 2)[0], drawn[5])  # whoever else is asked for
     assert source.without(4, drawn[0]) is source
-    with pytest.raises(ValueError, match=r"clients must be in \[0, 4\], got \[5\]"):
+    with refuses("clients"):
         source.check([5])

@@ -30,6 +30,7 @@ from leakmeter.clients.update import (
 )
 from leakmeter.fl_app.task import build_model
 from tests.helpers.numbers import num_examples
+from tests.helpers.refusals import refuses
 
 FEATURES, CLASSES = 5, 3
 
@@ -234,37 +235,35 @@ def test_a_client_without_examples_is_an_error_not_a_model_of_nans(rule: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("name", "values"),
     [
-        ({"epochs": 0}, "passes must be at least 1, got 0"),
-        ({"batch_size": -1}, "batch_size must be at least 1, or 0 for all examples, got -1"),
-        ({"lr": 0.0}, r"lr must be in \(0, inf\), got 0.0"),
-        ({"lr": float("inf")}, "lr must be in"),
-        ({"lr": float("nan")}, "lr must be in"),
+        ("passes", {"epochs": 0}),
+        ("batch_size", {"batch_size": -1}),
+        *(("lr", {"lr": lr}) for lr in (0.0, float("inf"), float("nan"))),
     ],
 )
-def test_bad_settings_are_named(values: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_named(name: str, values: dict[str, Any]) -> None:
     good: dict[str, Any] = {"epochs": 1, "batch_size": 2, "lr": 0.1}
-    with pytest.raises(ValueError, match=message):
+    with refuses(name):
         fedavg(**(good | values))
-    with pytest.raises(ValueError, match=message):
+    with refuses(name):
         fedprox(**(good | {"mu": 0.1} | values))
     if "epochs" not in values:
         del good["epochs"]
-        with pytest.raises(ValueError, match=message):
+        with refuses(name):
             fedsgd(**(good | values))
 
 
 @pytest.mark.parametrize("mu", [-0.1, float("inf"), float("nan")])
 def test_a_bad_pull_is_named(mu: float) -> None:
-    with pytest.raises(ValueError, match=rf"mu must be in \[0, inf\), got {mu}"):
+    with refuses("mu"):
         fedprox(1, 2, 0.1, mu)
 
 
 def test_bad_settings_of_full_batch_descent_are_named() -> None:
-    with pytest.raises(ValueError, match="passes must be at least 1, got 0"):
+    with refuses("passes"):
         gd(0, 0.1)
-    with pytest.raises(ValueError, match="lr must be in"):
+    with refuses("lr"):
         gd(1, -0.1)
 
 

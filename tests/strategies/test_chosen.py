@@ -18,6 +18,7 @@ from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.flower import GridWrapper, PatientGrid
+from tests.helpers.refusals import refuses
 
 
 class Renamed(GridWrapper):
@@ -191,7 +192,7 @@ def test_nodes_beyond_the_number_of_clients_stay_idle(federation: Any) -> None:
 def test_a_fraction_inside_is_refused_also_behind_a_wrapper() -> None:
     half = FedAvg(fraction_train=0.5)
     for strategy in (half, Wrapper(half)):
-        with pytest.raises(ValueError, match=r"fraction_train must be 1\.0 .* got 0\.5"):
+        with refuses("fraction_train"):
             chosen(strategy)
 
 
@@ -202,12 +203,12 @@ def test_a_minimum_above_the_cohort_is_an_error_not_an_endless_wait(
     fed = federation()
     nodes = {"min_train_nodes": 1, "min_available_nodes": 1, name: 2}
     strategy = chosen(FedAvg(fraction_evaluate=0.0, **nodes), size=1)
-    with pytest.raises(ValueError, match=rf"{name} must be at most 1, .*, got 2"):
+    with refuses(name):
         strategy.start(fed.grid, fed.arrays(), 1)
 
 
 def test_a_cohort_larger_than_the_federation_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="size must be at most num_clients = 6, got 7"):
+    with refuses("size"):
         chosen(size=7)
 
 

@@ -14,6 +14,7 @@ from leakmeter.clients.protection.gradients import per_example_gradients
 from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
 from leakmeter.clients.update import UpdateRule, fedsgd, gd
 from tests.helpers.numbers import FixedNormals
+from tests.helpers.refusals import refuses
 
 COUNT, DIM = 6, 12
 LOOSE = 1e9  # a clip norm that clips nothing
@@ -137,27 +138,27 @@ def test_the_spectra_of_the_last_step_can_be_had_for_a_diagnosis() -> None:
 
 @pytest.mark.parametrize("sampling", ["minibatch", "full"])
 def test_water_filling_without_gaussian_sampling_is_refused(sampling: Any) -> None:
-    with pytest.raises(ValueError, match="no guarantee otherwise"):
+    with refuses("sampling"):
         GaussianSampling(0.5, 1.0, 2, sampling, WaterFilling(1.0))
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("name", "value"),
     [
-        ({"lr": 0.0}, r"lr must be in \(0, inf\), got 0"),
-        ({"clip_norm": float("inf")}, r"clip_norm must be in \(0, inf\), got inf"),
-        ({"batch_size": 0}, "batch_size must be at least 1 with sampling 'gaussian', got 0"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"sampling": "poisson"}, "sampling must be one of .*, got 'poisson'"),
+        ("lr", 0.0),
+        ("clip_norm", float("inf")),
+        ("batch_size", 0),
+        ("steps", 0),
+        ("sampling", "poisson"),
     ],
 )
-def test_bad_settings_are_named(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        GaussianSampling(**({"lr": 0.5, "clip_norm": 1.0, "batch_size": 2} | settings))
+def test_bad_settings_are_named(name: str, value: Any) -> None:
+    with refuses(name):
+        GaussianSampling(**({"lr": 0.5, "clip_norm": 1.0, "batch_size": 2} | {name: value}))
 
 
 def test_noise_without_variance_and_too_large_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sigma2 must be in \(0, inf\), got 0"):
+    with refuses("sigma2"):
         Isotropic(0.0)
-    with pytest.raises(ValueError, match=r"batch_size must be in \[1, 6\], got 7"):
+    with refuses("batch_size"):
         update_of(GaussianSampling(0.5, 1.0, 7, "minibatch"), stream(0, "r"))

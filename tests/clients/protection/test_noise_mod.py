@@ -20,6 +20,7 @@ from flwr.app import (
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import NoiseMod, noise_mod
+from tests.helpers.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -151,7 +152,7 @@ def test_only_an_instrumented_client_lets_the_tap_collect() -> None:
     ("values", "reason"),
     [
         ({"clip_norm": 0.0}, "clip-norm must be in"),
-        ({"clip_norm": 2.5}, r"clip-norm must be in \(0, 2\] and finite, got 2.5"),
+        ({"clip_norm": 2.5}, r"clip-norm must be in \(0, 2\], got 2.5"),
         ({"clip_norm": math.nan}, "clip-norm must be in"),
         ({"share_std": 0.4}, "share-std must be at least 0.5 and finite, got 0.4"),
         ({"share_std": math.nan}, "share-std must be at least"),
@@ -170,7 +171,7 @@ def test_the_owners_limits_come_before_training(values: dict[str, float], reason
 
 
 def test_an_infinite_norm_is_refused_also_without_a_limit() -> None:
-    with pytest.raises(ValueError, match="finite, got inf"):
+    with pytest.raises(ValueError, match="clip-norm must be in"):
         noise_mod(message(order(clip_norm=math.inf)), context(), Training(START))
 
 
@@ -183,7 +184,7 @@ def test_an_order_that_lacks_something_is_refused() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_clip_norm": 0.0}, {"min_noise_std": -1.0}])
 def test_impossible_limits_are_refused(limits: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(limits))):
+    with refuses(*limits):
         NoiseMod(**limits)
 
 

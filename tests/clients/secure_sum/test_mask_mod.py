@@ -34,6 +34,7 @@ from leakmeter.clients.secure_sum.wire import (
     put_sum,
 )
 from leakmeter.fl_app.engines.inline import run_inline
+from tests.helpers.refusals import refuses
 
 NUM = 4
 THRESHOLD = 3
@@ -401,12 +402,6 @@ def test_fewer_boxes_than_the_policy_wants_are_refused_before_training() -> None
     clients.run(main)
 
 
-def test_a_policy_that_protects_nothing_is_a_mistake() -> None:
-    for settings in ({"min_peers": 0}, {"min_threshold": 1}, {"colluders": -1}):
-        with pytest.raises(ValueError, match=next(iter(settings))):
-            MaskMod(**settings)  # type: ignore[arg-type]
-
-
 def parts(*numbers: int, size: int = 0) -> bytes:
     """The bytes of numbers, and of a part of this size for each."""
     return struct.pack(f"<{len(numbers) + 1}I", len(numbers), *numbers) + bytes(size * len(numbers))
@@ -438,7 +433,7 @@ BAD_ORDERS: list[tuple[Any, dict[str, Any], str]] = [
 BAD_SUMS: list[tuple[dict[str, Any], str]] = [
     ({"clip-range": None}, "mask order must describe the quantiser"),
     ({"clip-range": "wide"}, "mask order must describe the quantiser"),
-    ({"clip-range": -1.0}, "clip_range must be positive"),
+    ({"clip-range": -1.0}, "clip_range must be in"),
     ({"bits": 7}, "bits must be in"),
     ({"metric-lows": [0.0, 1.0]}, "mask order must describe the quantiser"),
     ({"max-clients": 3}, "max-clients must be at least 4"),
@@ -662,9 +657,9 @@ def test_what_a_sum_takes_of_a_client_is_its_owners_choice(
 
 
 def test_limits_that_exclude_each_other_are_a_mistake() -> None:
-    with pytest.raises(ValueError, match="min_clip_range must be in"):
+    with refuses("min_clip_range"):
         MaskMod(min_clip_range=2.0, max_clip_range=1.0)
-    with pytest.raises(ValueError, match="min_max_weight must be in"):
+    with refuses("min_max_weight"):
         MaskMod(min_max_weight=-1.0)
     with pytest.raises(TypeError, match="outside must be a list of names"):
         MaskMod(outside="spy")

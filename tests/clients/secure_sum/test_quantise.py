@@ -21,6 +21,7 @@ from leakmeter.clients.secure_sum.quantise import (
 )
 from leakmeter.clients.secure_sum.wire import get_quantiser, put_quantiser
 from tests.helpers.numbers import num_examples
+from tests.helpers.refusals import refuses
 
 BITS = [8, 12, 16, 24, 32, 48, 64]
 
@@ -203,33 +204,23 @@ def test_upload_is_four_bytes_a_parameter_or_fewer(bits: int, bytes_each: int) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "value"),
     [
-        ({"bits": 8, "max_clients": 128}, r"max_clients must be in \[1, 127\].*got 128"),
-        ({"max_clients": 0}, r"max_clients must be in \[1, 2147483647\].*got 0"),
-        ({"bits": 7}, r"bits must be in \[8, 64\], got 7"),
-        ({"clip_range": 0.0}, r"clip_range must be positive and finite, in .* got 0.0"),
-        ({"clip_range": math.nan}, r"clip_range must be positive and finite, in .* got nan"),
-        ({"max_weight": math.inf}, r"max_weight must be positive and finite, in .* got inf"),
-        ({"noise_std": -1.0}, r"noise_std must be at least 0 and finite: .* got -1.0"),
-        ({"clip_range": 5e-324}, r"clip_range must be .* in \[1e-90, 1e\+90\], got 5e-324"),
-        ({"clip_range": 1e308}, r"clip_range must be .* got 1e\+308"),
-        ({"max_weight": 5e-324}, "max_weight must be .* got 5e-324"),
-        ({"max_weight": 1e308}, r"max_weight must be .* got 1e\+308"),
-        ({"noise_std": 1e-320}, "noise_std must be .* got 1e-320"),
-        ({"noise_std": 1e308}, r"noise_std must be .* got 1e\+308"),
-        ({"metrics": {"loss": (-1e308, 1e308)}}, r"metrics\['loss'\] must be .* got -1e\+308"),
-        (
-            {"metrics": {"loss": (0.0, 5e-324)}},
-            r"metrics\['loss'\] must be .* at least 1e-90 apart",
-        ),
-        ({"metrics": {"loss": (1.0, math.nextafter(1.0, 2.0))}}, "apart, got 1.0"),
-        ({"metrics": {"loss": (1.0, 1.0)}}, r"metrics\['loss'\] must be finite low < high"),
+        ("max_clients", 128),  # with 8 bits
+        ("max_clients", 0),
+        ("bits", 7),
+        *(("clip_range", value) for value in (0.0, math.nan, 5e-324, 1e308)),
+        *(("max_weight", value) for value in (math.inf, 5e-324, 1e308)),
+        *(("noise_std", value) for value in (-1.0, 1e-320, 1e308)),
+        ("metrics", {"loss": (-1e308, 1e308)}),
+        ("metrics", {"loss": (0.0, 5e-324)}),
+        ("metrics", {"loss": (1.0, math.nextafter(1.0, 2.0))}),
+        ("metrics", {"loss": (1.0, 1.0)}),
     ],
 )
-def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plain(**changes)
+def test_impossible_settings_are_refused(name: str, value: Any) -> None:
+    with refuses("metrics['loss']" if name == "metrics" else name):
+        plain(**({"bits": 8} if value == 128 else {}), **{name: value})
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -243,7 +234,7 @@ def test_updates_that_are_not_finite_are_refused(bad: float, place: int) -> None
 
 @pytest.mark.parametrize("weight", [0, -1, 60.5, math.nan, math.inf, 1e-12])
 def test_weights_out_of_range_are_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match=r"weight must be in \[.*, 60\], got"):
+    with refuses("weight"):
         plain(max_weight=60.0).encode(np.zeros(3), weight, {}, np.random.default_rng(0))
 
 
@@ -314,7 +305,7 @@ def test_a_weight_beyond_the_limits_counts_as_the_nearest_one(weight: float, cou
     assert (found.num_clients, found.blank) == (1, 0)
     assert found.total_weight == pytest.approx(counts, abs=1.0)
     if weight != counts:
-        with pytest.raises(ValueError, match="weight must be in"):
+        with refuses("weight"):
             quantiser.encode(np.zeros(2), weight, {}, rng)
 
 
@@ -426,10 +417,10 @@ def test_the_ring_has_room_for_all_clients_and_the_noise_of_their_sum() -> None:
 def test_integers_and_floats_are_not_confused() -> None:
     with pytest.raises(ValueError, match="update must be integers"):
         integers().encode(np.zeros(3), 1.0, {}, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="noise_distribution must be one of integers"):
+    with refuses("noise_distribution"):
         plain().encode_integers(np.zeros(3, np.int64))
     for wrong in (np.zeros(3), np.zeros((2, 2), np.int64)):
-        with pytest.raises(ValueError, match="flat vector of int64"):
+        with refuses("steps"):
             integers().encode_integers(wrong)
 
 

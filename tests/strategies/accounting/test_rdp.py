@@ -18,6 +18,7 @@ from leakmeter.papers.zhang2024.prices import (
 )
 from leakmeter.strategies.accounting.rdp import Contribution, Round, composed, epsilon_of
 from tests.helpers.numbers import first_fast, num_examples
+from tests.helpers.refusals import refuses
 
 SETTING = {"users": 50, "clip": 10.0, "batch": 32, "examples": 1200, "delta": 1e-4}
 
@@ -259,34 +260,28 @@ def test_the_calibrated_floor_meets_its_target_and_no_smaller_one_does(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"floor": 0.0}, r"floor must be in \(0, inf\), got 0"),
-        ({"clip": math.inf}, r"clip must be in \(0, inf\), got inf"),
-        ({"examples": 0}, "examples must be at least 1, got 0"),
-        ({"batch": 0}, "batch must be at least 1, got 0"),
-        ({"weight": -1.0}, r"weight must be in \(0, inf\), got -1"),
-    ],
+    ("name", "value"),
+    [("floor", 0.0), ("clip", math.inf), ("examples", 0), ("batch", 0), ("weight", -1.0)],
 )
-def test_bad_contributions_are_named(change: dict[str, float], words: str) -> None:
+def test_bad_contributions_are_named(name: str, value: float) -> None:
     good = {"floor": 1.0, "clip": 1.0, "batch": 1, "examples": 1}
-    with pytest.raises(ValueError, match=words):
-        Contribution(**(good | change))  # type: ignore[arg-type]
+    with refuses(name):
+        Contribution(**(good | {name: value}))  # type: ignore[arg-type]
 
 
 def test_bad_rounds_and_conversions_are_named() -> None:
     member = Contribution(1.0, 1.0, 1, 1)
     with pytest.raises(ValueError, match="members must not be empty"):
         Round(())
-    with pytest.raises(ValueError, match="got 'batches': others have no guarantee"):
+    with refuses("mechanism"):
         Round((member,), "batches")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"step must be in \[0, inf\), got -1"):
+    with refuses("step"):
         Round((member,), step=-1.0)
-    with pytest.raises(ValueError, match="saturated must be at least 0, got -1"):
+    with refuses("saturated"):
         Round((member,), saturated=-1)
-    with pytest.raises(ValueError, match=r"delta must be in \(0, 1\), got 0"):
+    with refuses("delta"):
         epsilon_of(Round((member,)).rdp, 0.0)
-    with pytest.raises(ValueError, match=r"conversion must be one of .*, got 'loose'"):
+    with refuses("conversion"):
         epsilon_of(Round((member,)).rdp, 0.1, conversion="loose")  # type: ignore[arg-type]
 
 

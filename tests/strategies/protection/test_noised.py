@@ -30,6 +30,7 @@ from leakmeter.strategies import Central, Chosen, Distributed, Local, Masked, No
 from leakmeter.strategies.chosen import EachOnce, FixedSize, Participation, Poisson
 from leakmeter.strategies.protection.mechanism import AdaptiveClip, FixedClip
 from tests.helpers.federation import vanishing
+from tests.helpers.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -490,41 +491,29 @@ def test_distributed_noise_and_the_secure_sum_name_the_same_colluders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "options", "reason"),
+    ("name", "make_it"),
     [
-        (Central(1.0), {"delta": 0.0}, "delta must be in"),
-        (Central(1.0), {"delta": 1.0}, "delta must be in"),
-        (Central(1.0), {"expected_clients": 0.0}, "expected_clients must be in"),
-        (Local(1.0), {"clipping": AdaptiveClip(1.0)}, "must be Central with an adaptive"),
-        (Central(9.0), {"clipping": AdaptiveClip(1.0)}, "bit_std must be above"),
+        ("delta", lambda: make(Central(1.0), delta=0.0)),
+        ("delta", lambda: make(Central(1.0), delta=1.0)),
+        ("expected_clients", lambda: make(Central(1.0), expected_clients=0.0)),
+        ("noise", lambda: make(Local(1.0), clipping=AdaptiveClip(1.0))),
+        ("bit_std", lambda: make(Central(9.0), clipping=AdaptiveClip(1.0))),
+        ("noise_multiplier", lambda: Central(-1.0)),
+        ("noise_multiplier", lambda: Central(math.nan)),
+        ("noise_multiplier", lambda: Local(0.0)),
+        ("noise_multiplier", lambda: Distributed(0.0, 3)),
+        ("min_honest", lambda: Distributed(1.0, 0)),
+        ("colluders", lambda: Distributed(1.0, 3, -1)),
+        ("norm", lambda: FixedClip(0.0)),
+        ("norm", lambda: FixedClip(math.inf)),
+        ("quantile", lambda: AdaptiveClip(1.0, quantile=1.0)),
+        ("rate", lambda: AdaptiveClip(1.0, rate=0.0)),
+        ("bit_std", lambda: AdaptiveClip(1.0, bit_std=0.0)),
+        ("initial", lambda: AdaptiveClip(math.nan)),
     ],
 )
-def test_impossible_settings_are_refused_at_once(
-    noise: Any, options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(ValueError, match=reason):
-        make(noise, **options)
-
-
-@pytest.mark.parametrize(
-    "make_it",
-    [
-        lambda: Central(-1.0),
-        lambda: Central(math.nan),
-        lambda: Local(0.0),
-        lambda: Distributed(0.0, 3),
-        lambda: Distributed(1.0, 0),
-        lambda: Distributed(1.0, 3, -1),
-        lambda: FixedClip(0.0),
-        lambda: FixedClip(math.inf),
-        lambda: AdaptiveClip(1.0, quantile=1.0),
-        lambda: AdaptiveClip(1.0, rate=0.0),
-        lambda: AdaptiveClip(1.0, bit_std=0.0),
-        lambda: AdaptiveClip(math.nan),
-    ],
-)
-def test_impossible_mechanisms_are_refused(make_it: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be"):
+def test_impossible_settings_are_refused_at_once(name: str, make_it: Callable[[], Any]) -> None:
+    with refuses(name):
         make_it()
 
 
@@ -536,6 +525,6 @@ def test_wrong_nesting_is_refused() -> None:
 
 
 def test_a_range_below_the_clip_norm_is_refused_where_clients_add_noise() -> None:
-    with pytest.raises(ValueError, match="clip_range must be at least the clip norm 2"):
+    with refuses("clip_range"):
         run(masked(make(Local(1.0)), clip_range=1.0))
     run(masked(make(Central(1.0)), clip_range=1.0))

@@ -29,6 +29,7 @@ from leakmeter.strategies import Central, Chosen, Masked, Noised, RecordNoise, R
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.protection.mechanism import FixedClip
 from tests.helpers.federation import vanishing
+from tests.helpers.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -287,7 +288,7 @@ def test_a_loss_inside_the_sum_is_refused() -> None:
             return reply
 
     outer = masked(make(), metrics={"train-loss": (0.0, 9.0)})
-    with pytest.raises(ValueError, match="train-loss"):
+    with refuses("metrics"):
         run(outer, clients=grid(mods=[MODS[0], Careless()]))
 
 
@@ -316,13 +317,13 @@ def test_clients_do_not_evaluate() -> None:
         ({"examples": 0}, "examples"),
         ({"lr": 0.0}, "lr"),
         ({"steps": 0}, "steps"),
-        ({"kind": "sampling"}, "kind must be one of"),
+        ({"kind": "sampling"}, "kind"),
         ({"kind": "minibatch", "batch_size": EXAMPLES + 1}, "batch_size"),
         ({"delta": 1.0}, "delta"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(ValueError, match=field):
+    with refuses(field):
         make(**options)
 
 

@@ -35,7 +35,7 @@ NUM = 4
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let a run go on after any number of rejected sums, without a log of it."""
-    monkeypatch.setattr(masked_module, "_MOST_REJECTED", 10**9)
+    monkeypatch.setattr(masked_module, "_MAX_REJECTED", 10**9)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -37,6 +37,7 @@ from leakmeter.strategies.flower import GridWrapper, restore_strategy, strategy_
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers import federation
 from tests.helpers.numbers import few_or_many, num_examples
+from tests.helpers.refusals import refuses
 
 Arrays = dict[str, Any]
 Reply = Callable[[Message], Message]
@@ -617,7 +618,7 @@ def test_a_sparse_graph_gives_the_same_mean_with_dropouts(stage: str) -> None:
 
 def test_a_sparse_graph_that_fails_too_often_is_refused_at_once() -> None:
     clients = Federation(num=60)
-    with pytest.raises(ValueError, match=r"P\((abort|exposure)\) must be at most"):
+    with refuses("P(exposure)"):
         clients.run(masked(clients, neighbours=14, threshold=9))
     assert not clients.seen
 
@@ -634,20 +635,20 @@ def test_the_computed_graph_is_printed_with_its_risks(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("name", "options"),
     [
-        ({"threshold": 6}, r"threshold must be in \[3, 5\] for 5 holders"),
-        ({"threshold": 2}, r"threshold must be in \[3, 5\] for 5 holders"),
-        ({"threshold": 3, "colluders": 1}, r"threshold must be in \[4, 5\]"),
-        ({"threshold": 5, "colluders": 4}, r"colluders \+ 2"),
-        ({"neighbours": 3}, "degree must be even"),
+        ("threshold", {"threshold": 6}),
+        ("threshold", {"threshold": 2}),
+        ("threshold", {"threshold": 3, "colluders": 1}),
+        ("threshold", {"threshold": 5, "colluders": 4}),
+        ("degree", {"neighbours": 3}),
     ],
 )
 def test_settings_that_do_not_fit_the_first_cohort_are_a_mistake(
-    options: dict[str, Any], reason: str
+    name: str, options: dict[str, Any]
 ) -> None:
     clients = Federation()
-    with pytest.raises(ValueError, match=reason):
+    with refuses(name):
         clients.run(masked(clients, **options))
     assert not clients.seen
 
@@ -655,7 +656,7 @@ def test_settings_that_do_not_fit_the_first_cohort_are_a_mistake(
 def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() -> None:
     asked: list[str] = []
     clients = Federation(num=130, faults=lambda _, __, stage: asked.append(stage))
-    with pytest.raises(ValueError, match="the sum wraps around in a ring of 8 bits"):
+    with refuses("max_clients"):
         clients.run(masked(clients, bits=8, threshold=0.6))
     assert not asked
 
@@ -672,14 +673,14 @@ def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() ->
         ({"clip_range": 0.0}, "clip_range"),
         ({"bits": 65}, "bits"),
         ({"max_weight": math.inf}, "max_weight"),
-        ({"metrics": {"loss": (1.0, 1.0)}}, "loss"),
-        ({"metrics": {"num-examples": (0.0, 1.0)}}, "must not name the weight"),
+        ({"metrics": {"loss": (1.0, 1.0)}}, "metrics['loss']"),
+        ({"metrics": {"num-examples": (0.0, 1.0)}}, "metrics"),
     ],
 )
 def test_impossible_settings_are_refused_when_they_are_made(
     options: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=reason):
+    with refuses(reason):
         made(FedAvg(), **options)
 
 

@@ -33,6 +33,7 @@ from leakmeter.strategies.secure_sum.topology import (
     union,
 )
 from tests.helpers.numbers import few_or_many, num_examples
+from tests.helpers.refusals import refuses
 
 # Neighbours on the circle 0 … n − 1; drawing who drops is the same as drawing the order.
 Circle = dict[int, tuple[int, ...]]
@@ -180,16 +181,16 @@ def test_complete_graph_has_no_chance_in_it() -> None:
 
 
 def test_fourteen_neighbours_are_a_benchmark_not_a_default() -> None:
-    with pytest.raises(ValueError, match="must be at most"):
+    with refuses("P(abort)"):
         assess(100, 14, 9, 0.1, 0.1).check()
     assert plan_graph(100, 0.1, 0.1).degree > 14
 
 
 def test_risk_names_what_is_too_likely() -> None:
     GraphRisk(abort=1e-7, exposure=1e-13).check()
-    with pytest.raises(ValueError, match=r"P\(abort\) must be at most 9.54e-07, got 0.5"):
+    with refuses("P(abort)"):
         GraphRisk(abort=0.5, exposure=0.0).check()
-    with pytest.raises(ValueError, match=r"P\(exposure\) must be at most 9.09e-13, got 0.5"):
+    with refuses("P(exposure)"):
         GraphRisk(abort=0.0, exposure=0.5).check()
 
 
@@ -214,24 +215,24 @@ def test_thresholds_stay_above_half_of_holders_and_colluders(
     holders: int, colluders: int, least: int
 ) -> None:
     check_threshold(holders, least, colluders)
-    with pytest.raises(ValueError, match=rf"threshold must be in \[{least}, {holders}\]"):
+    with refuses("threshold"):
         check_threshold(holders, least - 1, colluders)
-    with pytest.raises(ValueError, match=f"got {holders + 1}"):
+    with refuses("threshold"):
         check_threshold(holders, holders + 1, colluders)
 
 
 def test_impossible_graphs_are_refused() -> None:
     rng = np.random.default_rng(0)
     for degree in (0, 3, 10, 12):
-        with pytest.raises(ValueError, match=rf"degree must be even and .* got {degree}"):
+        with refuses("degree"):
             regular_graph(range(10), degree, rng)
-    with pytest.raises(ValueError, match="clients must be at least two and distinct"):
+    with refuses("clients"):
         complete_graph([1, 1])
-    with pytest.raises(ValueError, match="num_clients must be at least 2, got 1"):
+    with refuses("num_clients"):
         plan_graph(1, 0.0, 0.0)
-    with pytest.raises(ValueError, match=r"dropout_rate must be in \[0, 1\), got 1.0"):
+    with refuses("dropout_rate"):
         plan_graph(10, 1.0, 0.0)
-    with pytest.raises(ValueError, match=r"threshold must be in \[1, 5\], got 6"):
+    with refuses("threshold"):
         assess(10, 4, 6, 0.1, 0.1)
 
 
@@ -249,7 +250,7 @@ def test_draws_are_distinct_others_and_every_other_equally_often() -> None:
 
 @pytest.mark.parametrize("draws", [0, 7])
 def test_too_many_draws_are_refused(draws: int) -> None:
-    with pytest.raises(ValueError, match=r"draws must be in \[1, 6\]"):
+    with refuses("draws"):
         draw(1, range(1, 8), draws)
 
 
@@ -330,9 +331,9 @@ def test_what_cannot_hide_anybody_is_refused() -> None:
         assess_drawn(100, 10, 7, 0.0, 5)
     with pytest.raises(ValueError, match="too few for drawn neighbours"):
         plan_drawn(10, 0.3, 3)
-    with pytest.raises(ValueError, match=r"draws must be in \[2, 98\]"):
+    with refuses("draws"):
         smallest_sum(100, 99, 60, 0)
-    with pytest.raises(ValueError, match=r"threshold must be in \[2, 11\]"):
+    with refuses("threshold"):
         smallest_sum(100, 10, 12, 0)
 
 
