@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices
-from leakmeter.clients.sampler import typical
 from leakmeter.fl_app.config.field import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.settings import PARTITIONS
 
@@ -285,5 +284,7 @@ class Sizes:
 
 def sizes(parts: Sequence[Indices]) -> Sizes:
     """Return the smallest, median and largest client of a partition."""
+    from leakmeter.clients.sampler import typical  # imports torch
+
     counts = [len(part) for part in typical(parts)]
     return Sizes(min(counts), float(np.median(counts)), max(counts))

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices
-from leakmeter.clients.sampler import EqualParts
 from leakmeter.fl_app.config.field import ConfigError, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.dataset import Dataset, Floats, Labels, Request, content, locate
 from leakmeter.fl_app.data.partition import MAX_CONCENTRATION, label_counts
+
+if TYPE_CHECKING:
+    from leakmeter.clients.sampler import EqualParts
 
 _NUMERIC = (0, 2, 4, 10, 11, 12)  # age, fnlwgt, education-num, gain, loss, hours
 _CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)
@@ -142,6 +145,8 @@ class Population:
     @property
     def parts(self) -> EqualParts:
         """The records of each client of the run."""
+        from leakmeter.clients.sampler import EqualParts  # imports torch
+
         return EqualParts(self.clients, self.size)
 
     def client(self, number: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from unittest.mock import patch
 
 import pytest
@@ -64,6 +64,15 @@ def _one_parser() -> Iterator[None]:
 def short_page() -> Iterator[None]:
     """Leave a page of one word: a whole one takes as long as the rounds of a tiny run."""
     with patch("leakmeter.fl_app.report.page.page", lambda _: "<title>short</title>"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def without_masks() -> Iterator[None]:
+    """Sum without masks wherever the report is the same to the last bit, in a third of the time."""
+    from leakmeter.fl_app.run import launch  # imports torch
+
+    with patch.object(launch, "launch", partial(launch.launch, without_masks=True)):
         yield
 
 

@@ -34,6 +34,7 @@ from leakmeter.fl_app.config.settings import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise
+from tests.helpers.refusals import refuses
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -88,7 +89,7 @@ def test_auditors_are_made_by_name_once_each() -> None:
     assert (auditor.seats, auditor.canaries, auditor.repetitions) == (10, 20, 2)
     assert (auditor.delta, auditor.seed) == (1e-6, 0)
     assert build.auditors(Config(auditors="none"), 210) == []
-    with pytest.raises(ConfigError, match=r"names that differ, .* Leave out the second one-shot"):
+    with refuses("--auditors"):
         Config(auditors="one-shot,mine,one-shot")
 
 

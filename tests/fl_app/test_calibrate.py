@@ -22,6 +22,7 @@ from leakmeter.fl_app.report.judge import repeat_command
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from tests.helpers.project import ROOT
+from tests.helpers.refusals import refuses
 
 PATTERNS = ("fixed", "poisson", "once", "epochs")
 
@@ -78,19 +79,13 @@ def test_a_target_for_any_two_updates_costs_twice_the_noise(plan: Config, noise:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"target_epsilon": 0.0}, "zero-out without --target-epsilon"),
-        (
-            {"clipping": "adaptive", "secagg": "off", "sample": 30},
-            "zero-out with --clipping adaptive",
-        ),
-    ],
+    "changes",
+    [{"target_epsilon": 0.0}, {"clipping": "adaptive", "secagg": "off", "sample": 30}],
 )
 def test_worlds_without_a_target_or_a_proof_are_refused(
-    plan: Config, changes: dict[str, Any], words: str
+    plan: Config, changes: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=f"--target-adjacency must be {words}.*got 'replace'"):
+    with refuses("--target-adjacency"):
         replace(plan, target_adjacency="replace", **changes)
 
 
@@ -160,17 +155,17 @@ def test_both_a_target_and_a_multiplier_are_refused(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"noise": "none", "clip_norm": 0.0}, "noise must be central, distributed or local"),
-        ({"clipping": "adaptive", "sample": 30}, "clipping must be fixed with --target-epsilon"),
-        ({"noise": "distributed", "dropout": 0.1}, "dropout must be 0 with --target-epsilon"),
-        ({"target_epsilon": -1.0}, "target-epsilon must be at least 0"),
-        ({"target_epsilon": 1e6}, "target-epsilon must be .*at most 1000"),
+        ({"noise": "none", "clip_norm": 0.0}, "--noise"),
+        ({"clipping": "adaptive", "sample": 30}, "--clipping"),
+        ({"noise": "distributed", "dropout": 0.1}, "--dropout"),
+        ({"target_epsilon": -1.0}, "--target-epsilon"),
+        ({"target_epsilon": 1e6}, "--target-epsilon"),
     ],
 )
 def test_what_cannot_be_calibrated_is_refused(
     plan: Config, changes: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with refuses(words):
         replace(plan, **changes)
 
 

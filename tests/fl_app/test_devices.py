@@ -37,6 +37,7 @@ from tests.fl_app.test_server_app import run as run_apps
 from tests.helpers.apps import FEDAVG, app_in
 from tests.helpers.numbers import first_fast
 from tests.helpers.processes import run_python
+from tests.helpers.refusals import refuses
 from tests.helpers.stand_in import DEVICE, MixedError, StandIn
 
 # Wherever a run asks which device it has.
@@ -171,7 +172,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(gpus: set[str
         device_of("cuda")
     assert str(refused.value) == f"{LACKS}."
     gpus.add("cuda")
-    with pytest.raises(ConfigError, match=r"\(cuda, cpu\), got 'mps'"):
+    with refuses("--device"):
         device_of("mps")
 
 
@@ -216,7 +217,7 @@ def test_every_launch_refuses_a_missing_device_before_any_work(
 
 
 def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"--device must be one of auto, cpu, cuda, mps, got"):
+    with refuses("--device"):
         Config(device="gpu")
 
 

@@ -20,13 +20,13 @@ from leakmeter.fl_app.build import audit as simulated_records
 from leakmeter.fl_app.build.audit import AuditRun, SimulatedRecords, auditors
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import check_deployed
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import load_task
+from tests.helpers.refusals import refuses
 
 _SMALL: dict[str, Any] = {
     "dataset": "digits",
@@ -208,38 +208,35 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"auditors": "span", "sample": 1, "secagg": "off"}, "sample must be at least 2 .* span"),
-        ({"inversion_images": 0}, "inversion-images must be at least 1 and at most 512, got 0"),
-        ({"inversion_steps": 10**6}, "inversion-steps must be at least 1 and at most 100000"),
-        ({"span_every": -2}, "span-every must be at least -1"),
-        (
-            {"auditors": "membership", "membership_shadows": 1},
-            "membership-shadows must be 0, or at least 2",
-        ),
-        ({"membership_shadows": 257}, "membership-shadows must be at least 0 and at most 256"),
-        ({"membership_every": -2}, "membership-every must be at least -1"),
-        ({"inversion_every": -2}, "inversion-every must be at least -1"),
-        ({"auditors": "transcript", "lrt_game": "rerun"}, "--lrt-game must be partition"),
-        ({"auditors": "transcript", "lrt_target": 60}, "--lrt-target must be below --clients 60"),
-        ({"auditors": "transcript", "sample": 1, "secagg": "off"}, "at least 2 .* transcript"),
-        ({**_WHOLE, "server": "fedadam"}, "--server must be fedavg with --transcript-mode whole"),
-        ({**_WHOLE, "server_lr": 0.5}, "--server-lr must be 1 with --transcript-mode whole-runs"),
-        ({**_WHOLE, "clip_aggregate": 1.0}, "--clip-aggregate must be 0 with .*frozen-models"),
+        ({"auditors": "span", "sample": 1, "secagg": "off"}, "--sample"),
+        ({"inversion_images": 0}, "--inversion-images"),
+        ({"inversion_steps": 10**6}, "--inversion-steps"),
+        ({"span_every": -2}, "--span-every"),
+        ({"auditors": "membership", "membership_shadows": 1}, "--membership-shadows"),
+        ({"membership_shadows": 257}, "--membership-shadows"),
+        ({"membership_every": -2}, "--membership-every"),
+        ({"inversion_every": -2}, "--inversion-every"),
+        ({"auditors": "transcript", "lrt_game": "rerun"}, "--lrt-game"),
+        ({"auditors": "transcript", "lrt_target": 60}, "--lrt-target"),
+        ({"auditors": "transcript", "sample": 1, "secagg": "off"}, "--sample"),
+        ({**_WHOLE, "server": "fedadam"}, "--server"),
+        ({**_WHOLE, "server_lr": 0.5}, "--server-lr"),
+        ({**_WHOLE, "clip_aggregate": 1.0}, "--clip-aggregate"),
         (
             {"auditors": "transcript", "transcript_cohorts": "hidden", "participation": "epochs"},
-            "--participation must be fixed with --transcript-cohorts hidden",
+            "--participation",
         ),
-        ({"transcript_trials": 5}, "transcript-trials must be at least 20"),
+        ({"transcript_trials": 5}, "--transcript-trials"),
     ],
 )
 def test_what_cannot_be_is_refused_before_training(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with refuses(message):
         Config(**changes)
 
 
 def test_shadow_models_need_test_records() -> None:
     config = config_of("membership", **{**_FEW, "synthetic_examples": 60, "clients": 4})
-    with pytest.raises(ConfigError, match="membership-shadows must be 0 with 15 test records"):
+    with refuses("--membership-shadows"):
         auditors(config, 14)
 
 
@@ -267,10 +264,11 @@ def test_a_deployment_refuses_them_with_the_reason(
     name: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/flwr-serverapp"])
-    with pytest.raises(ConfigError, match=f"in a deployment: {name} {why}.*got '{name}'"):
+    with refuses("--auditors") as refused:
         check_deployed(Config(auditors=name))
+    assert f"{name} {why}" in str(refused.value)
 
 
 def test_a_search_for_images_needs_images() -> None:
-    with pytest.raises(ConfigError, match=r"--dataset must be an image .* got 'synthetic'. Try"):
+    with refuses("--dataset"):
         check_early(Config(auditors="inversion", dataset="synthetic"))

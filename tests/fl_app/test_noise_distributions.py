@@ -23,6 +23,7 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies import Local, Noised
 from leakmeter.strategies.accounting.ledger import Ledger
+from tests.helpers.refusals import refuses
 from tests.strategies.protection.laplace import Laplace
 
 INTEGER = ("skellam", "discrete-gaussian")
@@ -58,22 +59,19 @@ def noised(tiny_config: Config) -> Config:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"noise": "local"}, "--noise-distribution must be gaussian with --noise local"),
-        (
-            {"noise": "none", "clip_norm": 0.0},
-            "--noise-distribution must be gaussian with --noise none",
-        ),
+        ({"noise": "local"}, "--noise-distribution"),
+        ({"noise": "none", "clip_norm": 0.0}, "--noise-distribution"),
         (
             {"noise": "central", "clipping": "adaptive", "noise_multiplier": 0.1},
-            "--noise-distribution must be gaussian with --clipping adaptive",
+            "--noise-distribution",
         ),
-        ({"noise_distribution": "laplace"}, "--noise-distribution must be one of"),
+        ({"noise_distribution": "laplace"}, "--noise-distribution"),
     ],
 )
 def test_a_combination_without_a_proof_is_refused_with_what_to_do(
     noised: Config, changes: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ConfigError, match=reason) as error:
+    with refuses(reason) as error:
         replace(noised, **changes)
     assert "got " in str(error.value)
 
@@ -126,14 +124,14 @@ def test_the_plan_is_what_a_run_without_dropouts_releases(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"sample": 3, "clients": 60, "seed": 6, "rounds": 1}, "--sample must be enough"),
+        ({"sample": 3, "clients": 60, "seed": 6, "rounds": 1}, "--sample"),
         (
             {
                 "noise_distribution": "discrete-gaussian",
                 "secagg_bits": 8,
                 "noise_multiplier": 0.048,
             },
-            "--secagg-bits must be more for --noise-distribution discrete-gaussian",
+            "--secagg-bits",
         ),
     ],
 )
@@ -143,7 +141,7 @@ def test_a_plan_without_a_price_is_refused(
     """A Poisson cohort may be too small for a sum, or so large that its grid is too coarse."""
     poisson = {"participation": "poisson", "ledger": str(tmp_path / "l"), "rounds": 30}
     config = replace(noised, **{**poisson, **changes})
-    with pytest.raises(ConfigError, match=reason):
+    with refuses(reason):
         budget._planned(config, build.server_strategy(config), "plan")
 
 

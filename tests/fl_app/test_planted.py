@@ -16,11 +16,11 @@ from leakmeter.clients.sampler import Dealt, Fresh
 from leakmeter.fl_app.build.audit import AuditRun, _source
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import generator_of, load_task
+from tests.helpers.refusals import refuses
 
 SMALL: dict[str, Any] = {
     "dataset": "synthetic",
@@ -143,16 +143,13 @@ class Dying(Progress):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"auditors": "membership,planted-records"},
-            "--planted-generator must be random-pattern beside membership",
-        ),
-        ({"planted_clients": 7}, r"--planted-clients must be at most --clients 6 .*, got 7"),
-        ({"planted_decoys": 10}, "--planted-decoys must be at least 100, got 10"),
+        ({"auditors": "membership,planted-records"}, "--planted-generator"),
+        ({"planted_clients": 7}, "--planted-clients"),
+        ({"planted_decoys": 10}, "--planted-decoys"),
         ({"planted_generator": "texts"}, "--planted-generator"),
-        ({"synthetic_per_client": 5}, "--synthetic-per-client must be 0 for the auditor planted"),
+        ({"synthetic_per_client": 5}, "--synthetic-per-client"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with refuses(said):
         Config(**{**SMALL, **changes})

@@ -17,12 +17,12 @@ from leakmeter.fl_app import task as tasks
 from leakmeter.fl_app.build.audit import AuditRun
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.data.dataset import Dataset, dealt
 from leakmeter.fl_app.data.table import Population
 from leakmeter.fl_app.job import run
 from leakmeter.fl_app.run import rehearsal
 from leakmeter.fl_app.task import load_task
+from tests.helpers.refusals import refuses
 
 MILLION = 10**6
 FEW = {
@@ -160,15 +160,12 @@ def test_no_finite_number_of_bits_limits_an_update_on_generated_records() -> Non
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"lrt_game": "partition"}, r"--lrt-game must be independent or rerun with"),
-        (
-            {"auditors": "membership"},
-            r"--synthetic-per-client must be 0 for the auditor membership",
-        ),
+        ({"lrt_game": "partition"}, "--lrt-game"),
+        ({"auditors": "membership"}, "--synthetic-per-client"),
     ],
 )
 def test_what_needs_a_list_of_all_records_is_refused(wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with refuses(words):
         Config(**{**small(MILLION), "auditors": "likelihood-ratio", **wrong})
 
 

@@ -13,12 +13,12 @@ from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,
 )
+from tests.helpers.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("few_sums")
 
@@ -96,28 +96,25 @@ def test_the_audit_of_a_record_stays_below_its_guarantee(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"noise": "record-sgd", "wfna_floor": 0.0}, "wfna-floor must be above 0"),
-        ({"noise": "record-sgd", "algorithm": "fedavg"}, "algorithm must be fedsgd"),
-        ({"noise": "record-isotropic", "algorithm": "gd"}, "algorithm must be fedsgd"),
-        ({"noise": "record-gd"}, "algorithm must be gd with --noise record-gd"),
-        ({**GD, "epochs": 2}, "epochs must be 1 with --noise record-gd"),
-        ({"noise": "record-sgd", "batch_size": 0}, "batch-size must be at least 1"),
-        ({**GD, "secagg": "off"}, "secagg must be on with --noise record-gd"),
-        ({**GD, "wfna_blocks": 2}, "wfna-blocks must be 1 without --noise wfna"),
-        ({**GD, "ledger": "somewhere"}, "ledger must be empty with --noise record-gd"),
-        ({**GD, "target_epsilon": 1.0}, "noise must be central, distributed or local"),
-        (
-            {"noise": "record-sgd", "auditors": "record-likelihood-ratio"},
-            "mixture over all batches",
-        ),
+        ({"noise": "record-sgd", "wfna_floor": 0.0}, "--wfna-floor"),
+        ({"noise": "record-sgd", "algorithm": "fedavg"}, "--algorithm"),
+        ({"noise": "record-isotropic", "algorithm": "gd"}, "--algorithm"),
+        ({"noise": "record-gd"}, "--algorithm"),
+        ({**GD, "epochs": 2}, "--epochs"),
+        ({"noise": "record-sgd", "batch_size": 0}, "--batch-size"),
+        ({**GD, "secagg": "off"}, "--secagg"),
+        ({**GD, "wfna_blocks": 2}, "--wfna-blocks"),
+        ({**GD, "ledger": "somewhere"}, "--ledger"),
+        ({**GD, "target_epsilon": 1.0}, "--noise"),
+        ({"noise": "record-sgd", "auditors": "record-likelihood-ratio"}, "--noise"),
     ],
 )
 def test_what_has_no_guarantee_or_no_audit_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with refuses(words):
         Config(**{**SETTING, **changes})
 
 
 def test_a_batch_larger_than_a_client_is_refused_before_training() -> None:
     config = Config(**{**SETTING, "noise": "record-sgd", "batch_size": 31})
-    with pytest.raises(ConfigError, match="batch-size must be at most 30, the fewest records"):
+    with refuses("--batch-size"):
         build.server_strategy(config)

@@ -18,6 +18,7 @@ from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import with_clip_norm
+from tests.helpers.refusals import refuses
 
 
 def context(**settings: str | int | float | bool) -> Context:
@@ -47,7 +48,7 @@ def test_settings_come_from_the_run_configuration() -> None:
 def test_equal_settings_are_read_once_and_each_type_by_itself() -> None:
     assert from_context(context(clients=50)) is from_context(context(clients=50))
     assert from_context(context(lr=1)) == from_context(context(lr=1.0))
-    with pytest.raises(ConfigError, match="clients must be a whole number"):
+    with refuses("--clients"):
         from_context(context(clients=50.0))
 
 
@@ -114,7 +115,7 @@ def test_a_run_without_a_folder_goes_to_the_environments(
 
 def test_a_relative_folder_is_refused(tiny_config: Config) -> None:
     for name in ("out", "resume"):
-        with pytest.raises(ConfigError, match=f"{name} must be an absolute path"):
+        with refuses(name):
             run(tiny_config, **{name: "runs/here"})
 
 
@@ -162,7 +163,7 @@ def test_a_deployed_run_writes_only_where_the_servers_owner_allows(
     if name == "ledger":
         config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=path)
         settings = {"out": str(home / "run")}
-    with pytest.raises(ConfigError, match=rf"{name} must be below {home} in a deployment"):
+    with refuses(name):
         run(config, **settings)
     assert not (home / "run").exists()
 

@@ -21,6 +21,7 @@ from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from tests.helpers.refusals import refuses
 
 OPEN = "one-shot,single-update,likelihood-ratio,mutual-information,mine"
 QUICK = ["--model", "linear", "--clients", "16", "--sample", "8", "--canary-seats", "4"]
@@ -57,7 +58,7 @@ def test_its_seats_are_those_of_the_settings_and_of_one_shot() -> None:
     assert isinstance(other, OneShotCanaries)
     assert isinstance(guest, SingleUpdates)
     assert guest.plan is other.plan
-    with pytest.raises(ValueError, match="canary-seats must be at least 1 for the auditor single-"):
+    with refuses("--canary-seats"):
         replace(alone, canary_seats=0)
 
 

@@ -14,9 +14,9 @@ from flwr.app import ArrayRecord
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.task import load_task
+from tests.helpers.refusals import refuses
 
 
 def test_the_clients_together_hold_every_training_record_once(tiny_config: Config) -> None:
@@ -44,16 +44,16 @@ def test_a_task_needs_no_configuration_of_a_whole_run(tiny_config: Config) -> No
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dataset": "cats"}, "dataset must be one of"),
-        ({"model": "resnet"}, "model must be one of"),
-        ({"partition": "fair"}, "partition must be one of"),
-        ({"partition": "dirichlet", "dirichlet": 0.0}, "dirichlet must be in"),
-        ({"clients": 0}, "clients must be between 1"),
-        ({"synthetic_classes": 1}, "synthetic-classes must be at least 2"),
+        ({"dataset": "cats"}, "--dataset"),
+        ({"model": "resnet"}, "--model"),
+        ({"partition": "fair"}, "--partition"),
+        ({"partition": "dirichlet", "dirichlet": 0.0}, "--dirichlet"),
+        ({"clients": 0}, "--clients"),
+        ({"synthetic_classes": 1}, "--synthetic-classes"),
     ],
 )
 def test_loading_refuses_a_task_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with refuses(message):
         load_task(TaskConfig(**{"dataset": "synthetic", "model": "linear", **wrong}))
 
 
@@ -96,7 +96,7 @@ def test_natural_clients_hold_the_records_of_one_user_each(
 
 
 def test_an_empty_client_is_an_error_when_the_task_is_loaded(tiny_config: Config) -> None:
-    with pytest.raises(ConfigError, match="clients must be between 1 and"):
+    with refuses("--clients"):
         load_task(replace(tiny_config, clients=121))
 
 

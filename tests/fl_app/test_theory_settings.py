@@ -21,7 +21,7 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits import GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
+from tests.helpers.refusals import refuses
 
 WHOLE = "mutual information of all coordinates"
 SGD = [
@@ -122,21 +122,15 @@ def test_the_target_is_no_colluder(tiny_config: Config) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mi_case": "independent"}, "mi-case must be none unless --algorithm is fedsgd"),
-        (
-            {"mi_case": "independent", "algorithm": "fedsgd", "auditors": "one-shot"},
-            "mi-case must be none without the auditor mutual-information",
-        ),
-        (
-            {"mi_case": "independent", "algorithm": "fedsgd", "lrt_game": "partition"},
-            "mi-case must be none with --lrt-game partition",
-        ),
-        ({"mi_c0": 1.0}, "mi-c0 must be 0 without --mi-case independent, got 1.0"),
-        ({"mi_sigma": 0.5}, "mi-sigma must be 1.0 without --mi-case log-concave, got 0.5"),
-        ({"mi_entropy": 2.0}, "mi-entropy must be at least -1000.0 and at most 1.4189"),
-        ({"colluders": 29}, "colluders must be at most --sample minus 2 = 28"),
+        ({"mi_case": "independent"}, "--mi-case"),
+        ({"mi_case": "independent", "algorithm": "fedsgd", "auditors": "one-shot"}, "--mi-case"),
+        ({"mi_case": "independent", "algorithm": "fedsgd", "lrt_game": "partition"}, "--mi-case"),
+        ({"mi_c0": 1.0}, "--mi-c0"),
+        ({"mi_sigma": 0.5}, "--mi-sigma"),
+        ({"mi_entropy": 2.0}, "--mi-entropy"),
+        ({"colluders": 29}, "--colluders"),
     ],
 )
 def test_what_the_bound_is_not_about_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with refuses(message):
         Config(**settings)

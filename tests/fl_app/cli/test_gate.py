@@ -23,7 +23,7 @@ from leakmeter.fl_app.run.folder import RunFolder
 from tests.helpers.findings import finding
 from tests.helpers.project import ROOT
 
-pytestmark = pytest.mark.usefixtures("usual_null_draws")
+pytestmark = pytest.mark.usefixtures("without_masks")
 # Small, and enough canaries to prove an ε of 0.4 where no noise hides them.
 SMALL = {
     "auditors": "one-shot",
@@ -335,6 +335,7 @@ def test_a_run_all_of_whose_rounds_were_abandoned_is_not_a_success(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_null_draws")
 def test_the_workflow_to_copy_fails_on_one_example_and_passes_on_its_cure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

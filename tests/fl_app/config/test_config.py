@@ -28,6 +28,7 @@ from leakmeter.fl_app.config.settings import (
     TaskConfig,
 )
 from tests.helpers.project import ROOT
+from tests.helpers.refusals import refuses
 
 PYPROJECT = ROOT / "pyproject.toml"
 SETTINGS = {kebab(spec.name): spec.default for spec in fields(Config)}
@@ -203,9 +204,9 @@ def test_more_clients_in_a_round_than_in_all_is_refused(clients: int) -> None:
 
 
 def test_more_canaries_than_seats_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--canaries must be from 2 to 300 = .*, got 301"):
+    with refuses("--canaries"):
         Config(canaries=301)
-    with pytest.raises(ConfigError, match=r"--canaries must be from 2 to 150 = .*, got 151"):
+    with refuses("--canaries"):
         Config(canaries=151, canary_repetitions=2)
     Config(canaries=150, canary_repetitions=2)
 
@@ -232,7 +233,7 @@ def test_an_unknown_setting_or_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         Config.from_mapping({"batch_size": 8})
     assert str(caught.value) == wanted
-    with pytest.raises(ConfigError, match=r"got 'mnis'; did you mean mnist\?"):
+    with refuses("--dataset"):
         Config(dataset="mnis")
 
 
@@ -276,29 +277,26 @@ def test_a_configuration_cannot_be_changed_but_replaced() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"noise": "central"}, "--clip-norm must be above 0 with --noise central"),
-        ({"clip_norm": 1.0}, "--clip-norm must be 0 with --noise none, which clips nothing"),
-        ({"ledger": "x"}, "--ledger must be empty with --noise none"),
-        ({"budget": 1.0}, "--budget must be 0 without --ledger"),
-        (
-            {"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0},
-            "above 0 with --noise local",
-        ),
-        ({"noise": "distributed", "clip_norm": 1.0, "secagg": "off"}, "secagg must be on"),
-        ({"noise": "local", "clip_norm": 1.0, "clipping": "adaptive"}, "clipping must be fixed"),
-        ({"clipping": "adaptive"}, "--noise must be central with --clipping adaptive"),
+        ({"noise": "central"}, "--clip-norm"),
+        ({"clip_norm": 1.0}, "--clip-norm"),
+        ({"ledger": "x"}, "--ledger"),
+        ({"budget": 1.0}, "--budget"),
+        ({"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0}, "--noise-multiplier"),
+        ({"noise": "distributed", "clip_norm": 1.0, "secagg": "off"}, "--secagg"),
+        ({"noise": "local", "clip_norm": 1.0, "clipping": "adaptive"}, "--clipping"),
+        ({"clipping": "adaptive"}, "--noise"),
         (
             {"noise": "central", "clip_norm": 1.0, "clipping": "adaptive", "noise_multiplier": 4.0},
-            "noise-multiplier must be below 4 with --clipping adaptive and 40 clients",
+            "--noise-multiplier",
         ),
-        ({"participation": "once"}, "--rounds must be at most 1 = .* with --participation once"),
-        ({"over_budget": "ask"}, "over-budget must be one of refuse, warn"),
+        ({"participation": "once"}, "--rounds"),
+        ({"over_budget": "ask"}, "--over-budget"),
     ],
 )
 def test_noise_that_would_not_protect_is_refused_in_words(
     values: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with refuses(message):
         Config(**values)
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.stats import beta, chisquare, kstest
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.dataset import dealt, load
 from leakmeter.fl_app.data.partition import Sizes, sizes
 from leakmeter.fl_app.data.table import Population
+from tests.helpers.refusals import refuses
 
 CENTRES = np.arange(12, dtype=np.float32).reshape(4, 3)
 MILLION = 10**6
@@ -122,11 +122,11 @@ def test_other_clients_are_none_of_the_run_and_do_not_repeat() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"partition": "natural"}, "--partition must be iid or dirichlet with"),
-        ({"partition": "dirichlet-labels"}, r"got 'dirichlet-labels'. Try --partition dirichlet"),
-        ({"partition": "dirichlet", "dirichlet": 1e9}, r"--dirichlet must be in \(0, 1e\+06\]"),
+        ({"partition": "natural"}, "--partition"),
+        ({"partition": "dirichlet-labels"}, "--partition"),
+        ({"partition": "dirichlet", "dirichlet": 1e9}, "--dirichlet"),
     ],
 )
 def test_partitions_that_need_a_list_of_records_are_refused(wrong, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with refuses(words):
         load("synthetic", synthetic_per_client=5, **wrong)

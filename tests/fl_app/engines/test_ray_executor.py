@@ -19,10 +19,10 @@ from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.clients.sampler import CohortSampler, in_process
 from leakmeter.fl_app.build.audit import AuditRun, sampler_for
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import load_task, update_rule
+from tests.helpers.refusals import refuses
 
 DIM = 210
 GAMES = ["rerun", "partition", "independent", "independent-held-out"]
@@ -61,7 +61,7 @@ def test_persons_cannot_be_dealt_anew(tiny_config: Config) -> None:
     config = replace(tiny_config, partition="natural")
     task = load_task(tiny_config)
     rule = update_rule(config)
-    with pytest.raises(ConfigError, match="or dirichlet-labels for --lrt-game partition"):
+    with refuses("--partition"):
         sampler_for(task, config.task, rule, "partition")
     assert sampler_for(task, config.task, rule, "rerun").game == "rerun"
 

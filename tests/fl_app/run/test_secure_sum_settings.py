@@ -15,6 +15,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.strategies import Distributed, Noised
+from tests.helpers.refusals import refuses
 
 PLAIN = ["--auditors", "none", "--clients", "12", "--sample", "10", "--rounds", "3"]
 
@@ -130,21 +131,21 @@ def test_a_round_that_everybody_misses_ends_no_run(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"secagg": "off", "colluders": 1}, "colluders must be -1 with --secagg off"),
-        ({"secagg": "off", "secagg_bits": 16}, "secagg-bits must be 32 with --secagg off"),
-        ({"secagg_neighbours": 5}, "even number below the 5 clients"),
-        ({"secagg_neighbours": 6}, "even number below the 5 clients"),
-        ({"secagg_neighbours": 4, "participation": "poisson"}, "poisson"),
-        ({"secagg_threshold": 0.5}, "secagg-threshold must be at most 1 and above 0.5"),
-        ({"secagg_bits": 65}, "secagg-bits must be at least 8 and at most 64"),
-        ({"colluders": 2}, "colluders must be at most --sample minus 2 = 1"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"secagg": "off", "colluders": 1}, "--colluders"),
+        ({"secagg": "off", "secagg_bits": 16}, "--secagg-bits"),
+        ({"secagg_neighbours": 5}, "--secagg-neighbours"),
+        ({"secagg_neighbours": 6}, "--secagg-neighbours"),
+        ({"secagg_neighbours": 4, "participation": "poisson"}, "--secagg-neighbours"),
+        ({"secagg_threshold": 0.5}, "--secagg-threshold"),
+        ({"secagg_bits": 65}, "--secagg-bits"),
+        ({"colluders": 2}, "--colluders"),
+        ({"dropout": 1.0}, "--dropout"),
     ],
 )
 def test_what_no_secure_sum_can_be_is_refused(
     tiny_config: Config, changes: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with refuses(words):
         replace(tiny_config, **changes)
 
 
@@ -166,5 +167,5 @@ def test_a_deployment_simulates_no_dropouts(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deployment, "is_deployed", lambda: True)
-    with pytest.raises(ConfigError, match="dropout must be 0 in a deployment"):
+    with refuses("--dropout"):
         deployment.check_deployed(replace(tiny_config, auditors="none", dropout=0.1))
