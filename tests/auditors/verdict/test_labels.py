@@ -13,7 +13,7 @@ from leakmeter.auditors.finding import Adjacency, Observer, Sees, Unit
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.verdict.verdict import Row, Severity, judge
-from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee
+from tests.fl_app.report.makers import CANARY, bound, conditional, finding, guarantee
 
 
 def row(*found: Finding) -> Row:

@@ -32,7 +32,7 @@ from leakmeter.auditors.verdict.claim import (
 )
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.auditors.wording import Assumption
-from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, guarantee
+from tests.fl_app.report.makers import ANYONE, CANARY, bound, conditional, guarantee
 
 _MAYBE = st.none() | st.integers(0, 3)
 _MODELS = st.builds(

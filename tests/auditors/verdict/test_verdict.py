@@ -17,7 +17,7 @@ from leakmeter.auditors.verdict.verdict import Verdict, is_beyond, judge
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.read import Run
-from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, finding, guarantee
+from tests.fl_app.report.makers import ANYONE, CANARY, bound, conditional, finding, guarantee
 
 SERVER = ThreatModel(observer="server", sees="round sum", knows_cohort=True, participations=3)
 FINAL = replace(CANARY, sees="final model")

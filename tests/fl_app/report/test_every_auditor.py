@@ -61,7 +61,7 @@ from leakmeter.strategies.protection.mechanism import Central, Distributed, Loca
 from leakmeter.strategies.secure_sum.masked import Tally
 from leakmeter.strategies.secure_sum.topology import Risks
 from tests.auditors.conftest import GaussianSampler
-from tests.fl_app.report.html.test_page import Page
+from tests.fl_app.report.test_page import Page
 
 DIM, CLIENTS, ROUNDS, DELTA = 120, 6, 2, 1e-5
 

@@ -26,7 +26,7 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import new_run
 from leakmeter.fl_app.sweep import sweep as sweep_run
-from tests.fl_app.report.html.test_page import Page
+from tests.fl_app.report.test_page import Page
 from tests.helpers.numbers import first_fast
 from tests.helpers.pages import check_policy
 

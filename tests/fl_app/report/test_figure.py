@@ -1,25 +1,82 @@
-"""Drawings: values are where they belong, words off the data, every point in the table."""
+"""Scales hold all values in order and name round ones."""
 
 from __future__ import annotations
 
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from leakmeter.auditors.finding import ErrorCurve, Histogram, Losses, Spectrum
 from leakmeter.auditors.information.mutual_information import NEURAL
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.fl_app.report.curves import figures
+from leakmeter.fl_app.report.curves import _closed, epsilons, figures, information, tradeoffs
 from leakmeter.fl_app.report.details import tradeoff
-from leakmeter.fl_app.report.figure import TEXT, Axis, Canvas, Figure, Series, Text, layout
+from leakmeter.fl_app.report.figure import (
+    TEXT,
+    Axis,
+    Canvas,
+    Figure,
+    Form,
+    Scale,
+    Series,
+    Text,
+    layout,
+)
 from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.report.template import STYLE, chart, figure
-from tests.fl_app.report.judge.makers import bound, conditional, finding, guarantee, run
+from tests.fl_app.report.makers import bound, conditional, finding, guarantee, run
 from tests.helpers.drawings import WIDTHS, covered, outside
+
+
+@given(
+    st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=20),
+    st.sampled_from(["linear", "log", "shifted"]),
+)
+def test_a_scale_holds_all_values_in_order(values: list[float], form: Form) -> None:
+    scale = Scale.over(values, form)
+    places = [scale.at(v) for v in sorted(values)]
+    assert places == sorted(places)
+    assert all(0 <= place <= 1 for place in places)
+    ticks = scale.ticks()
+    assert 1 <= len(ticks) <= 12
+    assert all(scale.low * 0.999 - 1e-9 <= t <= scale.high * 1.001 + 1e-9 for t in ticks)
+
+
+@pytest.mark.parametrize("form", ["linear", "log", "shifted"])
+def test_a_scale_of_nothing_or_of_infinities_still_has_ends(form: Form) -> None:
+    for values in ([], [math.inf], [math.nan, -math.inf]):
+        scale = Scale.over(values, form)
+        assert scale.high > scale.low
+        assert scale.ticks()
+
+
+@pytest.mark.parametrize("form", ["linear", "log", "shifted"])
+@pytest.mark.parametrize("edge", [1.7e308, 1e251, 1e249, 5e-324, 1e-251])
+def test_values_at_the_edge_of_floats_end_no_page(form: Form, edge: float) -> None:
+    for values in ([edge], [edge, 1.0], [-edge, edge], [0.0, edge], [1e249, 1e-249, edge]):
+        scale = Scale.over(values, form)
+        assert math.isfinite(scale.low)
+        assert scale.low < scale.high < math.inf
+        assert scale.ticks()
+        assert all(0 <= scale.at(v) <= 1 for v in values)
+
+
+def test_ticks_are_round_numbers() -> None:
+    assert Scale(0.0, 1.0).ticks(5) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert Scale(1e-6, 0.5, "log").ticks(6) == [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+    assert Scale(2.0, 6.0, "log").ticks() == [2.0, 5.0]
+    assert Scale(0.0, 700.0, "shifted").ticks(5)[0] == 0.0
+    assert Scale.label(1e-6) == "10⁻⁶"
+    assert Scale.label(-0.5) == "−0.5"
+    assert Scale.label(2e6) == "2·10⁶"
 
 
 def of(*series: Series) -> Figure:
@@ -215,3 +272,60 @@ def test_a_condition_is_no_place_on_the_axis_of_a_comparison() -> None:
     two = [replace(run(bound(2.0), conditional(9.0)), rounds=lines) for _ in range(2)]
     [drawn] = tradeoff(two)
     assert [one.x for one in drawn.series] == [(2.0,), (2.0,)]
+
+
+# Products of such small differences vanish in floats: the lower point seemed to be on the line.
+@example([(5e-324, 0.3), (1e-323, 0.2)])
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=30))
+def test_the_hull_of_error_rates_is_convex_and_below_all_points(
+    pairs: list[tuple[float, float]],
+) -> None:
+    fpr, fnr = _closed([a for a, _ in pairs], [b for _, b in pairs])
+    assert (fpr[0], fpr[-1]) == (0.0, 1.0)
+    assert fpr == sorted(set(fpr))
+    slopes = [
+        (fnr[i + 1] - fnr[i]) / (fpr[i + 1] - fpr[i])
+        for i in range(len(fpr) - 1)
+        if fpr[i + 1] - fpr[i] > 1e-6
+    ]
+    assert all(b >= a - 1e-6 * max(abs(a), 1) for a, b in pairwise(slopes))
+    for x, y in [*pairs, (0.5, 0.5)]:
+        at = next(i for i in range(len(fpr) - 1) if fpr[i] <= x <= fpr[i + 1])
+        share = (x - fpr[at]) / (fpr[at + 1] - fpr[at])
+        assert fnr[at] + share * (fnr[at + 1] - fnr[at]) <= y + 1e-9
+
+
+def test_values_of_a_chart_are_rounded_by_their_kind() -> None:
+    """A lower bound of 0.6146 was printed as 0.615 below its chart."""
+    curve = ErrorCurve((1e-5,), (0.6146,), (2.0,), (0.1234,), (0.5671,), (), (), 0.5)
+    bound = finding(value=0.6146, kind="lower_bound", confidence=0.95, details=(curve,))
+    run = Run("run", Path("/run"), findings=(bound,))
+    [proven], [limits] = epsilons([run]), tradeoffs([run])
+    assert ">0.614<" in figure(proven)
+    assert "ε 0.614;" in figure(proven)
+    assert ">0.568<" in figure(limits)  # an upper limit of an error rate
+
+
+def test_a_gaussian_reference_is_drawn_only_where_the_auditor_offers_it() -> None:
+    curve = ErrorCurve((1e-5,), (0.6,), (2.0,), (0.1,), (0.5,), (), (), 0.5)
+    bound = finding(kind="lower_bound", confidence=0.95, details=(curve,))
+    apart = finding(kind="diagnostic", quantity="separation", facts={"separation": 2.0})
+    model = finding(kind="approximation", facts={"separation": 2.0})
+    for offered, found in ((False, (bound, apart)), (True, (bound, apart, model))):
+        [drawn] = tradeoffs([Run("run", Path("/run"), findings=found)])
+        assert ("Gaussians 2 sd apart" in figure(drawn)) is offered
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [((239.1, 239.2), "239 bits."), ((239.1, 251.0), "239 to 251 bits.")]
+)
+def test_a_line_that_is_not_drawn_is_one_number_or_a_range(
+    values: tuple[float, float], words: str
+) -> None:
+    found = []
+    for i, value in enumerate(values, start=1):
+        for quantity, size in (("", 0.2), (" of all coordinates", value)):
+            name = f"mutual information{quantity}"
+            found.append(finding(quantity=name, kind="approximation", value=size, server_round=i))
+    [figure] = information([run(*found)])
+    assert figure.caption.endswith(f" Not drawn, all coordinates, alike: {words}")
