@@ -1,4 +1,4 @@
-"""A model is one vector and comes back from it as it was."""
+"""Vectors of records, numbers read in place, and work that nobody needs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from leakmeter.auditors import Audited, Auditor, OneShotCanaries, RoundView, canary_mod
 from leakmeter.auditors.codec import codec, plain
-from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.layout import Layout, LayoutError, LazyModel, is_finite, values
+from leakmeter.auditors.hook.open_round import Updates
 from tests.helpers.numbers import num_examples
 
 FLOATS = st.sampled_from([np.float16, np.float32, np.float64])
@@ -237,3 +239,135 @@ def test_the_distance_to_what_is_not_finite_is_not_finite(value: float) -> None:
     record = ArrayRecord({"a": Array(np.array([1.0, value], dtype=np.float32))})
     assert not np.isfinite(Layout.of(record).distance(record, None))
     assert not Layout.of(record).is_finite(record)
+
+
+ARRAYS = {
+    "a matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "a number": np.array(2.5),
+    "nothing": np.empty((0, 4), dtype=np.float16),
+    "columns first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "the other end first": np.arange(4, dtype=">f4"),
+    "whole numbers": np.arange(5),
+    "a shape of many digits": np.zeros((1,) * 30, dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_values_are_those_that_flower_reads(name: str) -> None:
+    array = Array(ARRAYS[name])
+    found, known = values(array), array.numpy().ravel()
+    assert found.dtype == known.dtype
+    assert np.array_equal(found, known)
+
+
+def test_values_are_not_copied() -> None:
+    array = Array(np.ones(1000, dtype=np.float32))
+    assert not values(array).flags.writeable
+    assert not values(array).flags.owndata
+
+
+@pytest.mark.parametrize("cut", [3, 200])
+def test_bytes_that_are_no_array_raise_as_flower_does(cut: int) -> None:
+    whole = Array(np.ones(100, dtype=np.float32))
+    broken = Array(dtype="float32", shape=(100,), stype=whole.stype, data=whole.data[:cut])
+    with pytest.raises((ValueError, EOFError)):
+        values(broken)
+
+
+def test_another_kind_of_bytes_raises_as_flower_does() -> None:
+    with pytest.raises(TypeError, match="Unsupported"):
+        values(Array(dtype="float32", shape=(1,), stype="torch", data=b"\x93NUMPY"))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "finite"),
+    [
+        ([1.0, -2.0], True),
+        ([], True),
+        ([1.0, np.nan], False),
+        ([np.inf, -np.inf], False),
+        ([3e38, 3e38], True),  # whose sum is too large for single precision
+    ],
+)
+def test_numbers_are_finite_whatever_their_sum_is(numbers: list[float], finite: bool) -> None:
+    assert is_finite(Array(np.array(numbers, dtype=np.float32))) is finite
+
+
+def test_what_is_no_float_is_finite() -> None:
+    assert is_finite(Array(np.array([1, 2])))
+    assert is_finite(Array(dtype="bfloat16", shape=(1,), stype="numpy.ndarray", data=b""))
+
+
+def test_asking_whether_a_client_has_replied_does_not_make_its_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = ArrayRecord({"w": Array(np.zeros(3))})
+    updates = Updates(
+        Layout.of(record), LazyModel(Layout.of(record), record), {4: RecordDict({"arrays": record})}
+    )
+    monkeypatch.setattr(Layout, "flatten", None)
+    assert 4 in updates
+    assert 5 not in updates
+
+
+class Reading(Auditor):
+    """Keeps the means that it is shown."""
+
+    name = "reading"
+
+    def __init__(self) -> None:
+        self.means: list[Any] = []
+
+    def observe(self, view: RoundView) -> Any:
+        self.means.append(view.facts.aggregate)
+        return ()
+
+
+@pytest.mark.parametrize("sends", ["auto", "models", "differences"])
+def test_the_mean_is_for_auditors_that_want_it(federation: Any, sends: Any) -> None:
+    means = {}
+    for wants_mean in (True, False):
+        of, auditor = federation(mods=[canary_mod]), Reading()
+        auditor.wants_mean = wants_mean
+        inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
+        audited = Audited(inner, [auditor, OneShotCanaries(seats=2)], sends=sends)
+        audited.start(of.grid, of.arrays(), num_rounds=3)
+        assert not audited.failures
+        means[wants_mean] = auditor.means
+    assert all(mean is not None for mean in means[True])
+    assert [mean is None for mean in means[False]] == [True, True, True]
+
+
+@pytest.mark.parametrize("kind", ["sphere", "signs"])
+def test_canaries_are_looked_for_without_a_vector_of_the_model(
+    federation: Any, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    monkeypatch.setattr(LazyModel, "vector", property(lambda _: pytest.fail("a vector")))
+    of = federation(mods=[canary_mod])
+    inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
+    audited = Audited(inner, [OneShotCanaries(seats=2, kind=kind)])
+    audited.start(of.grid, of.arrays(), num_rounds=3)
+    assert not audited.failures
+    assert any(finding.kind == "lower_bound" for finding in audited.findings())
+
+
+@given(data=st.data(), sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_parts_of_a_model_are_those_of_its_vector(data: Any, sizes: list[int]) -> None:
+    kinds = ["float16", "float32", "float64"]
+    arrays = [np.arange(size).astype(kinds[place % 3]) for place, size in enumerate(sizes)]
+    record = ArrayRecord({str(place): Array(array) for place, array in enumerate(arrays)})
+    model, whole = LazyModel(Layout.of(record), record), np.concatenate(arrays)
+    start, stop = (data.draw(st.integers(0, whole.size)) for _ in range(2))
+    part = model[start:stop]
+    assert part.dtype == np.float64
+    assert np.array_equal(part, whole[start:stop])
+    assert np.array_equal(model.vector, whole)
+    assert model.size == whole.size
+
+
+def test_bytes_of_another_length_than_an_array_says_are_refused() -> None:
+    record = ArrayRecord({"w": Array(np.zeros(3)), "b": Array(np.zeros(2))})
+    layout = Layout.of(record)
+    record["w"].data = Array(np.zeros(4)).data
+    with pytest.raises(LayoutError, match="the bytes must have 5 numbers, got 6"):
+        LazyModel(layout, record)

@@ -1,8 +1,9 @@
-"""Wrappers hand everything on, keep the inner loop, and take their hooks away."""
+"""What wrappers know and do, and how a chain of strategies is asked."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Iterable
 from typing import Any
@@ -11,11 +12,30 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    Strategy,
+)
 
-from leakmeter.auditors.hook.wrapper import Wrapper, chain, lend_methods
-from leakmeter.strategies import Chosen
+from leakmeter.auditors import Audited
+from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.hook.wrapper import (
+    Foreign,
+    Wrapper,
+    chain,
+    client_of,
+    known_facts,
+    lend_methods,
+    pattern,
+    survey,
+    weight_key,
+    wrappers,
+)
+from leakmeter.strategies import Central, Chosen, Masked, Noised, RecordNoise
 from leakmeter.strategies.chosen import FixedSize
+from leakmeter.strategies.protection.mechanism import FixedClip
 from tests.helpers.strategies import OwnLoop, Through
 
 
@@ -125,3 +145,104 @@ def test_the_chain_stops_where_strategy_is_something_else() -> None:
     inner = FedAvg()
     inner.strategy = "weighted"  # a foreign strategy may use this name for anything
     assert list(chain(Through(inner)))[1:] == [inner]
+
+
+MEMBERS = ("client_of", "facts", "findings", "hides_updates", "pattern", "weight_key")
+
+
+def three_of_six(inner: Strategy | None = None) -> Chosen:
+    return Chosen(inner or FedAvg(), FixedSize(3), num_clients=6, seed=1)
+
+
+def noised(inner: Strategy) -> Noised:
+    return Noised(inner, noise=Central(0.0), clipping=FixedClip(2.0), expected_clients=3)
+
+
+def filled(inner: Strategy) -> Noised:
+    return Noised(inner, noise=RecordNoise(1e-3, clip_norm=1.0, batch_size=4, examples=20, lr=0.1))
+
+
+class Misleading(FedAvg):
+    """Uses our names for something else, and Flower's too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts = self.findings = "blue"
+        self.client_of, self.hides_updates = {1: 7}, True
+        self.pattern, self.weight_key = {"sampling": "poisson"}, "mass"
+        self.weighted_by_key: Any = 3
+
+
+class Knowing(Wrapper):
+    """Knows what it is given."""
+
+    def __init__(self, strategy: Strategy, **known: Any) -> None:
+        super().__init__(strategy)
+        self._known = RoundFacts(**known)
+
+    def facts(self) -> RoundFacts:
+        return self._known
+
+
+@pytest.mark.parametrize("inside", [noised, filled])
+def test_every_strategy_of_ours_is_a_wrapper_with_the_declared_members(inside: Any) -> None:
+    audited = Audited(Masked(inside(three_of_six())), [])
+    *ours, inner = chain(audited)
+    assert [type(held).__name__ for held in ours[:2]] == ["Audited", "Masked"]
+    assert list(wrappers(audited)) == ours
+    assert type(inner) is FedAvg
+    for held in ours:
+        assert isinstance(held.facts(), RoundFacts)
+        assert list(held.findings()) == []  # nothing has happened yet
+        for name in MEMBERS:  # declared on the class, so that mypy sees them
+            assert inspect.getattr_static(type(held), name) is not None
+
+
+def test_a_chain_tells_what_any_of_its_wrappers_knows() -> None:
+    inner = three_of_six(FedAvg(weighted_by_key="mass"))
+    strategy = Masked(noised(inner))
+    assert client_of(strategy) is inner.client_of
+    assert pattern(strategy) == {"sampling": "fixed", "cohort": 3, "population": 6}
+    assert weight_key(strategy) == "mass"
+    assert survey(strategy, 4, 2).is_masked
+    assert not survey(noised(inner), 4, 2).is_masked
+    assert {held.weight_key for held in wrappers(strategy)} == {"mass", None}
+
+
+def test_a_foreign_strategy_knows_nothing_whatever_it_calls_its_attributes() -> None:
+    strategy = Knowing(Misleading())
+    assert client_of(strategy) is None
+    assert pattern(strategy) == {}
+    assert weight_key(strategy) == "num-examples"
+    assert known_facts(strategy) == RoundFacts()
+    assert not survey(strategy, 4, 2).is_masked
+
+
+def test_flowers_strategies_are_read_by_their_own_names() -> None:
+    inner = FedAdam(min_train_nodes=3, min_available_nodes=4, fraction_train=0.5)
+    outer = Foreign(DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 2.0, 6))
+    assert (outer.held, Foreign(inner).held) == (inner, None)
+    assert (outer.weight_key, Foreign(inner).weight_key) == (None, "num-examples")
+    assert (outer.fraction_train, Foreign(inner).fraction_train) == (1.0, 0.5)
+    assert Foreign(inner).least_nodes == {"min_train_nodes": 3, "min_available_nodes": 4}
+    assert set(outer.least_nodes.values()) == {0}
+    assert {"FedAdam", "FedOpt", "FedAvg"} <= Foreign(inner).kinds
+    assert "Misleading" not in Foreign(Misleading()).kinds
+
+
+def test_facts_are_merged_field_by_field_and_the_innermost_decides() -> None:
+    mean, noisy = np.ones(2), np.zeros(2)
+    inner = Knowing(FedAvg(), noised=noisy, noise_std=0.0, clip_norm=2.0)
+    outer = Knowing(inner, aggregate=mean, num_clients=3, total_weight=1.5, clip_norm=9.0)
+    facts = known_facts(Knowing(outer))
+    assert facts.aggregate is mean
+    assert facts.noised is noisy
+    assert (facts.num_clients, facts.total_weight) == (3, 1.5)
+    assert (facts.clip_norm, facts.noise_std) == (2.0, 0.0)  # no noise is known, not unknown
+    assert (facts.share_std, facts.quantum, facts.abandoned) == (None, None, None)
+
+
+def test_facts_that_say_nothing_change_nothing() -> None:
+    said = RoundFacts(num_clients=3, total_weight=1.5, saturated=0, abandoned="too few")
+    assert RoundFacts().over(said) == said
+    assert said.over(RoundFacts(num_clients=5, total_weight=5.0)) == said
