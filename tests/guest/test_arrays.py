@@ -38,7 +38,9 @@ def project(kind: str, strategy: Make | None = None, *mods: object) -> Cell:
     return Cell(strategy or own(make), lambda: Clients(make()), (*mods, canary_mod))
 
 
-@pytest.mark.parametrize("kind", [*READABLE, "bool", "complex"])
+@pytest.mark.parametrize(
+    "kind", cells([*READABLE, "bool", "complex"], fast=("batchnorm", "complex", "float16"))
+)
 def test_canaries_leave_arrays_in_their_types_and_shapes(kind: str) -> None:
     cell = project(kind, FEDAVG)
     run, audited = run_audited(cell)

@@ -19,6 +19,7 @@ from tests.guest.harness import (
     assert_same,
     assert_unharmed,
     canaries,
+    cells,
     explained,
     run_audited,
     run_plain,
@@ -98,7 +99,7 @@ PROJECTS: dict[str, tuple[Make, Callable[[], Clients]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.parametrize("name", cells(PROJECTS, fast=list(PROJECTS)[::2]))
 def test_messages_of_any_kind_arrive_as_they_were_sent(name: str) -> None:
     strategy, clients = PROJECTS[name]
     cell = Cell(strategy, clients, rounds=4)

@@ -30,7 +30,7 @@ ORDERS = {
     **{f"{name} first": (mod, canary_mod) for name, mod in HARMLESS.items()},
     **{f"{name} last": (canary_mod, mod) for name, mod in HARMLESS.items()},
 }
-FAST = [*(f"{name} first" for name in HARMLESS), "counting_mod last", "rounding_mod last"]
+FAST = ("strict_mod first", "message_size_mod first", "counting_mod last", "rounding_mod last")
 
 
 @pytest.mark.parametrize("order", cells(ORDERS, fast=FAST))

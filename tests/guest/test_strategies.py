@@ -25,7 +25,7 @@ def project(name: str) -> Cell:
     return Cell(FLOWERS[name], clients, clipping_mods(name))
 
 
-LOOKED_ON = ("FedAvg", "FedAdam", "QFedAvg", *SERVER_SIDE, *CLIENT_SIDE)
+LOOKED_ON = ("FedAdam", "QFedAvg", *list(SERVER_SIDE)[1:])
 
 
 @pytest.mark.parametrize("name", cells(FLOWERS, fast=LOOKED_ON))
@@ -38,9 +38,10 @@ def test_an_auditor_that_looks_on_changes_nothing(name: str) -> None:
 
 SEEN = [*PLAIN, *SERVER_SIDE, *CLIENT_SIDE]
 ALIKE = ("FedProx", "FedAdagrad", "FedYogi")  # as FedAvg, and twice as FedAdam
+FAST = {*SEEN[::2], "FedAvg"}.difference(ALIKE)
 
 
-@pytest.mark.parametrize("name", cells(SEEN, fast=[name for name in SEEN if name not in ALIKE]))
+@pytest.mark.parametrize("name", cells(SEEN, fast=FAST))
 def test_canaries_are_counted_and_the_training_goes_on(name: str) -> None:
     cell = project(name)
     run, audited = run_audited(cell)
@@ -49,7 +50,7 @@ def test_canaries_are_counted_and_the_training_goes_on(name: str) -> None:
     assert was_seen(run, audited)
 
 
-@pytest.mark.parametrize("name", CHOOSING)
+@pytest.mark.parametrize("name", cells(CHOOSING, fast=list(CHOOSING)[:1]))
 def test_a_strategy_that_drops_updates_is_said_to_drop_canaries(name: str) -> None:
     cell = project(name)
     run, audited = run_audited(cell)

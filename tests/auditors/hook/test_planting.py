@@ -228,8 +228,9 @@ def test_records_that_are_not_finite_are_refused() -> None:
         read_planting_order(planting_order(bad, 1))
 
 
-def test_an_order_too_large_is_refused_where_it_is_made() -> None:
-    large: list[Record] = [(np.zeros(2**23), np.asarray(0))] * 2
+def test_an_order_too_large_is_refused_where_it_is_made(monkeypatch: Any) -> None:
+    monkeypatch.setattr(mods, "MAX_BYTES", 2**10)
+    large: list[Record] = [(np.zeros(2**6), np.asarray(0))] * 2
     with pytest.raises(ValueError, match="use fewer canaries, or more clients"):
         planting_order(large, 1)
 
