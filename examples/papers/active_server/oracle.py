@@ -135,13 +135,13 @@ def _noises(rng: np.random.Generator, _: Federation, content: RecordDict) -> Map
         }
         promised |= {"examples": int(rng.integers(1, _MAX_IMAGES)), "clip-norm": 1.0, "lr": 0.1}
         return {wire.FILLED: ConfigRecord({**about, **promised})}
-    law = str(rng.choice(["gaussian", "skellam", "discrete-gaussian"]))
-    whole = {} if law == "gaussian" else {"noise-distribution": law}
+    kind = str(rng.choice(["gaussian", "skellam", "discrete-gaussian"]))
+    whole = {} if kind == "gaussian" else {"noise-distribution": kind}
     summed = {"noise-std": std, "max-weight": 1.0, "clip-range": float(10.0 ** rng.uniform(-3, 3))}
     clip: Values = {
         "clip-norm": float(10.0 ** rng.uniform(-3, 3)),
         "share-std": std,
-        "distribution": law,
+        "distribution": kind,
     }
     return {
         wire.NOISE: ConfigRecord({**about, **clip}),

@@ -46,7 +46,7 @@ def run(scale: str, cells: Cells) -> Table:
     one_run = kept(canaries.cases(), size.runs)
     tried = kept(trials.cases(size.trials), size.runs)
     watched = kept(streams.cases(), size.streams, "anytime-")
-    thresholds = tried[: len(size.trials) * len(trials.LAWS)]
+    thresholds = tried[: len(size.trials) * len(trials.NOISES)]
     return Table(
         title=f"Lower bounds above the truth, in {size.runs:,} runs of each mechanism "
         f"({size.streams:,} streams of bets); "
@@ -221,7 +221,7 @@ def _of_thresholds(tried: Sequence[Cell], size: Scale) -> tuple[Comparison, ...]
         return f"{min(shares):.1f} to {max(shares):.1f} %"
 
     ours = [f"{rule}: {span(rule)}" for rule in tried[0]["bounds"] if rule not in (BEST, EXACT)]
-    cases = f"smallest and largest share over {len(trials.LAWS)} distributions with "
+    cases = f"smallest and largest share over {len(trials.NOISES)} distributions with "
     cases += f"{' and '.join(f'{n:,}' for n in size.trials)} trials"
     last = f"{RARE}, {size.trials[-1]} trials"
     rare = next(cell["bounds"] for cell in tried if cell["name"] == last)

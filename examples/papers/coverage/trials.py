@@ -49,7 +49,7 @@ MANY: Final = 1000  # trials of the independent game
 
 
 @dataclass(frozen=True)
-class Law:
+class Noise:
     """Scores of two worlds: one distribution, once as it is and once moved."""
 
     name: str  # for the table
@@ -60,8 +60,8 @@ class Law:
     epsilon: float  # the truth
 
 
-def _normal(shift: float, delta: float) -> Law:
-    return Law(
+def _normal(shift: float, delta: float) -> Noise:
+    return Noise(
         f"Gaussian, {shift:g} apart" if shift else "no leak",
         shift,
         lambda rng, size: rng.standard_normal(size),
@@ -71,8 +71,8 @@ def _normal(shift: float, delta: float) -> Law:
     )
 
 
-def _laplace(shift: float, delta: float) -> Law:
-    return Law(
+def _laplace(shift: float, delta: float) -> Noise:
+    return Noise(
         f"Laplace, {shift:g} apart",
         shift,
         lambda rng, size: rng.laplace(size=size),
@@ -83,7 +83,7 @@ def _laplace(shift: float, delta: float) -> Law:
     )
 
 
-LAWS: Final = (
+NOISES: Final = (
     *(_normal(shift, 1e-5) for shift in (0.0, 0.5, 1.0, 8.0)),
     *(_normal(shift, 0.1) for shift in (1.0, 2.0)),
     *(_laplace(shift, 1e-5) for shift in (0.5, 1.0)),
@@ -91,33 +91,35 @@ LAWS: Final = (
 
 
 def cases(trials: Sequence[int]) -> tuple[Case, ...]:
-    """Return every mechanism, those of `LAWS` with each number of trials."""
+    """Return every mechanism, those of `NOISES` with each number of trials."""
     return (
         *(
-            Case(f"{law.name}, {n} trials", law.delta, law.epsilon, partial(_bounds, law, n))
+            Case(
+                f"{noise.name}, {n} trials", noise.delta, noise.epsilon, partial(_bounds, noise, n)
+            )
             for n in trials
-            for law in LAWS
+            for noise in NOISES
         ),
         *(_independent(others, d) for others, d in ((20, 0.05), (5, 1e-5))),
-        *(_rounds(law) for law in LAWS),
+        *(_rounds(noise) for noise in NOISES),
         *(_transcript(gap) for gap in (0.0, 1.0)),
         *(_record(gap) for gap in (0.0, 1.0)),
-        _members("members, no leak", 0.0, LAWS[0]),
-        _members("members, Laplace noise on each record", LAWS[-1].epsilon, LAWS[-1]),
-        _members("members are another population, no leak", 0.0, LAWS[1]),
+        _members("members, no leak", 0.0, NOISES[0]),
+        _members("members, Laplace noise on each record", NOISES[-1].epsilon, NOISES[-1]),
+        _members("members are another population, no leak", 0.0, NOISES[1]),
     )
 
 
-def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
+def _bounds(noise: Noise, trials: int, rng: Rng) -> dict[str, Bound]:
     """Return the bound of every rule on the same scores."""
-    outside, inside = law.draw(rng, trials), law.draw(rng, trials) + law.shift
-    ours = partial(epsilon_lower_bound, inside, delta=law.delta, confidence=CONFIDENCE)
-    known, middle = Scores.of(inside, None, law.logsf), law.shift / 2
+    outside, inside = noise.draw(rng, trials), noise.draw(rng, trials) + noise.shift
+    ours = partial(epsilon_lower_bound, inside, delta=noise.delta, confidence=CONFIDENCE)
+    known, middle = Scores.of(inside, None, noise.logsf), noise.shift / 2
     return {
-        BEST: no_bound(best_threshold(inside, outside, law.delta), BEST),
-        EXACT: no_bound(one_shot.published(known, law.delta, ALLOWED), EXACT),
+        BEST: no_bound(best_threshold(inside, outside, noise.delta), BEST),
+        EXACT: no_bound(one_shot.published(known, noise.delta, ALLOWED), EXACT),
         "band": ours(outside),
-        "band, known null": ours(null_logsf=law.logsf),
+        "band, known null": ours(null_logsf=noise.logsf),
         "pilot": ours(outside, rule=PilotSplit()),
         "fixed": ours(outside, rule=Fixed(middle)),
         "band and fixed": ours(outside, rule=BandAndFixed(middle)),
@@ -131,7 +133,7 @@ def best_threshold(inside: Floats, outside: Floats, delta: float) -> float:
     return one_shot.published(scores, delta, ALLOWED / 2, "clopper-pearson")
 
 
-def _rounds(law: Law) -> Case:
+def _rounds(noise: Noise) -> Case:
     """Return several audited rounds: the largest of their bounds, which share the confidence.
 
     As in an audit, one set of draws serves both worlds of a round.
@@ -139,12 +141,12 @@ def _rounds(law: Law) -> Case:
     shared = 1 - ALLOWED / ROUNDS
 
     def audit(rng: Rng) -> Mapping[str, Bound]:
-        played = [law.draw(rng, FEW) for _ in range(ROUNDS)]
-        prove = partial(epsilon_lower_bound, delta=law.delta, rule=BandAndFixed(law.shift / 2))
-        bounds = [prove(own + law.shift, own, confidence=shared) for own in played]
+        played = [noise.draw(rng, FEW) for _ in range(ROUNDS)]
+        prove = partial(epsilon_lower_bound, delta=noise.delta, rule=BandAndFixed(noise.shift / 2))
+        bounds = [prove(own + noise.shift, own, confidence=shared) for own in played]
         return {f"largest of {ROUNDS} rounds": max(bounds, key=lambda bound: bound.value)}
 
-    return Case(f"{law.name}, {ROUNDS} rounds", law.delta, law.epsilon, audit)
+    return Case(f"{noise.name}, {ROUNDS} rounds", noise.delta, noise.epsilon, audit)
 
 
 def _transcript(gap: float, delta: float = 0.1) -> Case:
@@ -191,15 +193,15 @@ def _record(gap: float, delta: float = 0.1) -> Case:
     return Case(name, delta, epsilon_gaussian(delta, gap), audit)
 
 
-def _members(name: str, epsilon: float, law: Law) -> Case:
-    """Return a model that scores members as `law` moved, and held-out records as it is."""
+def _members(name: str, epsilon: float, noise: Noise) -> Case:
+    """Return a model that scores members as `noise` moved, and held-out records as it is."""
 
     def audit(rng: Rng) -> Mapping[str, Bound]:
-        members, held_out = law.draw(rng, FEW) + law.shift, law.draw(rng, FEW)
-        prove = partial(membership_bound, delta=law.delta, confidence=CONFIDENCE)
+        members, held_out = noise.draw(rng, FEW) + noise.shift, noise.draw(rng, FEW)
+        prove = partial(membership_bound, delta=noise.delta, confidence=CONFIDENCE)
         return {"members of one model": prove(members, held_out)}
 
-    return Case(name, law.delta, epsilon, audit)
+    return Case(name, noise.delta, epsilon, audit)
 
 
 def _independent(others: int, delta: float) -> Case:

@@ -3,7 +3,7 @@
 Mironov 2012, On Significance of the Least Significant Bits for Differential Privacy (CCS), here for
 Gaussian noise by inversion: 52 random bits give at most 2^52 noises, so a released float64 can come
 from one sum only if some noise leads from that sum to it. Two sums that differ by a millionth of
-the noise are the same to every test that trusts the Gaussian law.
+the noise are the same to every test that trusts the Gaussian distribution.
 
 The attacker knows both sums, the noise's scale and the code. Sums are of the size of the noise.
 """
@@ -101,8 +101,8 @@ def _as_float(dtype: str, total: Vector) -> Floats:
     return np.asarray(total + gaussian(len(total), 1.0, None)).astype(dtype)
 
 
-def _central(law: str, total: Vector) -> Floats:
-    return distribution_named(law).noised(total, 1.0, None)
+def _central(kind: str, total: Vector) -> Floats:
+    return distribution_named(kind).noised(total, 1.0, None)
 
 
 def _in_ring(total: Vector) -> Floats:

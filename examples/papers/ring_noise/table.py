@@ -21,7 +21,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.papers.base import Cells, Table, audited_run, median_range
 
-_LAWS: Final = ("gaussian", "skellam", "discrete-gaussian")
+_KINDS: Final = ("gaussian", "skellam", "discrete-gaussian")
 _CLIP_NORM: Final = 0.5
 _config = partial(
     Config,
@@ -57,16 +57,16 @@ _SCALES = {
 
 
 def run(scale: str, cells: Cells) -> Table:
-    """Train with each law at each number of bits, calibrated to the same ε."""
+    """Train with each distribution at each number of bits, calibrated to the same ε."""
     size, rows = _SCALES[scale], []
     config = size.config
-    for bits, law in product(size.bits, _LAWS):
-        own = replace(config, secagg_bits=bits, noise_distribution=law)
+    for bits, kind in product(size.bits, _KINDS):
+        own = replace(config, secagg_bits=bits, noise_distribution=kind)
         runs = [
-            cells.get(f"{scale}-{law}-bits{bits}-seed{i}", _trained, replace(own, seed=i))
+            cells.get(f"{scale}-{kind}-bits{bits}-seed{i}", _trained, replace(own, seed=i))
             for i in range(size.seeds)
         ]
-        rows.append((bits, law, *_row(runs)))
+        rows.append((bits, kind, *_row(runs)))
     return Table(
         title=f"Distributed noise in the ring, {config.dataset}, linear model, {config.sample} of "
         f"{config.clients} clients per round, each once, {config.rounds} rounds, target "

@@ -18,7 +18,7 @@ ROWS = stream(0, "fit").standard_normal((400, DIM)) @ ROOT.T
 CANDIDATES = stream(0, "candidates").standard_normal((60, DIM)) @ ROOT.T + 100.0
 
 
-def laws() -> list[DenseGaussian | DualGaussian]:
+def fits() -> list[DenseGaussian | DualGaussian]:
     """Return both forms of the same model."""
     moments = Scatter(DIM).add(ROWS).moments()
     return [DenseGaussian.fit(moments, shrinkage=0.1), DualGaussian.fit(ROWS, shrinkage=0.1)]
@@ -29,15 +29,15 @@ def test_the_pair_is_that_of_the_mahalanobis_distances() -> None:
     shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
     distances = squareform(pdist(CANDIDATES, "mahalanobis", VI=np.linalg.inv(shrunk)))
     expected = np.unravel_index(distances.argmax(), distances.shape)
-    for law in laws():
-        found = challenge(CANDIDATES, law)
+    for fit in fits():
+        found = challenge(CANDIDATES, fit)
         assert set(found.pair) == set(expected)
         assert found.modelled == pytest.approx(distances.max(), rel=1e-3)
 
 
 def test_scores_have_unit_variance_under_the_model_and_differ_by_the_separation() -> None:
-    for law in laws():
-        test = challenge(CANDIDATES, law)
+    for fit in fits():
+        test = challenge(CANDIDATES, fit)
         assert test.shift == pytest.approx(test.modelled, rel=1e-9)
         covariance = np.cov(ROWS.T)
         shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
@@ -45,8 +45,8 @@ def test_scores_have_unit_variance_under_the_model_and_differ_by_the_separation(
 
 
 def test_equal_candidates_cannot_be_told_apart() -> None:
-    for law in laws():
-        test = between(CANDIDATES[0], CANDIDATES[0], law)
+    for fit in fits():
+        test = between(CANDIDATES[0], CANDIDATES[0], fit)
         assert (test.shift, test.modelled) == (0.0, 0.0)
         assert not test.direction.any()
 
@@ -54,23 +54,23 @@ def test_equal_candidates_cannot_be_told_apart() -> None:
 def test_the_farthest_of_two_are_the_two() -> None:
     assert set(farthest(np.array([[1.0, 0.0], [0.0, 1.0]]))) == {0, 1}
     with refuses("candidates"):
-        challenge(CANDIDATES[:1], laws()[0])
+        challenge(CANDIDATES[:1], fits()[0])
 
 
 def test_an_update_is_tested_against_the_candidate_farthest_from_it() -> None:
     covariance = np.cov(ROWS.T)
     shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
     inverse = np.linalg.inv(shrunk)
-    for law in laws():
+    for fit in fits():
         for update in CANDIDATES[:5] + ROOT[0]:
             gaps = update - CANDIDATES
             farthest_one = np.einsum("ij,jk,ik->i", gaps, inverse, gaps).argmax()
             for rows in (CANDIDATES, CANDIDATES.astype(np.float32)):
-                assert Candidates.of(rows, [law]).against(update).pair == (-1, farthest_one)
+                assert Candidates.of(rows, [fit]).against(update).pair == (-1, farthest_one)
 
 
 def test_forms_of_one_fit_see_the_candidates_as_each_does_alone() -> None:
-    law = DualGaussian.fit(ROWS[:30], shrinkage=0.1)
-    forms, centre = [law, law.leading(3)], CANDIDATES.mean(axis=0)
+    fit = DualGaussian.fit(ROWS[:30], shrinkage=0.1)
+    forms, centre = [fit, fit.leading(3)], CANDIDATES.mean(axis=0)
     for form, gram in zip(forms, grams(forms, CANDIDATES, centre), strict=True):
         assert np.array_equal(gram, form.gram(CANDIDATES, centre))

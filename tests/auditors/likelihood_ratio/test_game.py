@@ -1,4 +1,4 @@
-"""The game of the audit on laws that are known: right where there is a leak, silent where none."""
+"""The game on known distributions: right where there is a leak, silent where there is none."""
 
 from __future__ import annotations
 

@@ -40,35 +40,35 @@ def shrunk(rows: np.ndarray, shrinkage: float, noise_std: float = 0.0) -> np.nda
 def test_both_forms_invert_the_shrunk_covariance(shrinkage: float, noise_std: float) -> None:
     rows, vectors = draws(40), draws(5, seed=2)
     truth = np.linalg.inv(shrunk(rows, shrinkage, noise_std))
-    for law in (
+    for fit in (
         dense(rows, shrinkage=shrinkage, noise_std=noise_std),
         DualGaussian.fit(rows, shrinkage=shrinkage, noise_std=noise_std),
     ):
         gram = vectors @ truth @ vectors.T
-        np.testing.assert_allclose(law.gram(vectors), gram, rtol=2e-4, atol=1e-4 * gram.max())
+        np.testing.assert_allclose(fit.gram(vectors), gram, rtol=2e-4, atol=1e-4 * gram.max())
         expected = truth @ vectors[0]
         scale = np.sqrt(np.diagonal(truth))
-        assert np.abs((law.solve(vectors[0]) - expected) / scale).max() < 1e-3
+        assert np.abs((fit.solve(vectors[0]) - expected) / scale).max() < 1e-3
 
 
 def test_fewer_samples_than_dimensions_are_enough_for_the_dual_form() -> None:
     rows = draws(6)
-    law = DualGaussian.fit(rows, shrinkage=0.3)
+    fit = DualGaussian.fit(rows, shrinkage=0.3)
     expected = np.linalg.solve(shrunk(rows, 0.3), ROOT[:, 0])
-    np.testing.assert_allclose(law.solve(ROOT[:, 0]) @ ROOT[:, 0], expected @ ROOT[:, 0], rtol=1e-3)
+    np.testing.assert_allclose(fit.solve(ROOT[:, 0]) @ ROOT[:, 0], expected @ ROOT[:, 0], rtol=1e-3)
 
 
 def test_leading_directions_see_nothing_outside_them() -> None:
     rows = draws(200)
-    law = DualGaussian.fit(rows, shrinkage=0.01).leading(3)
-    assert law.form == "3 leading directions"
-    basis = law.mix @ law.white.columns(slice(0, DIM))
+    fit = DualGaussian.fit(rows, shrinkage=0.01).leading(3)
+    assert fit.form == "3 leading directions"
+    basis = fit.mix @ fit.white.columns(slice(0, DIM))
     np.testing.assert_allclose(basis @ basis.T, np.eye(3), atol=1e-5)
-    inside = basis * law.root  # rows of the model in the units of the updates
+    inside = basis * fit.root  # rows of the model in the units of the updates
     outside = draws(1, seed=3)[0]
-    scaled = outside / law.root
-    outside = (scaled - basis.T @ (basis @ scaled)) * law.root
-    assert abs(law.gram(outside[None])[0, 0]) < 1e-6 * law.gram(inside[:1])[0, 0]
+    scaled = outside / fit.root
+    outside = (scaled - basis.T @ (basis @ scaled)) * fit.root
+    assert abs(fit.gram(outside[None])[0, 0]) < 1e-6 * fit.gram(inside[:1])[0, 0]
 
 
 def test_shrinkage_falls_with_samples_and_agrees_with_ledoit_and_wolf() -> None:
@@ -98,9 +98,9 @@ def test_redundant_and_still_coordinates_are_left_out() -> None:
     rows = draws(60)
     rows[:, 4] = 0.0
     free = np.arange(DIM - 2)
-    for law in (dense(rows, free=free), DualGaussian.fit(rows, free=free)):
-        assert law.kept.tolist() == [i for i in range(DIM - 2) if i != 4]
-        assert law.solve(np.ones(DIM))[[4, DIM - 2, DIM - 1]].tolist() == [0.0, 0.0, 0.0]
+    for fit in (dense(rows, free=free), DualGaussian.fit(rows, free=free)):
+        assert fit.kept.tolist() == [i for i in range(DIM - 2) if i != 4]
+        assert fit.solve(np.ones(DIM))[[4, DIM - 2, DIM - 1]].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_moments_without_redundant_coordinates_give_the_same_model() -> None:
@@ -108,15 +108,15 @@ def test_moments_without_redundant_coordinates_give_the_same_model() -> None:
     rows[:, 4] = 0.0
     free = np.flatnonzero(np.arange(DIM) % 5 != 2)
     some = replace(Scatter(free.size).add(rows[:, free]).moments(), columns=free)
-    law, full = DenseGaussian.fit(some, shrinkage=0.1), dense(rows, free=free, shrinkage=0.1)
-    assert law.kept.tolist() == full.kept.tolist()
-    np.testing.assert_allclose(law.solve(np.ones(DIM)), full.solve(np.ones(DIM)), rtol=1e-9)
-    np.testing.assert_allclose(law.gram(rows[:3]), full.gram(rows[:3]), rtol=1e-9)
+    fit, full = DenseGaussian.fit(some, shrinkage=0.1), dense(rows, free=free, shrinkage=0.1)
+    assert fit.kept.tolist() == full.kept.tolist()
+    np.testing.assert_allclose(fit.solve(np.ones(DIM)), full.solve(np.ones(DIM)), rtol=1e-9)
+    np.testing.assert_allclose(fit.gram(rows[:3]), full.gram(rows[:3]), rtol=1e-9)
 
 
 def test_many_vectors_are_solved_at_once() -> None:
-    law, vectors = dense(draws(60)), draws(4, seed=2)
-    np.testing.assert_allclose(law.solve(vectors), [law.solve(v) for v in vectors], rtol=1e-9)
+    fit, vectors = dense(draws(60)), draws(4, seed=2)
+    np.testing.assert_allclose(fit.solve(vectors), [fit.solve(v) for v in vectors], rtol=1e-9)
 
 
 def test_noise_moves_every_coordinate() -> None:
@@ -128,9 +128,9 @@ def test_noise_moves_every_coordinate() -> None:
 def test_a_singular_covariance_still_has_a_factor() -> None:
     rows = draws(500)
     rows[:, 1] = rows[:, 0]
-    law = dense(rows, shrinkage=0.0)
-    assert law.shrinkage > 0
-    assert np.isfinite(law.gram(rows[:3])).all()
+    fit = dense(rows, shrinkage=0.0)
+    assert fit.shrinkage > 0
+    assert np.isfinite(fit.gram(rows[:3])).all()
 
 
 @pytest.fixture(params=few_or_many(600, RUNNING_FROM))
@@ -164,7 +164,7 @@ def test_a_large_model_is_fitted_in_single_precision_to_the_same_result(many: in
     assert single.condition == pytest.approx(double.condition, rel=1e-3)
     scale = np.diagonal(double.gram(rows[:9])).max()
     assert np.abs(single.gram(rows[:9]) - double.gram(rows[:9])).max() < 1e-4 * scale
-    solved = [law.solve(rows[0]) * law.std for law in (single, double)]
+    solved = [fit.solve(rows[0]) * fit.std for fit in (single, double)]
     assert np.abs(solved[0] - solved[1]).max() < 1e-3 * np.abs(solved[1]).max()
 
 
@@ -172,10 +172,10 @@ def test_a_large_model_that_single_precision_cannot_factor_well_is_fitted_in_dou
     many: int,
 ) -> None:
     moments = Scatter(many).add(large(600, many)).moments()
-    law, plain = (DenseGaussian.fit(each, shrinkage=5e-4) for each in (moments, moments.plain()))
-    assert law.factor.dtype == np.float64
-    assert law.shrinkage == plain.shrinkage == 5e-4
-    assert law.condition == pytest.approx(plain.condition, rel=0.05)
+    fit, plain = (DenseGaussian.fit(each, shrinkage=5e-4) for each in (moments, moments.plain()))
+    assert fit.factor.dtype == np.float64
+    assert fit.shrinkage == plain.shrinkage == 5e-4
+    assert fit.condition == pytest.approx(plain.condition, rel=0.05)
 
 
 def test_nothing_that_moves_is_an_error() -> None:

@@ -49,7 +49,7 @@ def case(rows: np.ndarray, **options: Any) -> RecordCase:
 def dense_law(
     rows: np.ndarray, batch: int, floor: float, rest: float, more: np.ndarray | float = 0.0
 ) -> Any:
-    """Return the sum's law through the whole covariance."""
+    """Return the sum's distribution through the whole covariance."""
     values, vectors = np.linalg.eigh(rows.T @ rows / (batch * len(rows)))
     covariance = (vectors * (np.maximum(values, floor) + rest)) @ vectors.T + more
     return stats.multivariate_normal(rows.mean(axis=0), covariance)
@@ -63,10 +63,10 @@ def test_the_log_ratio_is_that_of_the_whole_densities(dim: int) -> None:
     rows = gradients(7, dim)
     own, other = np.arange(6), np.array([0, 1, 6, 3, 4, 5])
     about: dict[str, Any] = {"batch": 2, "floor": 0.05, "rest": 0.1}
-    law = PairDistribution.of(rows @ rows.T, own, other, **about)
+    pair = PairDistribution.of(rows @ rows.T, own, other, **about)
     left, right = dense_law(rows[own], **about), dense_law(rows[other], **about)
     for point in stream(1, "points").standard_normal((5, dim)):
-        found = law.log_ratio(law.coordinates(rows @ point))
+        found = pair.log_ratio(pair.coordinates(rows @ point))
         assert found == pytest.approx(left.logpdf(point) - right.logpdf(point), abs=1e-8)
 
 
@@ -76,13 +76,13 @@ def test_noise_of_others_in_some_directions_is_in_both_densities(dim: int) -> No
     own, other = np.arange(6), np.array([0, 1, 6, 3, 4, 5])
     about: dict[str, Any] = {"batch": 2, "floor": 0.05, "rest": 0.1}
     more = loud.T @ loud
-    law = PairDistribution.of(rows @ rows.T, own, other, excess=rows @ more @ rows.T, **about)
+    pair = PairDistribution.of(rows @ rows.T, own, other, excess=rows @ more @ rows.T, **about)
     left, right = (dense_law(rows[which], **about, more=more) for which in (own, other))
     for point in stream(1, "points").standard_normal((5, dim)):
-        found = law.log_ratio(law.coordinates(rows @ point))
+        found = pair.log_ratio(pair.coordinates(rows @ point))
         assert found == pytest.approx(left.logpdf(point) - right.logpdf(point), abs=1e-8)
-    drawn = np.array([law.excess(rng) for rng in [stream(2, "excess")] for _ in range(4000)])
-    seen = law.lift @ (rows @ more @ rows.T)[np.ix_(law.used, law.used)] @ law.lift.T
+    drawn = np.array([pair.excess(rng) for rng in [stream(2, "excess")] for _ in range(4000)])
+    seen = pair.lift @ (rows @ more @ rows.T)[np.ix_(pair.used, pair.used)] @ pair.lift.T
     # Relative error of a variance from 4,000 draws: 0.022; ten times that at most, fixed seed.
     np.testing.assert_allclose(np.cov(drawn.T), seen, atol=0.22 * np.abs(seen).max())
 
@@ -100,14 +100,14 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
         found = case(rows, **options, draw=by)
         own, other = np.arange(6), np.array([6, 1, 2, 3, 4, 5])
         about: dict[str, Any] = {"batch": 2, "floor": 0.15, "rest": 0.0}
-        law = PairDistribution.of(rows @ rows.T, own, other, **about)
+        pair = PairDistribution.of(rows @ rows.T, own, other, **about)
         if by is None:
-            return law.log_ratio(law.worlds[0].draw(draws, stream(0, "law")))
+            return pair.log_ratio(pair.worlds[0].draw(draws, stream(0, "law")))
         rng = stream(0, "code")
         block = found.blocks[0]
         return np.array(
             [
-                float(law.log_ratio(law.coordinates(block.products(by(own, rng)))))
+                float(pair.log_ratio(pair.coordinates(block.products(by(own, rng)))))
                 for _ in range(draws)
             ]
         )
@@ -130,9 +130,9 @@ def test_blocks_are_independent_and_add_up() -> None:
     two = [PairDistribution.of(half.gram(), own, other, **about) for half in split.blocks]
     for point in points:
         parts = zip(two, (rows[:, :4] @ point[:4], rows[:, 4:] @ point[4:]), strict=True)
-        assert sum(float(law.log_ratio(law.coordinates(p))) for law, p in parts) == pytest.approx(
-            float(one.log_ratio(one.coordinates(rows @ point))), abs=1e-9
-        )
+        assert sum(
+            float(pair.log_ratio(pair.coordinates(p))) for pair, p in parts
+        ) == pytest.approx(float(one.log_ratio(one.coordinates(rows @ point))), abs=1e-9)
     assert audit_records(split, delta=DELTA, budget=QUICK).bound.value >= 0
 
 

@@ -28,7 +28,7 @@ def test_cosines_have_the_law_of_real_vectors(dim: int, canaries: int, sigma: fl
     runs = 1200
     exact = [simulate_cosines(dim, canaries, sigma, stream(s, "exact")) for s in range(runs)]
     slow = [with_real_vectors(dim, canaries, sigma, s) for s in range(runs)]
-    # One canary, their mean and their spread: the joint law, not only each cosine's.
+    # One canary, their mean and their spread: the joint distribution, not only each cosine's.
     for statistic in (lambda c: c[-1], np.mean, np.std, np.max):
         samples = [[float(statistic(c)) for c in side] for side in (exact, slow)]
         assert ks_2samp(*samples).pvalue > 1e-4  # chance of failure 1e-3 over fresh seeds

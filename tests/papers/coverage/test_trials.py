@@ -18,11 +18,11 @@ def test_best_thresholds_break_their_confidence_and_show_more_than_the_band(
 ) -> None:
     runs, cells = reproduced.scale("coverage").runs, reproduced("coverage").cells
     found = {key: cell["bounds"] for key, cell in cells.items() if "-200-trials-" in key}
-    assert len(found) == len(trials.LAWS)
+    assert len(found) == len(trials.NOISES)
     for bounds in found.values():
         assert bounds[trials.BEST]["quantiles"][1] >= bounds["band"]["quantiles"][1]
-    for law in ("no-leak", "Laplace-1-apart"):
-        name = f"{law}-200-trials-delta1e-05-{runs}"
+    for noise in ("no-leak", "Laplace-1-apart"):
+        name = f"{noise}-200-trials-delta1e-05-{runs}"
         assert found[name][trials.EXACT]["above"] > 0.3  # at 5 %, by chance 1 in 1,000 of 10 runs
 
 
@@ -30,7 +30,7 @@ def test_the_kept_audits_show_it_for_both_published_rules() -> None:
     cells = read_cells(RESULTS / "coverage")
     found = [cell["bounds"] for key, cell in cells.items() if "-trials-" in key]
     found = [bounds for bounds in found if trials.BEST in bounds]
-    assert len(found) == 2 * len(trials.LAWS)
+    assert len(found) == 2 * len(trials.NOISES)
     for rule in (trials.BEST, trials.EXACT):
         assert max(bounds[rule]["above"] for bounds in found) > most_allowed(2000)
 
@@ -63,26 +63,26 @@ def test_the_best_threshold_is_the_largest_of_all_fixed_ones() -> None:
     assert got == pytest.approx(max(each), rel=1e-12)
 
 
-@pytest.mark.parametrize("law", trials.LAWS, ids=lambda law: f"{law.name}-{law.delta:g}")
-def test_the_known_null_is_that_of_the_scores(law: trials.Law) -> None:
-    drawn = law.draw(stream(2, law.name), 20_000)
+@pytest.mark.parametrize("noise", trials.NOISES, ids=lambda noise: f"{noise.name}-{noise.delta:g}")
+def test_the_known_null_is_that_of_the_scores(noise: trials.Noise) -> None:
+    drawn = noise.draw(stream(2, noise.name), 20_000)
     for t in (-1.5, 0.0, 0.7, 2.0):
         share = float(np.mean(drawn >= t))
-        truth = float(np.exp(law.logsf(np.array([t])))[0])
+        truth = float(np.exp(noise.logsf(np.array([t])))[0])
         assert abs(share - truth) < 4 * (truth * (1 - truth) / drawn.size) ** 0.5
 
 
 @pytest.mark.parametrize(
-    "law",
-    [law for law in trials.LAWS if law.name.startswith("Laplace")],
-    ids=lambda law: law.name,
+    "noise",
+    [noise for noise in trials.NOISES if noise.name.startswith("Laplace")],
+    ids=lambda noise: noise.name,
 )
 def test_the_true_epsilon_of_laplace_scores_is_that_of_their_densities(
-    law: trials.Law,
+    noise: trials.Noise,
 ) -> None:
     # δ(ε) = ∫ max(0, p - e^ε q) on a fine grid.
     x = np.linspace(-40, 40, 800_001)
-    p, q = 0.5 * np.exp(-np.abs(x - law.shift)), 0.5 * np.exp(-np.abs(x))
+    p, q = 0.5 * np.exp(-np.abs(x - noise.shift)), 0.5 * np.exp(-np.abs(x))
     step = x[1] - x[0]
-    delta = float(np.maximum(p - np.exp(law.epsilon) * q, 0).sum() * step)
-    assert delta == pytest.approx(law.delta, rel=1e-2)
+    delta = float(np.maximum(p - np.exp(noise.epsilon) * q, 0).sum() * step)
+    assert delta == pytest.approx(noise.delta, rel=1e-2)

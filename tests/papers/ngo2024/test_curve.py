@@ -217,9 +217,9 @@ def test_a_simulation_of_the_loss_agrees(case: str, n: int, d: int, draws: int) 
         loss = np.where(z > 4, (n - 1) * np.log(z / np.where(z > 4, z - 4, 1.0)) - 4, np.inf)
     else:
         u = rng.random((draws, d, n)).sum(axis=-1) - 1
-        law = IrwinHall(n)
+        drawn = IrwinHall(n)
         inside = np.maximum(u, 1e-3)
-        loss = (law.density(inside + 1)[0] - law.density(inside)[0]).reshape(draws, d)
+        loss = (drawn.density(inside + 1)[0] - drawn.density(inside)[0]).reshape(draws, d)
         loss[u <= 0] = np.inf
     gain = np.maximum(-np.expm1(epsilon - loss.sum(axis=1)), 0.0)
     delta = ldp_curve(case, n, d, epsilon).delta[0]
@@ -294,18 +294,18 @@ def crude(cells: Cells, d: int, epsilon: float, *, up: bool) -> float:
     """Return the twin: losses of the nodes rounded up or down, convolved d times by a loop."""
     mass = np.zeros(cells.mass.shape[1] + 1)
     mass[int(up) : mass.size - 1 + int(up)] += cells.mass.sum(axis=0)
-    law, infinite = mass, cells.ends.infinite + cells.ends.above * up
+    drawn, infinite = mass, cells.ends.infinite + cells.ends.above * up
     for _ in range(d - 1):
-        law = np.convolve(law, mass)
-    losses = d * cells.first * cells.step + cells.step * np.arange(law.size)
+        drawn = np.convolve(drawn, mass)
+    losses = d * cells.first * cells.step + cells.step * np.arange(drawn.size)
     gain = np.where(losses > epsilon, -np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
-    return 1 - (1 - infinite) ** d + float(law @ gain)
+    return 1 - (1 - infinite) ** d + float(drawn @ gain)
 
 
 @pytest.mark.parametrize("n", [6, 40])
 def test_the_bounds_lie_within_plain_rounding_up_and_down(n: int) -> None:
-    for law in (gamma_loss(n, 35.0, 4.0), irwin_hall_loss(n, 35.0)):
-        cells, spread = loss_cells(law, 3, 40)
+    for drawn in (gamma_loss(n, 35.0, 4.0), irwin_hall_loss(n, 35.0)):
+        cells, spread = loss_cells(drawn, 3, 40)
         for epsilon in (0.0, 0.77, 2.5):
             (lower,), (upper,) = deltas(cells, 3, np.array([epsilon]), spread)
             assert crude(cells, 3, epsilon, up=False) < lower < upper

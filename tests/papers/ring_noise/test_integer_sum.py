@@ -18,7 +18,7 @@ from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.protection.mechanism import Distributed
 
-LAWS: tuple[Any, ...] = ("skellam", "discrete-gaussian")
+KINDS: tuple[Any, ...] = ("skellam", "discrete-gaussian")
 DELTA = 1e-5
 
 
@@ -44,10 +44,10 @@ def guarantee(game: IntegerSum, norm: float, adjacency: str) -> Any:
     return next(f for f in found if (f.observer, f.adjacency) == ("server", adjacency))
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_the_score_is_the_exact_log_ratio_of_the_sum(law: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_score_is_the_exact_log_ratio_of_the_sum(kind: str) -> None:
     """Against a convolution by hand, of three shares in two coordinates."""
-    noise = IntegerNoise(law, 0.8)
+    noise = IntegerNoise(kind, 0.8)
     side = np.exp(noise.log_pmf())
     one = np.concatenate([side[:0:-1], side])
     three = np.convolve(np.convolve(one, one), one)
@@ -86,27 +86,27 @@ def test_what_is_no_game_is_refused(wrong: dict[str, Any]) -> None:
         IntegerSum(IntegerNoise("skellam", 1.0), **{**given, **wrong})
 
 
-def audited(law: str, adjacency: str, trials: int, cheat: float = 1.0) -> tuple[Any, Any]:
+def audited(kind: str, adjacency: str, trials: int, cheat: float = 1.0) -> tuple[Any, Any]:
     """Return the bound of a game in 40 dimensions, and the guarantee that it stands against.
 
     With `cheat` below 1 the clients add that share of the variance that is accounted for.
     """
     norm, dim, shares = 6.0, 40, 3
     limits = RoundedNorms.of(norm, dim)
-    noise = IntegerNoise(law, limits.l2**2 / shares)
+    noise = IntegerNoise(kind, limits.l2**2 / shares)
     game = IntegerSum(noise, shares, *pair(norm, dim, adjacency), colluders=1)
-    real = IntegerNoise(law, cheat * noise.variance).sampler
+    real = IntegerNoise(kind, cheat * noise.variance).sampler
     played = game.play(partial(real.draw, rng=np.random.default_rng(7)), trials)
     return game.finding(played, delta=DELTA), guarantee(game, norm, adjacency)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
 def test_ten_thousand_runs_stay_below_the_guarantee_and_show_something(
-    law: str, adjacency: str
+    kind: str, adjacency: str
 ) -> None:
-    bound, limit = audited(law, adjacency, 10_000)
+    bound, limit = audited(kind, adjacency, 10_000)
     assert covers(limit, bound)
     assert 0.5 < bound.value < limit.value
 

@@ -17,12 +17,12 @@ def test_every_law_is_trained_at_every_ring_and_few_bits_cost_noise(tmp_path: Pa
     small = reproduce("ring-noise", tmp_path, is_tiny=False)
     rows = {(int(r["bits per coordinate"]), r["law"]): r for r in small.rows}
     bits = table._SCALES["small"].bits
-    assert set(rows) == {(b, law) for b in bits for law in table._LAWS}
-    for law in ("skellam", "discrete-gaussian"):
-        cost = [float(rows[b, law]["noise multiplier"]) for b in bits]
+    assert set(rows) == {(b, kind) for b in bits for kind in table._KINDS}
+    for kind in ("skellam", "discrete-gaussian"):
+        cost = [float(rows[b, kind]["noise multiplier"]) for b in bits]
         assert cost == sorted(cost, reverse=True)
         assert cost[0] > 2 * cost[-1]
-        assert all(rows[b, law]["ε against the server"] == "≤ 8" for b in bits)
+        assert all(rows[b, kind]["ε against the server"] == "≤ 8" for b in bits)
     # Gaussian noise below two steps is priced as if there were no rounding, and says so.
     assert rows[8, "gaussian"]["ε against the server"] == "≈ 8"
     assert rows[32, "gaussian"]["ε against the server"] == "≤ 8"
@@ -45,7 +45,7 @@ def test_low_bits_tell_two_float64_sums_apart_and_nothing_else() -> None:
     for release in found.values():
         assert release["impossible"] == 0
         assert 0.1 < release["right"] < 0.9
-    assert 0.1 < broken["ratio"] < 0.9  # the law itself tells nothing at this distance
+    assert 0.1 < broken["ratio"] < 0.9  # the distribution itself tells nothing at this distance
 
 
 def test_the_true_sum_always_reaches_what_was_released() -> None:

@@ -132,8 +132,8 @@ class _Case:
             one = np.full(epsilons.size, self.alone(d))
             other = self.alone_backward(d, epsilons)
             return np.array([[one, one], [other, other]]), self.alone(d)
-        law = self.loss(n, _MARGIN + float(epsilons[-1]))
-        cells, spread = loss_cells(law, d, _FINE)
+        loss = self.loss(n, _MARGIN + float(epsilons[-1]))
+        cells, spread = loss_cells(loss, d, _FINE)
         forward = deltas(cells, d, epsilons, spread)
         # For a symmetric distribution both directions are the same, cell by cell.
         backward = forward if self.symmetric else deltas(cells.reversed(), d, epsilons, spread)

@@ -81,17 +81,17 @@ def irwin_hall_loss(n: int, cap: float) -> LossDistribution:
     Losses beyond ±cap go to the ends. With u the distance of z from the low end of Q's support,
     P's density is f(u + 1) and Q's is f(u).
     """
-    law = IrwinHall(n)
+    total = IrwinHall(n)
     middle = (n - 1) / 2  # where the loss is 0
 
     def loss(log_u: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the loss, its derivative by ln u, and ln f(u + 1)."""
         u = np.exp(log_u)
-        (one, slope_1), (two, slope_2) = law.density(u + 1), law.density(u)
+        (one, slope_1), (two, slope_2) = total.density(u + 1), total.density(u)
         return one - two, u * (slope_1 - slope_2), one
 
     # Near u = 0 the loss is linear in ln u, so a spline in ln u is a good start for Newton.
-    knots = np.linspace(math.log(_smallest(law, cap)), math.log(middle), 4000)
+    knots = np.linspace(math.log(_smallest(total, cap)), math.log(middle), 4000)
     guess = CubicSpline(loss(knots)[0][::-1], knots[::-1])
     high = min(cap, float(loss(knots)[0][0]))
 
@@ -112,7 +112,7 @@ def irwin_hall_loss(n: int, cap: float) -> LossDistribution:
         return np.asarray(np.exp(log_p + log_u - np.where(at < 0, size, 0.0)) / -slope)
 
     def ends(low: float, high: float) -> tuple[Ends, Ends]:
-        outer = [_outer_mass(law, float(u)) for u in np.exp(solved(np.array([high, -low])))]
+        outer = [_outer_mass(total, float(u)) for u in np.exp(solved(np.array([high, -low])))]
         infinite = math.exp(-float(gammaln(n + 1)))
         (above, other_below), (other_above, below) = outer
         return Ends(infinite, above, below), Ends(infinite, other_above, other_below)
@@ -120,49 +120,49 @@ def irwin_hall_loss(n: int, cap: float) -> LossDistribution:
     return LossDistribution(low=-high, high=high, density=density, ends=ends)
 
 
-def _outer_mass(law: IrwinHall, u: float) -> tuple[float, float]:
+def _outer_mass(total: IrwinHall, u: float) -> tuple[float, float]:
     """Return the integrals of f over [1, 1 + u] and over [0, u]."""
     if u > 1:  # f rises here, so width times right value is an upper bound; it is below the cut
-        log_f, _ = law.density(np.array([u + 1, u]))
+        log_f, _ = total.density(np.array([u + 1, u]))
         return u * math.exp(log_f[0]), u * math.exp(log_f[1])
     # F(x) = (x^n - n (x-1)_+^n)/n! for x <= 2.
-    log_power, log_factorial = law.n * math.log(u), float(gammaln(law.n + 1))
-    shell = math.expm1(law.n * math.log1p(u)) - law.n * math.exp(log_power)
+    log_power, log_factorial = total.n * math.log(u), float(gammaln(total.n + 1))
+    shell = math.expm1(total.n * math.log1p(u)) - total.n * math.exp(log_power)
     return shell * math.exp(-log_factorial), math.exp(log_power - log_factorial)
 
 
-def _smallest(law: IrwinHall, cap: float) -> float:
+def _smallest(total: IrwinHall, cap: float) -> float:
     """Return the u at which f falls to e^-(_CUT + cap) of its peak."""
-    u = np.linspace(0.0, law.n / 2, 20 * law.n + 1)[1:]
-    log_f, _ = law.density(u)
+    u = np.linspace(0.0, total.n / 2, 20 * total.n + 1)[1:]
+    log_f, _ = total.density(u)
     floor = float(log_f[-1]) - _CUT - cap
     above = u[np.flatnonzero(log_f >= floor)[0]]
     if above > 1:
         return float(above)
     # f(u) = u^(n-1)/(n-1)! on the first interval.
-    return math.exp((floor + float(gammaln(law.n))) / (law.n - 1))
+    return math.exp((floor + float(gammaln(total.n))) / (total.n - 1))
 
 
-def loss_cells(law: LossDistribution, d: int, fine: int) -> tuple[Cells, float]:
+def loss_cells(loss: LossDistribution, d: int, fine: int) -> tuple[Cells, float]:
     """Return the loss in cells, and its standard deviation.
 
     Args:
-        law: The loss of one coordinate.
+        loss: The loss of one coordinate.
         d: How many coordinates will be composed; many leave room only for coarser cells.
         fine: Cells per standard deviation.
     """
-    coarse = _cells(law, (law.high - law.low) / 20_000)
+    coarse = _cells(loss, (loss.high - loss.low) / 20_000)
     spread = min(_std(coarse), _std(coarse.reversed()))
-    room = max((law.high - law.low) / _MOST, 20 * spread * math.sqrt(d) / LARGEST)
-    return _cells(law, max(spread / fine, room)), spread
+    room = max((loss.high - loss.low) / _MOST, 20 * spread * math.sqrt(d) / LARGEST)
+    return _cells(loss, max(spread / fine, room)), spread
 
 
-def _cells(law: LossDistribution, step: float) -> Cells:
+def _cells(loss: LossDistribution, step: float) -> Cells:
     """Return the loss in as many whole cells of this width as fit."""
-    first, last = math.ceil(law.low / step), math.floor(law.high / step)
+    first, last = math.ceil(loss.low / step), math.floor(loss.high / step)
     losses = (np.arange(first, last) + NODES[:, None]) * step
-    mass = law.density(losses)
-    ends, other_ends = law.ends(first * step, last * step)
+    mass = loss.density(losses)
+    ends, other_ends = loss.ends(first * step, last * step)
     mass *= (1 - ends.infinite - ends.above - ends.below) / mass.sum()
     return Cells(first, step, mass, ends, other_ends)
 

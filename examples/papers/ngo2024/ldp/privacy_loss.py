@@ -209,18 +209,18 @@ def _composed(measure: Measure, d: int, epsilons: Floats, tilt: float) -> tuple[
     weight /= total
     size, alias = _window(weight, d)
     mean = float(weight @ np.arange(weight.size))
-    law = irfft(_power(rfft(weight, size), d), size)
+    mass = irfft(_power(rfft(weight, size), d), size)
     # Index of the lowest sum in the window around the mean; the FFT is cyclic.
     lowest = round(d * mean) - size // 2
-    law = np.maximum(np.roll(law, -(lowest % size)), 0.0)
+    mass = np.maximum(np.roll(mass, -(lowest % size)), 0.0)
     sums = d * measure.origin + step * (lowest + np.arange(size))
     start = int(np.searchsorted(sums, epsilons[0], side="right"))
     # Undo the tilt relative to the first epsilon. With cumulative sums from the right, delta at
     # each epsilon is sum(mass) - e^eps · sum(mass · e^-loss) over the losses above it.
     excess = sums[start:] - epsilons[0]
-    law = law[start:] * np.exp(-tilt * excess)
-    plain = np.append(np.cumsum(law[::-1])[::-1], 0.0)
-    damped = np.append(np.cumsum((law * np.exp(-excess))[::-1])[::-1], 0.0)
+    mass = mass[start:] * np.exp(-tilt * excess)
+    plain = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+    damped = np.append(np.cumsum((mass * np.exp(-excess))[::-1])[::-1], 0.0)
     at = np.searchsorted(sums[start:], epsilons, side="right")
     value = plain[at] - np.exp(epsilons - epsilons[0]) * damped[at]
     log_scale = d * (top + math.log(total)) - tilt * epsilons[0]
