@@ -17,7 +17,7 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.spatial.distance import pdist, squareform
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
-from leakmeter.auditors.likelihood_ratio.game import farthest
+from leakmeter.auditors.likelihood_ratio.game import farthest_pair
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.moments import Scatter
@@ -48,10 +48,10 @@ def measure(scale: Scale) -> Iterator[Row]:
 
     ours = [(a - b) @ law.solve(a - b) for i, a in enumerate(few) for b in few[i + 1 :]]
     assert np.allclose(pdist(few, "mahalanobis", VI=inverse) ** 2, ours, rtol=1e-4)
-    assert euclid() == farthest(law.gram(rows))
+    assert euclid() == farthest_pair(law.gram(rows))
     times = interleave(
         {
-            OURS: timer(lambda: farthest(law.gram(rows))),
+            OURS: timer(lambda: farthest_pair(law.gram(rows))),
             EUCLID: timer(euclid),
             LITERAL: timer(
                 lambda: pdist(few, "mahalanobis", VI=inverse),

@@ -61,10 +61,6 @@ class Subspace:
         """Number of directions, d*."""
         return int(self.directions.shape[1])
 
-    def project(self, rows: AnyFloats) -> Floats:
-        """Return the coordinates of rows along the directions, (rows, rank)."""
-        return np.asarray(rows @ self.directions.astype(rows.dtype), dtype=np.float64)
-
 
 class ConstantUpdatesError(ValueError):
     """No update varies in this game, so there is nothing to learn."""
@@ -93,7 +89,7 @@ def leading_directions(rows: RowStore, draws: int, rank: int) -> Subspace:
 def _from_rows(drawn: AnyFloats, rank: int) -> Subspace:
     """Return the directions from more samples than coordinates, (draws, clients, dim)."""
     half = len(drawn) // 2
-    every, first, second = map(_centred, (drawn, drawn[:half], drawn[half:]))
+    every, first, second = map(_centre_rows, (drawn, drawn[:half], drawn[half:]))
     if not every.any():
         raise _nothing_varies()
     directions, kept = _leading(every, rank)  # (dim, rank)
@@ -106,8 +102,12 @@ def _from_rows(drawn: AnyFloats, rank: int) -> Subspace:
 
 def _leading(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
     """Return at most this many directions of rows, and the share of the variance along them all."""
-    found = principal_subspace(rows, share=1.0)
-    return found.directions[:, :rank], found.variance_kept
+    spectrum, directions = principal(rows)
+    kept = np.cumsum(spectrum) / spectrum.sum()
+    every = _num_directions(kept)
+    # One layout in memory, whatever the rank: the last bits of products depend on it.
+    directions = np.ascontiguousarray(directions[:, :every])
+    return directions[:, :rank], min(1.0, float(kept[every - 1]))
 
 
 def _from_products(samples: RowStore, draws: int, rank: int) -> Subspace:
@@ -131,9 +131,9 @@ def _from_products(samples: RowStore, draws: int, rank: int) -> Subspace:
 def _mixed(products: Floats, rank: int) -> tuple[Floats, float]:
     """Return the weights of samples in directions, (samples, rank), and the variance along all."""
     # λ (k,) and u (samples, k); the weights u / √λ make each direction a unit vector.
-    spectrum, left = positive(*np.linalg.eigh(products))
+    spectrum, left = _positive(*np.linalg.eigh(products))
     kept = np.cumsum(spectrum) / spectrum.sum()
-    every = num_directions(kept)
+    every = _num_directions(kept)
     return (left / np.sqrt(spectrum))[:, : min(rank, every)], min(1.0, float(kept[every - 1]))
 
 
@@ -142,7 +142,7 @@ def _share_held_out(products: Floats, clients: int, rank: int) -> float | None:
     # Whole draws only: a client split between halves would be centred around two means.
     half = len(products) // clients // 2 * clients
     first, crossed, second = (
-        _recentred(part, clients)
+        _recentre(part, clients)
         for part in (products[:half, :half], products[half:, :half], products[half:, half:])
     )
     least = ROUNDING**2 * np.trace(products)  # below it deviations are rounding
@@ -153,7 +153,7 @@ def _share_held_out(products: Floats, clients: int, rank: int) -> float | None:
     return float(np.square(crossed @ _mixed(first, rank)[0]).sum() / total)
 
 
-def _recentred(products: Floats, clients: int) -> Floats:
+def _recentre(products: Floats, clients: int) -> Floats:
     """Return the products of some draws with others, each client's around its mean of these.
 
     Inner products are linear: means of samples are means of their products, on either side.
@@ -169,10 +169,10 @@ def _recentred(products: Floats, clients: int) -> Floats:
 def _deviations(rows: RowStore, draws: int) -> Iterator[tuple[slice, Floats]]:
     """Yield blocks of columns in double precision, each client's draws around its own mean."""
     for at, block in rows.blocks():
-        yield at, _centred(block.reshape(draws, -1, block.shape[1])).astype(np.float64)
+        yield at, _centre_rows(block.reshape(draws, -1, block.shape[1])).astype(np.float64)
 
 
-def _centred(drawn: AnyFloats) -> AnyFloats:
+def _centre_rows(drawn: AnyFloats) -> AnyFloats:
     """Return draws less each client's own mean as rows of one matrix; rounding is set to 0."""
     mean = drawn.mean(axis=0, dtype=np.float64)
     rest = drawn - mean.astype(drawn.dtype)
@@ -186,53 +186,26 @@ def _nothing_varies() -> ConstantUpdatesError:
     return ConstantUpdatesError("every update is the same in every draw of this game")
 
 
-def principal_subspace(
-    draws: AnyFloats, *, rank: int | None = None, share: float | None = None
-) -> Subspace:
-    """Return the directions of largest variance; fit on other samples than you then measure.
-
-    Directions chosen on the measured samples themselves would favour their accidents.
-
-    Args:
-        draws: Rows, (K, dim). With K < dim of them the small Gram matrix is used.
-        rank: Number of directions; or
-        share: Least share of the variance to keep, in (0, 1]; the smallest rank that does.
-    """
-    if (rank is None) == (share is None):
-        raise BadValueError("rank", "given, or else share", (rank, share))
-    spectrum, directions = _principal(draws)
-    if not spectrum.sum() > 0:
-        raise BadValueError("draws", "varying in some direction", spectrum)
-    kept = np.cumsum(spectrum) / spectrum.sum()
-    if share is not None:
-        within("share", share, above=0.0, highest=1.0)
-        rank = num_directions(kept, share)
-    assert rank is not None
-    if not 1 <= rank <= len(spectrum):
-        raise BadValueError("rank", f"in [1, {len(spectrum)}], the draws' own", rank)
-    return Subspace(np.ascontiguousarray(directions[:, :rank]), min(1.0, float(kept[rank - 1])))
-
-
-def num_directions(kept: Floats, share: float = 1.0) -> int:
-    """Return how many directions keep a share of the variance, from what the first k keep."""
+def _num_directions(kept: Floats) -> int:
+    """Return how many directions keep all of the variance, from what the first k keep."""
     # 1 + index, since kept[k - 1] is what the first k keep.
     # The last steps of a cumulative sum may miss 1 by a rounding.
-    return 1 + int(np.searchsorted(kept, share * (1 - 1e-12)))
+    return 1 + int(np.searchsorted(kept, 1 - 1e-12))
 
 
-def _principal(draws: AnyFloats) -> tuple[Floats, Floats]:
+def principal(draws: AnyFloats) -> tuple[Floats, Floats]:
     """Return the positive eigenvalues of the scatter, largest first, and their directions."""
     # Mean in double: rows may be single, and a mean of thousands of them would lose digits.
     centred = draws - draws.mean(axis=0, dtype=np.float64)
     if len(draws) >= draws.shape[1]:
-        return positive(*np.linalg.eigh(centred.T @ centred))
+        return _positive(*np.linalg.eigh(centred.T @ centred))
     # Fewer rows than coordinates: (K, K) instead of (d, d). X Xᵀ u = λ u implies that Xᵀ u / √λ is
     # a unit eigenvector of Xᵀ X for the same λ.
-    spectrum, left = positive(*np.linalg.eigh(centred @ centred.T))
+    spectrum, left = _positive(*np.linalg.eigh(centred @ centred.T))
     return spectrum, centred.T @ left / np.sqrt(spectrum)  # (K,), (d, K)
 
 
-def positive(spectrum: Floats, directions: Floats) -> tuple[Floats, Floats]:
+def _positive(spectrum: Floats, directions: Floats) -> tuple[Floats, Floats]:
     """Return the eigenvalues above rounding, largest first, and their eigenvectors."""
     # `eigh` sorts upwards, so the last one is the largest; below its rounding a 0 may have any
     # sign.
@@ -308,7 +281,7 @@ class SharedDraws:
         """
         assert plan.rank is not None
         sampler, clients, draws = drawn.sampler, drawn.clients, plan.draws
-        rank = affordable(plan.rank, draws, len(clients), sampler.game, drawn.noise_std)
+        rank = affordable_rank(plan.rank, draws, len(clients), sampler.game, drawn.noise_std)
         fit = plan.fit_draws(rank, len(clients))
         asked = (sampler.game, sampler.scale, tuple(clients), rank, fit, draws, tuple(stream))
         is_known = asked == self._asked and np.array_equal(drawn.model, self._model)  # type: ignore[arg-type]
@@ -406,7 +379,7 @@ class Draws:
             self.watch(stage, done / draws)
 
 
-def affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float) -> int:
+def affordable_rank(rank: int, draws: int, clients: int, game: Game, noise_std: float) -> int:
     """Return the rank, or the largest that this many draws allow."""
     if game == "partition":
         most = (draws - 4) // 2  # the joint covariance of x and z, and some rows to spare

@@ -367,8 +367,8 @@ class Pairing:
         else:
             strangers = z - part[drawn, who] + part[other, who]  # (sums, each, width)
         # A draw and a sum are in many pairs, so they are bent before they are repeated.
-        x = _bent((part - self.centre[0]) / self.spread[0])[drawn, who]
-        z, strangers = (_bent((one - self.centre[1]) / self.spread[1]) for one in (z, strangers))
+        x = _bend((part - self.centre[0]) / self.spread[0])[drawn, who]
+        z, strangers = (_bend((one - self.centre[1]) / self.spread[1]) for one in (z, strangers))
         z = np.broadcast_to(z, x.shape)
         if is_shuffled:
             # A coin decides which of the two sums an update is paired with. All pairs of one update
@@ -381,7 +381,7 @@ class Pairing:
         return tuple(one[order].astype(np.float32) for one in bent)
 
 
-def _bent(rows: Floats) -> Floats:
+def _bend(rows: Floats) -> Floats:
     """Return rows whose tails grow like logarithms, so that no score explodes."""
     size = np.abs(rows) / _BEND
     # The inverse hyperbolic sine, to 1e-15; numpy's own takes three times as long.
@@ -473,7 +473,7 @@ def null_band(nulls: Sequence[float], share: float, error: float) -> tuple[float
     return float(np.mean(nulls)) - reach, float(np.mean(nulls)) + reach
 
 
-def held_out(
+def held_out_values(
     rows: Floats,
     fitted: Floats,
     *,
@@ -615,7 +615,7 @@ class NeuralInformation(InformationAuditor):
             return ()
         drawn = self.drawing.directed(Draws.of(audited), self.plan, self.stream_of(audited))
         audited.watch("critics", 0.0)
-        found = held_out(
+        found = held_out_values(
             drawn.rows,
             drawn.fitted,
             critics=self.critics,

@@ -159,7 +159,7 @@ class OthersSum:
         dependent; one factor for all coordinates models that.
         """
         sizes = _mean_sizes(rows, draws)
-        rows = rows.changed(partial(_centred, draws=draws, sizes=sizes, model=self.model))
+        rows = rows.changed(partial(_demean, draws=draws, sizes=sizes, model=self.model))
         factor = _dependence(rows, draws) if self.sampler.game == "partition" else 1.0
         # With n clients and k draws each, n·k rows: a covariance over rows divides by n·k - 1,
         # while the sum of the clients' own covariances divides by k - 1. The rows are stretched by
@@ -222,7 +222,7 @@ class OthersSum:
         a few draws of each tell as much as many sums, and the fit's draws tell of the mean too.
         """
         if self.sampler.game in HOLDING_OUT:
-            sums = noised(self._projected(project, draws, stream), project, stream, noise_std)
+            sums = with_noise(self._projected(project, draws, stream), project, stream, noise_std)
             means, variances = sums.mean(axis=0), sums.var(axis=0, ddof=1)
         else:
             assert self._fitted is not None
@@ -251,7 +251,7 @@ class OthersSum:
         found = self._projected(asked, draws, stream)
         # No noise on the component: whether the others ever reach a part is asked of their updates
         # alone.
-        return noised(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
+        return with_noise(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
 
     def _projected(
         self, project: NDArray[np.float64], draws: int, stream: Stream
@@ -287,7 +287,7 @@ def _means(block: AnyFloats, draws: int) -> NDArray[np.float64]:
     return np.asarray(drawn.mean(axis=0, dtype=np.float64))
 
 
-def _centred(at: slice, block: AnyFloats, *, draws: int, sizes: Vector, model: Vector) -> AnyFloats:
+def _demean(at: slice, block: AnyFloats, *, draws: int, sizes: Vector, model: Vector) -> AnyFloats:
     """Subtract each client's mean from its draws; what rounding has left of a constant is 0."""
     means = _means(block, draws)
     drawn = block.reshape(draws, -1, block.shape[1])
@@ -323,7 +323,7 @@ def _dependence(rows: RowStore, draws: int) -> float:
     return total / count if count else 1.0
 
 
-def noised(
+def with_noise(
     scores: NDArray[np.float64], project: NDArray[np.float64], stream: Stream, noise_std: float
 ) -> NDArray[np.float64]:
     """Return scores (draws, k) with the noise on the sum, along the columns of `project`."""
@@ -444,7 +444,7 @@ class Candidates:
 
     def worst_pair(self, index: int) -> Challenge:
         """Return the test of the pair that a model sets farthest apart."""
-        first, second = farthest(self.grams[index])
+        first, second = farthest_pair(self.grams[index])
         pair = (first, second)
         return between(self.rows.row(first), self.rows.row(second), self.fits[index], pair)
 
@@ -485,10 +485,10 @@ def between(
     return Challenge(pair, direction, shift, total, separation, fit)
 
 
-def farthest(gram: Floats) -> tuple[int, int]:
+def farthest_pair(gram: Floats) -> tuple[int, int]:
     """Return the two rows farthest apart, from their inner products; the first pair if several.
 
-    >>> farthest(np.array([[0.0, 0.0, 0.0], [0.0, 1.0, -2.0], [0.0, -2.0, 4.0]]))
+    >>> farthest_pair(np.array([[0.0, 0.0, 0.0], [0.0, 1.0, -2.0], [0.0, -2.0, 4.0]]))
     (1, 2)
     """
     lengths = np.diagonal(gram)

@@ -134,12 +134,12 @@ class DenseGaussian(SumDistribution):
             diagonal = np.diagonal(matrix).astype(np.float64)
             shrinkage = _intensity(square, diagonal, moments.count, quartic)
         np.fill_diagonal(matrix, 1.0)
-        factor, shrinkage, condition = _factored(matrix, shrinkage)
+        factor, shrinkage, condition = _factor(matrix, shrinkage)
         return cls(kept, moments.count, shrinkage, condition, std, factor)
 
     def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ, (m, m)."""
-        rows = self._scaled(_taken(RowStore.of(rows), self.kept, centre))
+        rows = self._scaled(_take(RowStore.of(rows), self.kept, centre))
         # Only the rows are looked through: a factor that LAPACK has found is finite.
         white = solve_triangular(
             self.factor, rows, lower=True, overwrite_b=True, check_finite=False
@@ -203,7 +203,7 @@ class DualGaussian(SumDistribution):
         kept = _moving(own + noise_std**2, free)
         own = own[kept]
         std = np.sqrt(own + noise_std**2)
-        white = rows.changed(partial(_whitened, kept=kept, mean=mean, std=std))
+        white = rows.changed(partial(_whiten, kept=kept, mean=mean, std=std))
         ratio = own / std**2
         products = _products(white)
         if shrinkage is None:
@@ -258,7 +258,7 @@ class DualGaussian(SumDistribution):
         rows = RowStore.of(rows)
         crossed, products = np.zeros((len(rows), self.samples)), np.zeros((len(rows),) * 2)
         for at, white in self.white.blocks():
-            scaled = _taken(rows, self.kept[at], centre).astype(np.float32, copy=False)
+            scaled = _take(rows, self.kept[at], centre).astype(np.float32, copy=False)
             scaled /= self.root[at]
             crossed += scaled @ white.T
             products += scaled @ scaled.T
@@ -318,7 +318,7 @@ def _mean_and_variance(rows: RowStore) -> tuple[Vector, Vector]:
     return mean, own
 
 
-def _whitened(
+def _whiten(
     at: slice, block: AnyFloats, *, kept: Indices, mean: Vector, std: Vector
 ) -> NDArray[np.float32]:
     """Return the kept ones of some columns, centred and in units of `std`, (samples, kept)."""
@@ -339,7 +339,7 @@ def _products(rows: RowStore) -> Floats:
     return total
 
 
-def _taken(rows: RowStore, columns: Indices, centre: AnyFloats | None) -> AnyFloats:
+def _take(rows: RowStore, columns: Indices, centre: AnyFloats | None) -> AnyFloats:
     """Return a copy of these columns of all rows, (m, columns), less the centre."""
     found = rows.take(columns)
     if centre is not None:
@@ -374,7 +374,7 @@ def _intensity(square: float, diagonal: Vector, count: int, quartic: float | Non
     return 1.0 if distance <= 0 else float(min(max(error / distance, 0.0), 1.0))
 
 
-def _factored(
+def _factor(
     matrix: AnyFloats, shrinkage: float, done: float = 0.0
 ) -> tuple[AnyFloats, float, float]:
     """Return the lower Cholesky factor of the shrunk correlations, their shrinkage and condition.
@@ -410,7 +410,7 @@ def _factored(
             matrix[i, i:] = matrix[i:, i]
         done = used
         if is_single:
-            return _factored(matrix.astype(np.float64), shrinkage, done)
+            return _factor(matrix.astype(np.float64), shrinkage, done)
     raise BadValueError("samples", "finite numbers", "a covariance without a Cholesky factor")
 
 

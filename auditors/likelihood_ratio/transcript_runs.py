@@ -33,7 +33,7 @@ from leakmeter.auditors.likelihood_ratio.game import (
     OthersSum,
     between,
     challenge,
-    noised,
+    with_noise,
 )
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
@@ -108,7 +108,7 @@ class RoundsTest:
         # A feature that never varies would get an infinite weight; rounding gives it a little.
         std = np.maximum(std, 1e-9 * max(float(np.abs(gap).max()), 1e-300))
         scaled = centred / std
-        correlation = _shrunk(scaled.T @ scaled / (len(centred) - 2), len(pilot))
+        correlation = _shrink(scaled.T @ scaled / (len(centred) - 2), len(pilot))
         # C⁻¹g with C = D R D, D = diag(std): D⁻¹R⁻¹D⁻¹g. Shrinking R instead of C leaves the scale
         # of each feature alone.
         weights = np.linalg.solve(correlation, gap / std) / std
@@ -152,7 +152,7 @@ def prove(
     return claims.finding(bound, facts, (trials.curve(claims.confidence),))
 
 
-def _shrunk(correlation: Floats, draws: int) -> Floats:
+def _shrink(correlation: Floats, draws: int) -> Floats:
     """Return a correlation matrix pulled to the identity as far as its errors ask for.
 
     Schäfer and Strimmer (2005), A Shrinkage Approach to Large-Scale Covariance Matrix Estimation:
@@ -389,7 +389,7 @@ def round_scores(
     # (transcripts, k): the other clients, their data kept from round to round by `kept`.
     base = _sums(kept, model, cohort.others, draws, (*stream, "others"), project)
     # Both worlds share the other clients and the noise: each world's transcripts are independent.
-    base = noised(base, project, stream, audited.seen_std)
+    base = with_noise(base, project, stream, audited.seen_std)
     # (transcripts, k) each: what the target adds with the first and the second data set.
     worlds = [
         _sums(own, model, (case.target,), draws, (*stream, name), project)

@@ -42,8 +42,8 @@ from leakmeter.auditors.planting.plan import Generator, PlantPlan, batch
 from leakmeter.auditors.planting.scores import (
     Extract,
     Score,
-    checked,
-    completed,
+    check_completions,
+    check_losses,
     exposure,
     histogram,
     largest_score,
@@ -231,7 +231,7 @@ class PlantedRecords(Auditor):
         return np.concatenate(found)
 
     def _scored(self, model: Vector, records: Sequence[Record]) -> Floats:
-        return checked(self._score(model.copy(), batch(records)), len(records))
+        return check_losses(self._score(model.copy(), batch(records)), len(records))
 
     @property
     def warnings(self) -> Sequence[RunWarning]:
@@ -323,7 +323,7 @@ class PlantedRecords(Auditor):
         outside = [text for text, one in zip(texts, is_in, strict=True) if not one]
         assert isinstance(others, list)
         done, by_chance = (
-            int(completed(extract(model.copy(), some), len(some)).sum())
+            int(check_completions(extract(model.copy(), some), len(some)).sum())
             for some in (inside, [*outside, *others])
         )
         control = len(outside) + len(others)

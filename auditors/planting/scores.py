@@ -83,7 +83,7 @@ def histogram(
     )
 
 
-def checked(losses: ArrayLike, count: int) -> Floats:
+def check_losses(losses: ArrayLike, count: int) -> Floats:
     """Return losses as numbers, or raise if they are not one for each record."""
     found = np.asarray(losses, dtype=np.float64)
     if found.shape != (count,) or np.isnan(found).any():
@@ -94,7 +94,7 @@ def checked(losses: ArrayLike, count: int) -> Floats:
     return np.clip(found, -_LARGEST, _LARGEST)
 
 
-def completed(found: ArrayLike, count: int) -> NDArray[np.bool_]:
+def check_completions(found: ArrayLike, count: int) -> NDArray[np.bool_]:
     """Return whether texts were completed, or raise if that is not said of each."""
     said = np.asarray(found)
     if said.shape != (count,) or said.dtype.kind not in "biu":

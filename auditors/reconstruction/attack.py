@@ -136,7 +136,7 @@ def invert(
     if labels is None and attack.method == "idlg":
         guessed = scores.softmax(1).cpu().numpy()
         labels = infer_labels(_bias_gradient(target, parameters, scores), guessed)
-    known = None if labels is None else _known(labels, batch, scores.shape[1]).to(device)
+    known = None if labels is None else _check_labels(labels, batch, scores.shape[1]).to(device)
     found = [_search(model, target, start, known, attack, rng) for start in starts]
     mismatches = tuple(f[2] for f in found)
     images, classes, mismatch = found[int(np.argmin(mismatches))]
@@ -177,12 +177,12 @@ def psnr(originals: Floats, images: Floats, *, peak: float = 1.0) -> Floats:
     >>> psnr(np.concatenate([black, grey]), np.concatenate([grey, black + 0.01])).round(1)
     array([40., inf])
     """
-    errors, _ = matched(originals, images)
+    errors, _ = best_matches(originals, images)
     with np.errstate(divide="ignore"):  # a perfect image has no noise
         return np.asarray(20 * math.log10(peak) - 10 * np.log10(errors))
 
 
-def matched(originals: Floats, images: Floats) -> tuple[Floats, NDArray[np.intp]]:
+def best_matches(originals: Floats, images: Floats) -> tuple[Floats, NDArray[np.intp]]:
     """Return the mean squared error of each original, and the reconstruction that it is of."""
     from scipy.optimize import linear_sum_assignment  # a fifth of a second, and few ask
 
@@ -214,7 +214,7 @@ def _bias_gradient(target: Tensor, parameters: Sequence[Tensor], scores: Tensor)
     return np.asarray(target[-scores.shape[1] :].cpu().numpy(), dtype=np.float64)
 
 
-def _known(labels: Labels, batch: int, classes: int) -> Tensor:
+def _check_labels(labels: Labels, batch: int, classes: int) -> Tensor:
     import torch
 
     if np.shape(labels) != (batch,) or np.min(labels) < 0 or np.max(labels) >= classes:

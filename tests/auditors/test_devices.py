@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import Critics
-from leakmeter.auditors.information.neural import GuidedCritic, HeldOut, held_out, train
+from leakmeter.auditors.information.neural import GuidedCritic, HeldOut, held_out_values, train
 from leakmeter.auditors.reconstruction.attack import Attack, Reconstruction, invert
 from leakmeter.auditors.rng import stream
 
@@ -21,7 +21,7 @@ def found(place: str, steps: int = 12) -> HeldOut:
     rng = stream(0, "rows")
     rows, fitted = rng.standard_normal((16, 5, 3)), rng.standard_normal((4, 5, 3))
     critics = Critics(count=2, steps=steps, hidden=4, device=place)
-    return held_out(rows, fitted, critics=critics, path=("x",), seed=1, noise_std=0.1)
+    return held_out_values(rows, fitted, critics=critics, path=("x",), seed=1, noise_std=0.1)
 
 
 def test_critics_find_there_what_they_find_on_the_cpu(device: StandIn) -> None:

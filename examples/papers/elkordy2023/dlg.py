@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.information.draws import principal_subspace
+from leakmeter.auditors.information.draws import principal
 from leakmeter.auditors.information.theory import gaussian_information, logdet_information
-from leakmeter.auditors.reconstruction.attack import Attack, invert, matched, psnr
+from leakmeter.auditors.reconstruction.attack import Attack, best_matches, invert, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort import Cohort
 from leakmeter.clients.sampler import CohortSampler, Fresh
@@ -278,7 +278,7 @@ def play(
         "strangers": _quality(strangers, found.images),
         "mismatch": found.mismatch,
         "truth": truth,
-        "matched": found.images[matched(truth, found.images)[1]],
+        "matched": found.images[best_matches(truth, found.images)[1]],
     }
 
 
@@ -311,16 +311,18 @@ def information(case: Case) -> dict[str, Any]:
     cohort = Cohort(net, fedsgd(batch_size=case.batch, lr=1.0))
     sampler = CohortSampler(cohort, (x, y), source, seed=SEED)
     fit = np.concatenate(list(sampler.sample(start, [0], _FIT, ("fit",))))[:, 0]
-    subspace = principal_subspace(fit, rank=_RANK)
+    spectrum, along = principal(fit)
+    directions = np.ascontiguousarray(along[:, :_RANK])
+    kept = float((np.cumsum(spectrum) / spectrum.sum())[_RANK - 1])
     everybody = range(max(case.users))
-    chunks = sampler.sample(start, everybody, case.draws, ("sum",), project=subspace.directions)
+    chunks = sampler.sample(start, everybody, case.draws, ("sum",), project=directions)
     rows = np.concatenate(list(chunks))  # (draws, clients, rank)
     found = {}
     for users in (n for n in case.users if n > 1):
         without = rows[:, 1:users].sum(axis=1)
         bits = logdet_information(rows[:, 0] + without, without)
         found[str(users)] = {"bits": bits.bits, "nats error": bits.std_error}
-    return {"rank": _RANK, "variance kept": subspace.variance_kept, "users": found}
+    return {"rank": _RANK, "variance kept": min(1.0, kept), "users": found}
 
 
 def packed(images: Images, most: int = 8) -> str:

@@ -33,7 +33,7 @@ from leakmeter.auditors.likelihood_ratio.game import (
     Challenge,
     SampleBudget,
     between,
-    farthest,
+    farthest_pair,
 )
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
 from leakmeter.auditors.sampling.sampler import Stream, UpdateSampler, finite
@@ -174,7 +174,7 @@ def _challenges(
         rows.append(np.concatenate(list(sample))[:, 0])  # (candidates, dim)
         fits.append(DenseGaussian.fit(moments, free=sampler.free, overwrite=True))
         gram += fits[-1].gram(rows[-1], rows[-1].mean(axis=0))
-    first, second = farthest(gram)
+    first, second = farthest_pair(gram)
     return [
         between(own[first], own[second], fit, (first, second))
         for own, fit in zip(rows, fits, strict=True)

@@ -19,7 +19,7 @@ from leakmeter.auditors import (
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.mutual_information import NEURAL
-from leakmeter.auditors.information.neural import held_out
+from leakmeter.auditors.information.neural import held_out_values
 from leakmeter.auditors.information.theory import gaussian_information, update_entropy
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.sampler import UpdateSampler
@@ -91,7 +91,7 @@ def test_the_mean_held_out_value_is_not_above_the_truth(repeats: int) -> None:
     truth, values = gaussian_information(3, 10).nats, []
     for repeat in range(repeats):
         drawn = stream(0, "few", repeat).standard_normal((12, 10, 3))
-        found = held_out(drawn[:8], drawn[8:], critics=QUICK, path=(repeat,), seed=0)
+        found = held_out_values(drawn[:8], drawn[8:], critics=QUICK, path=(repeat,), seed=0)
         values.append(found.mean)
     error = np.std(values, ddof=1) / math.sqrt(len(values))
     assert 0.5 * truth < np.mean(values) < truth + 3 * error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
-from leakmeter.auditors.likelihood_ratio.game import Candidates, between, challenge, farthest
+from leakmeter.auditors.likelihood_ratio.game import Candidates, between, challenge, farthest_pair
 from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian, grams
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.moments import Scatter
@@ -52,7 +52,7 @@ def test_equal_candidates_cannot_be_told_apart() -> None:
 
 
 def test_the_farthest_of_two_are_the_two() -> None:
-    assert set(farthest(np.array([[1.0, 0.0], [0.0, 1.0]]))) == {0, 1}
+    assert set(farthest_pair(np.array([[1.0, 0.0], [0.0, 1.0]]))) == {0, 1}
     with refuses("candidates"):
         challenge(CANDIDATES[:1], fits()[0])
 

@@ -31,7 +31,7 @@ from leakmeter.auditors import (
 from leakmeter.auditors.auditor import DivergedError, Project, RoundFacts, RoundView, UnableError
 from leakmeter.auditors.finding import Finding, Losses
 from leakmeter.auditors.planting.plan import Batch
-from leakmeter.auditors.planting.scores import completed
+from leakmeter.auditors.planting.scores import check_completions
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.engines.inline import run_inline
@@ -287,8 +287,8 @@ def test_what_would_fail_after_planting_fails_before(
 @pytest.mark.parametrize("found", [[True], [math.nan] * 12, "yes", None])
 def test_extraction_says_of_each_text_whether_it_was_completed(found: Any) -> None:
     with pytest.raises(ValueError, match="extract must return 12 values True or False"):
-        completed(found, 12)
-    assert completed([1, 0], 2).tolist() == [True, False]
+        check_completions(found, 12)
+    assert check_completions([1, 0], 2).tolist() == [True, False]
 
 
 def test_a_run_has_one_audit_that_plants() -> None:

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from leakmeter.auditors.reconstruction.attack import Attack, infer_labels, invert, matched, psnr
+from leakmeter.auditors.reconstruction.attack import (
+    Attack,
+    best_matches,
+    infer_labels,
+    invert,
+    psnr,
+)
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import num_examples
 from tests.helpers.refusals import refuses
@@ -147,7 +153,7 @@ def test_psnr_matches_by_best_total_and_knows_its_formula() -> None:
     shuffled = originals[[2, 0, 3, 1]] + np.float32(0.1)
     np.testing.assert_allclose(psnr(originals, shuffled), 20.0, atol=1e-4)
     assert psnr(originals, originals).tolist() == [math.inf] * 4
-    errors, best = matched(originals, shuffled)
+    errors, best = best_matches(originals, shuffled)
     apart = (originals - shuffled[best]).reshape(4, -1)
     np.testing.assert_allclose((apart**2).mean(axis=1), errors, rtol=1e-6)
     wide = psnr(originals * 255, shuffled * 255, peak=255.0)
