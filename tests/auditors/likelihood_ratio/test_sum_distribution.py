@@ -71,6 +71,7 @@ def test_leading_directions_see_nothing_outside_them() -> None:
     assert abs(fit.gram(outside[None])[0, 0]) < 1e-6 * fit.gram(inside[:1])[0, 0]
 
 
+@pytest.mark.slow
 def test_shrinkage_falls_with_samples_and_agrees_with_ledoit_and_wolf() -> None:
     from sklearn.covariance import ledoit_wolf_shrinkage  # a second, and no other test needs it
 

@@ -128,6 +128,7 @@ def test_bounds_stay_below_what_a_mechanism_delivers(
     assert sum(bound > truth for bound in found) <= most_allowed(runs)
 
 
+@pytest.mark.slow
 def test_plain_ranks_among_shared_decoys_break_the_promise() -> None:
     naive = honest = 0
     for run in range(60):

@@ -135,6 +135,7 @@ def test_one_run_agrees_with_many_unless_canaries_hide_each_other(reproduced: Re
     assert len(small.table.rows) == 10
 
 
+@pytest.mark.slow
 def test_bounds_on_records_are_positive_and_momentum_hides_canaries(reproduced: Reproduced) -> None:
     got = reproduced("one-shot-records").cells
     by = {

@@ -50,6 +50,7 @@ def test_right_mechanisms_claim_what_an_accountant_guarantees() -> None:
     assert all(claim.delivered == claim.epsilon for claim in claims.values())
 
 
+@pytest.mark.slow
 def test_the_same_seed_shows_the_same_and_another_one_something_else() -> None:
     classical = next(one for one in BROKEN if "classical" in one.name)
     assert audit(classical, 3) == audit(classical, 3) != audit(classical, 4)

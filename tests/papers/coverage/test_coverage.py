@@ -66,6 +66,7 @@ def test_the_title_says_how_often_each_mechanism_was_run(reproduced: Reproduced)
     assert all(f"{int(row['runs']):,} " in small.table.title for row in small.rows)
 
 
+@pytest.mark.slow
 def test_published_bounds_break_their_confidence(reproduced: Reproduced) -> None:
     got, runs = reproduced("coverage").cells, reproduced.scale("coverage").runs
     none = got[f"all-in-eps0-delta1e-06-{runs}"]["bounds"]

@@ -45,6 +45,7 @@ def test_every_mechanism_that_bets_must_survive_is_there() -> None:
     assert {case.delta > 0 for case in CASES.values() if case.is_sound} == {True, False}
 
 
+@pytest.mark.slow
 def test_a_small_version_has_all_rows_and_figures(reproduced: Reproduced) -> None:
     small = reproduced("anytime-refutes")
     assert {row["noise"].split(",")[0] for row in small.rows} == {

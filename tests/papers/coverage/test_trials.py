@@ -13,6 +13,7 @@ from leakmeter.papers.coverage.case import most_allowed
 from tests.papers.small import RESULTS, Reproduced, read_cells
 
 
+@pytest.mark.slow
 def test_best_thresholds_break_their_confidence_and_show_more_than_the_band(
     reproduced: Reproduced,
 ) -> None:

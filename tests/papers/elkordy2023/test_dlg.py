@@ -30,6 +30,7 @@ from tests.papers.small import Reproduced
 QUICK = replace(CASE, users=(1, 2), targets=1, attacks=(replace(CASE.attacks[0], steps=20),))
 
 
+@pytest.mark.slow
 def test_one_clients_images_come_back_and_far_less_from_a_sum(reproduced: Reproduced) -> None:
     cells = reproduced("dlg-users").cells
     alone, pair, many = (cells[f"{CASE.key}-n{n}"] for n in (1, 2, 8))

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from leakmeter.papers.plot import Line, Panel, line_figure
+from tests.helpers.numbers import first_fast
 from tests.papers.small import RESULTS, Reproduced, read_cells, read_rows
 
 KEPT = RESULTS / "ldp-curves"
@@ -21,7 +22,7 @@ REFERENCE = {
 }
 
 
-@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("scale", first_fast(1, ["paper", "small"]))
 def test_the_table_shows_the_reference_values(reproduced: Reproduced, scale: str) -> None:
     rows = reproduced("ldp-curves").rows if scale == "small" else read_rows(KEPT)
     shown = {(r["case"], r["n"], r["d"], float(r["ε"])): float(r["δ"]) for r in rows}
@@ -30,8 +31,9 @@ def test_the_table_shows_the_reference_values(reproduced: Reproduced, scale: str
             assert shown[(*key, epsilon)] == pytest.approx(delta, rel=1e-6)
 
 
-def test_every_delta_stands_between_its_bounds(reproduced: Reproduced) -> None:
-    for row in [*reproduced("ldp-curves").rows, *read_rows(KEPT)]:
+@pytest.mark.parametrize("scale", first_fast(1, ["paper", "small"]))
+def test_every_delta_stands_between_its_bounds(reproduced: Reproduced, scale: str) -> None:
+    for row in reproduced("ldp-curves").rows if scale == "small" else read_rows(KEPT):
         lower, delta, upper = (float(row[name]) for name in ("lower", "δ", "upper"))
         assert lower * (1 - 1e-6) < delta < upper * (1 + 1e-6)
         assert upper < lower * (1 + 1e-5)
@@ -44,6 +46,7 @@ def test_the_kept_curves_have_no_kink() -> None:
         assert cell["delta"] == sorted(cell["delta"], reverse=True)
 
 
+@pytest.mark.slow
 def test_the_figure_names_its_curves(reproduced: Reproduced) -> None:
     drawn = line_figure(reproduced("ldp-curves").table.figures["curves.svg"])
     for words in ("n = 50, d = 5", "n = 10, d = 5", "exponential", "uniform", "dashed"):
