@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAvg, FedAvgM
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
 
 from leakmeter.auditors import (
     Audited,
@@ -18,13 +20,17 @@ from leakmeter.auditors import (
     OneShotCanaries,
     RoundView,
 )
-from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.audited_round import Claims
+from leakmeter.auditors.auditor import RoundFacts, share_confidence
+from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
+from leakmeter.auditors.likelihood_ratio.auditor import AttackedRound, ConstantRound
 from leakmeter.auditors.verdict.claim import attacker, covers, is_weaker
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.audit import AuditRun
+from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config import settings
 from leakmeter.fl_app.config.audits import AUDITORS
@@ -32,8 +38,12 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.config.settings import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise
+from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
 
 
@@ -320,3 +330,97 @@ def test_an_auditor_names_the_option_that_makes_it_audit_fewer_rounds(
 def test_every_auditor_that_skips_rounds_says_by_which_setting() -> None:
     named = {owner.every for owner in AUDITORS.values()} - {""}
     assert named == {spec.name for spec in fields(Config) if spec.name.endswith("_every")}
+
+
+# --confidence reaches every lower bound, and every sentence about one.
+
+
+def test_a_lower_bound_has_the_confidence_that_was_asked_for(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--auditors", "one-shot,likelihood-ratio", "--confidence", "0.8", "--rounds", "2"]
+    assert main([*tiny, *more, "--out", str(tmp_path / "run")]) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    lines = (tmp_path / "run/rounds.jsonl").read_text().splitlines()
+    found = [*report["findings"], *(f for one in lines for f in json.loads(one)["findings"])]
+    bounds = [f for f in found if f["kind"] == "lower_bound"]
+    assert {f["auditor"] for f in bounds} == {"one-shot", "likelihood-ratio"}
+    # Three bounds of the run share the failures: two of the canaries, one of the trials.
+    assert [f["confidence"] for f in bounds] == pytest.approx([1 - 0.2 / 3] * len(bounds))
+    assert report["verdict"]["confidence"] == pytest.approx(0.8)
+    page = (tmp_path / "run/report.html").read_text()
+    for text in (capsys.readouterr().out, page):
+        assert "95 % confidence" not in text
+        assert "80 % confidence" in text
+
+
+def test_a_smaller_confidence_shows_more(tiny_config: Config) -> None:
+    config = replace(tiny_config, confidence=0.9, noise="none")
+    for auditor in build.auditors(replace(config, auditors="one-shot,likelihood-ratio"), 210):
+        assert auditor.confidence == pytest.approx(1 - 0.1 / 3)
+
+
+def test_all_bounds_of_a_run_share_its_confidence_once(tiny_config: Config) -> None:
+    config = replace(tiny_config, auditors="one-shot,likelihood-ratio", noise="none")
+    made = build.auditors(config, 210)
+    share_confidence(made)  # the hook does so again
+    assert sum(one.num_bounds * (1 - one.confidence) for one in made) == pytest.approx(0.05)
+
+
+def test_every_bound_without_a_condition_is_counted(tmp_path: Path, panel: list[str]) -> None:
+    assert main([*panel, "--out", str(tmp_path / "run")]) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert report["verdict"]["confidence"] >= 0.95 - 1e-9
+
+
+def test_the_rule_of_three_is_one_of_its_confidence() -> None:
+    for confidence, times in ((0.95, 3.0), (0.99, 4.7), (0.5, 0.7)):
+        claims = Claims(
+            "x", ThreatModel(observer="server", sees="round sum"), confidence=confidence
+        )
+        where = AttackedRound(1, "rerun", target=0, others=3)
+        facts = ConstantRound(where, 100, is_rounded=False).finding(claims).facts
+        assert facts["largest chance"] == pytest.approx(times / 100)
+        assert (1 - times / 100) ** 100 <= 1 - confidence
+
+
+# Adaptive servers: their settings reach Flower, they resume, and the audit says what they do.
+
+
+def innermost(config: Config) -> Any:
+    return list(chain(build.server_strategy(config)))[-1]
+
+
+@pytest.mark.parametrize(("server", "kind"), [("fedadam", FedAdam), ("fedyogi", FedYogi)])
+def test_settings_of_an_adaptive_server_reach_flower(server, kind, tiny_config: Config) -> None:
+    config = replace(tiny_config, server=server, server_beta1=0.5, server_beta2=0.9, server_tau=0.1)
+    made = innermost(config)
+    assert type(made) is kind
+    assert (made.eta, made.beta_1, made.beta_2, made.tau) == (0.1, 0.5, 0.9, 0.1)
+    assert innermost(replace(config, server_lr=0.03)).eta == 0.03
+
+
+def test_the_usual_step_of_momentum_is_what_it_was(tiny_config: Config) -> None:
+    usual = innermost(replace(tiny_config, server="fedavgm"))
+    old = innermost(replace(tiny_config, server="fedavgm", server_lr=1.0))
+    assert isinstance(usual, FedAvgM)
+    assert usual.server_learning_rate == old.server_learning_rate == 1.0
+
+
+@pytest.mark.parametrize("server", first_fast(1, ["fedadam", "fedyogi"]))
+def test_a_resumed_run_keeps_both_moments(server: str, tmp_path: Path, tiny_config: Config) -> None:
+    class Dying(Progress):
+        def round(self, line: Any) -> None:
+            super().round(line)
+            if line.server_round == 2:
+                raise KeyboardInterrupt
+
+    config = replace(tiny_config, server=server, auditors="one-shot", rounds=3)
+    launch(RunFolder.create(tmp_path / "whole", config), Progress())
+    with pytest.raises(KeyboardInterrupt):
+        launch(RunFolder.create(tmp_path / "cut", config), Dying())
+    assert main(["--resume", str(tmp_path / "cut")]) == 0
+    whole, cut = ((tmp_path / one / "report.json").read_bytes() for one in ("whole", "cut"))
+    assert cut == whole
+    said = [one["text"] for one in json.loads(whole)["limitations"]]
+    assert any("scales every coordinate of the mean separately" in text for text in said)

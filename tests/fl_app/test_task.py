@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from leakmeter.auditors.hook import wire
+from leakmeter.clients import update
+from leakmeter.clients.protection.record_rule import GaussianSampling, Isotropic, WaterFilling
+from leakmeter.clients.update import LocalSteps
+from leakmeter.fl_app import task as training
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import TaskConfig
-from leakmeter.fl_app.task import load_task
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.fl_app.task import load_task, record_rule, update_rule
+from leakmeter.strategies.flower import current_delivery
 from tests.helpers.refusals import refuses
 
 
@@ -117,3 +127,126 @@ def test_the_default_job_learns_the_digits(
     assert report["rounds"][-1]["accuracy"] > least
     assert report["failures"] == []
     assert {f["server_round"] for f in report["findings"]} == {None, *range(1, rounds + 1)}
+
+
+# Which update rule a configuration asks for.
+
+
+def test_the_clients_rule_is_the_one_configured() -> None:
+    steps = {"epochs": 3, "batch_size": 4, "lr": 0.5}
+    assert update_rule(Config(**steps)) == update.fedavg(**steps)
+    assert update_rule(Config(algorithm="fedsgd", **steps)) == update.fedsgd(4, 0.5)
+    prox = update_rule(Config(algorithm="fedprox", prox_mu=0.2, **steps))
+    assert prox == update.fedprox(**steps, mu=0.2)
+    assert update_rule(Config(algorithm="gd", **steps)) == update.gd(3, 0.5)
+
+
+def test_water_filling_takes_one_step_with_fedsgd_and_one_per_epoch_with_fedavg() -> None:
+    noise = {"noise": "wfna", "wfna_floor": 0.02, "wfna_blocks": 3, "clip_norm": 0.7}
+    config = Config(algorithm="fedsgd", lr=0.5, batch_size=4, epochs=3, **noise)
+    filling = WaterFilling(0.02, blocks=3)
+    assert update_rule(config) == GaussianSampling(0.5, 0.7, 4, noise=filling, simulated=True)
+    assert record_rule(Config(algorithm="fedavg", epochs=3, **noise)).steps == 3
+
+
+def test_noise_for_records_is_isotropic_on_the_gradient_that_its_name_says() -> None:
+    own = {"wfna_floor": 0.02, "clip_norm": 0.7, "lr": 0.5, "batch_size": 4}
+    noise = Isotropic(0.02)
+    sgd = update_rule(Config(noise="record-sgd", algorithm="fedsgd", **own))
+    assert sgd == GaussianSampling(0.5, 0.7, 4, "minibatch", noise, simulated=True)
+    full = update_rule(Config(noise="record-gd", algorithm="gd", epochs=1, **own))
+    assert full == GaussianSampling(0.5, 0.7, 0, "full", noise, simulated=True)
+    sampled = update_rule(Config(noise="record-isotropic", algorithm="fedsgd", **own))
+    assert sampled == GaussianSampling(0.5, 0.7, 4, "gaussian", noise, simulated=True)
+
+
+# Clients that train together behind their messages: the same replies as each alone.
+
+
+def replies(config: Config, *, together: bool, models: int = 1) -> list[RecordDict]:
+    """Return what all clients answer to one push, or to a push for each."""
+    config = replace(config, secagg="off")
+    arrays = load_task(config).initial_arrays()
+    with inline._identified(inline._task_identity()):
+        grid = InlineGrid(client_app_of(config), config.clients)
+        messages = []
+        for client in range(config.clients):
+            # A second model, or round, makes a second job.
+            order = ConfigRecord({"server-round": 1 + client % models})
+            content = RecordDict({"arrays": arrays, "config": order})
+            messages.append(Message(content, dst_node_id=client + 1, message_type="train"))
+        pushes = [messages] if together else [[message] for message in messages]
+        return [reply.content for push in pushes for reply in grid.send_and_receive(push)]
+
+
+@pytest.mark.parametrize("change", [{}, {"model": "mlp"}, {"algorithm": "fedprox"}])
+@pytest.mark.parametrize("models", [1, 2])
+def test_clients_of_one_push_answer_as_each_alone(
+    tiny_config: Config, change: dict[str, Any], models: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, synthetic_examples=125, **change)  # 20 or 21 records a client
+    alone = replies(config, together=False, models=models)
+    groups: list[int] = []
+    usual = LocalSteps.train_together
+
+    def counted(rule: LocalSteps, *about: Any) -> Any:
+        # A client alone is a group of one.
+        groups.extend([len(about[-1])] * (len(about[-1]) > 1))
+        return usual(rule, *about)
+
+    monkeypatch.setattr(LocalSteps, "train_together", counted)
+    assert replies(config, together=True, models=models) == alone
+    sizes = enumerate(map(len, load_task(config).parts))
+    jobs = Counter((size, client % models) for client, size in sizes)
+    assert sorted(groups) == sorted(size for size in jobs.values() if size > 1)
+
+
+def test_a_message_that_was_changed_on_its_way_trains_alone(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, secagg="off")
+    honest = replies(config, together=True)
+    seen: list[int] = []
+    usual = training._Job.of
+
+    def changed(message: Message) -> training._Job:
+        """Return another round's job once client 3 trains."""
+        job = usual(message)
+        if current_delivery() is not None and message.metadata.dst_node_id == 4 and seen:
+            return replace(job, server_round=7)
+        seen.append(1)
+        return job
+
+    monkeypatch.setattr(training._Job, "of", staticmethod(changed))
+    other = replies(config, together=True)
+    same = [a == b for a, b in zip(honest, other, strict=True)]
+    assert same == [True, True, True, False, True, True]
+
+
+def test_a_model_that_is_not_dense_trains_alone(tiny_config: Config) -> None:
+    slp = replace(tiny_config, model="slp")  # it ends in a ReLU
+    assert replies(slp, together=True) == replies(slp, together=False)
+
+
+def test_replays_draw_other_batches_together_too(tiny_config: Config) -> None:
+    config = replace(tiny_config, secagg="off")
+    arrays = load_task(config).initial_arrays()
+    with inline._identified(inline._task_identity()):
+        grid = InlineGrid(client_app_of(config), config.clients)
+        contents = [
+            RecordDict(
+                {
+                    "arrays": arrays,
+                    "config": ConfigRecord({"server-round": 1}),
+                    wire.REPLAY: wire.replay_record(number),
+                }
+            )
+            for number in (0, 1)
+        ]
+        push = [
+            Message(content, dst_node_id=node, message_type="train")
+            for content in contents
+            for node in (1, 2)
+        ]
+        models = [wire.arrays(reply.content) for reply in grid.send_and_receive(push)]
+    assert len({str(model["1.weight"].data) for model in models}) == 4

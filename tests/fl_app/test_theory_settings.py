@@ -10,17 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import MutualInformation, RoundView
+from leakmeter.auditors import MutualInformation, OneShotCanaries, RoundView, SingleUpdates
 from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     LogConcaveWhitened,
     round_bound,
 )
+from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits import GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.deployment import with_possible_auditors
+from leakmeter.fl_app.report.judge import next_steps
+from leakmeter.fl_app.report.read import read_run
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
 from tests.helpers.refusals import refuses
 
 WHOLE = "mutual information of all coordinates"
@@ -134,3 +142,131 @@ def test_the_target_is_no_colluder(tiny_config: Config) -> None:
 def test_what_the_bound_is_not_about_is_refused(settings: dict[str, Any], message: str) -> None:
     with refuses(message):
         Config(**settings)
+
+
+# The auditor of single updates by name: on by default without masks, and on every launch.
+
+
+OPEN = "one-shot,single-update,likelihood-ratio,mutual-information,mine"
+QUICK = ["--model", "linear", "--clients", "16", "--sample", "8", "--canary-seats", "4"]
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return found
+
+
+def of_it(folder: Path) -> list[dict[str, Any]]:
+    return [f for f in report(folder)["findings"] if f["auditor"] == "single-update"]
+
+
+def test_it_is_a_default_exactly_where_no_masks_hide_updates() -> None:
+    assert Config.adapted({})[0].auditors == Config.auditors
+    assert Config.adapted({"secagg": "active"})[0].auditors == Config.auditors
+    config, words = Config.adapted({"secagg": "off"})
+    assert config.auditors == OPEN
+    assert words.startswith(f"adapted to your settings: --auditors {OPEN} (default one-shot,")
+    chosen = {"secagg": "off", "auditors": "one-shot"}
+    assert Config.adapted(chosen)[0].auditors == "one-shot"
+
+
+def test_its_seats_are_those_of_the_settings_and_of_one_shot() -> None:
+    alone = Config(auditors="single-update", secagg="off", canaries=20, delta=1e-6)
+    assert (alone.seats, alone.cohort) == (10, 40)
+    [made] = build.auditors(alone, 210)
+    assert isinstance(made, SingleUpdates)
+    assert (made.seats, made.canaries, made.include, made.delta) == (10, 20, "coin", 1e-6)
+    both = build.auditors(replace(alone, auditors="single-update,one-shot"), 210)
+    Panel(both).begin(210, 30)
+    guest, other = both
+    assert isinstance(other, OneShotCanaries)
+    assert isinstance(guest, SingleUpdates)
+    assert guest.plan is other.plan
+    with refuses("--canary-seats"):
+        replace(alone, canary_seats=0)
+
+
+def test_a_deployment_keeps_the_default_auditors_that_it_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leakmeter.fl_app.deployment.is_deployed", lambda: True)
+    config, words = with_possible_auditors(Config(auditors=OPEN, secagg="off"))
+    assert config.auditors == "one-shot,single-update"
+    assert "without likelihood-ratio, mutual-information, mine" in words
+    chosen = Config(auditors=OPEN)  # masks hide updates: nobody has this list by default
+    assert with_possible_auditors(chosen) == (chosen, "")
+
+
+def test_a_run_without_masks_leads_with_the_server(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    settings = ["--secagg", "off", "--auditors", "one-shot,single-update", "--rounds", "4"]
+    once = ["--canary-repetitions", "1"]
+    assert main([*QUICK, *settings, *once, "--out", str(out)]) == 0
+    [bound] = [f for f in of_it(out) if f["kind"] == "lower_bound"]
+    assert bound["value"] > 60
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A server that sees every update can be practically certain whether a client" in said
+    assert said.count("server, all updates") == 1
+    steps = next_steps(read_run(out))
+    assert steps[0].text.startswith("Turn on secure aggregation; now the server sees every")
+    assert "--auditors one-shot " in f"{steps[0].command} "
+    assert "single-update" not in steps[0].command  # which sees nothing behind masks
+    page = (out / "report.html").read_text()
+    assert "cosines-in-single-updates" in page
+    assert "over their cosine with the update of their seat" in page
+    assert "did not (0)" not in page
+
+
+def test_a_guarantee_of_local_noise_covers_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    noise = ["--noise", "local", "--clip-norm", "1", "--noise-multiplier", "0.3"]
+    more = ["--secagg", "off", "--auditors", "one-shot,single-update", "--rounds", "8"]
+    assert main([*QUICK, *noise, *more, "--canary-repetitions", "4", "--out", str(out)]) == 0
+    first, every = [f for f in of_it(out) if f["kind"] == "lower_bound"]
+    assert 0 < first["value"] < every["value"]
+    rows = [r for r in report(out)["verdict"]["rows"] if r["attacker"]["sees"] == "updates"]
+    server = [r for r in rows if r["attacker"]["observer"] == "server"]
+    assert {row["adjacency"] for row in server} == {"zero-out", "replace"}
+    for row in server:
+        assert row["shown"]["auditor"] == "single-update"
+        assert row["shown"]["epsilon"] < row["at_most"]["epsilon"]
+        assert row["severity"] != "refuted"
+
+
+def test_behind_masks_it_says_that_there_is_nothing_to_see(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main([*QUICK, "--auditors", "single-update", "--rounds", "2", "--out", str(out)]) == 0
+    assert of_it(out) == []
+    found = report(out)
+    assert found["failures"] == []
+    [words, _] = [one["text"] for one in found["limitations"] if one["auditor"] == "single-update"]
+    assert words.startswith("clients mask their updates")
+    assert not [w for w in found["warnings"] if w["kind"] == "few-canaries"]
+
+
+class Dying(Progress):
+    """Ends the run after its second round."""
+
+    def round(self, line: RoundLine) -> None:
+        super().round(line)
+        if line.server_round == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("auditors", ["single-update", "single-update,one-shot"])
+def test_a_run_that_was_cut_off_is_resumed_to_the_same_report(
+    auditors: str, tiny_config: Config, tmp_path: Path
+) -> None:
+    noise = {"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.3, "secagg": "off"}
+    plan = {"rounds": 4, "canary_repetitions": 2, "canary_seats": 3}
+    config = replace(tiny_config, auditors=auditors, **noise, **plan)
+    launch(RunFolder.create(tmp_path / "whole", config), Progress())
+    with pytest.raises(KeyboardInterrupt):
+        launch(RunFolder.create(tmp_path / "cut", config), Dying())
+    assert (tmp_path / "cut/single-update-replies.f32").exists()
+    assert main(["--resume", str(tmp_path / "cut")]) == 0
+    assert not (tmp_path / "cut/single-update-replies.f32").exists()
+    assert (tmp_path / "cut/report.json").read_bytes() == (
+        tmp_path / "whole/report.json"
+    ).read_bytes()
+    assert len([f for f in of_it(tmp_path / "cut") if f["kind"] == "lower_bound"]) == 2

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.clientapp import ClientApp
 
+from leakmeter.auditors import canary_mod
+from leakmeter.auditors.hook import mods
+from leakmeter.fl_app.audit_app import check, session, through_flower
 from leakmeter.fl_app.audit_app.project import AppProject
-from leakmeter.fl_app.audit_app.session import loaded
+from leakmeter.fl_app.audit_app.session import AppAudit, importing, loaded
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import inline
@@ -319,3 +324,159 @@ def test_thorough_adds_replays(tmp_path: Path) -> None:
     words = ["--out", str(out), "--clients", "5", "--thorough"]
     assert main(["audit", str(app_in(tmp_path / "app")), *words]) == 0
     assert {f["auditor"] for f in report(out)["findings"]} >= {"likelihood-ratio", "one-shot"}
+
+
+# `leakmeter check`: honest replies are equal with and without the audit, or the reason is told.
+
+
+def moving(message: object, context: object, call_next: object) -> object:
+    """A mod that draws from numpy's global generator, as no audit may."""
+    import numpy as np
+
+    np.random.normal()  # noqa: NPY002
+    return mods.canary_mod(message, context, call_next)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "apps",
+    [(CLIENT, FEDAVG), (CLIENT, OWN_LOOP)],
+    ids=["fedavg", "loop"],
+)
+def test_an_app_on_a_global_generator_trains_as_without_the_audit(
+    apps: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(app_in(tmp_path, *apps))]) == 0
+    said = capsys.readouterr().out
+    assert "equal: " in said
+    assert " 0 seats" not in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_audit_that_moves_a_generator_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in (check, session):
+        monkeypatch.setattr(module, "MODS", (moving,))
+    assert main(["check", str(app_in(tmp_path))]) == 3
+    said = capsys.readouterr().out
+    assert "different: " in said
+    assert "arrays." in said
+    assert "a generator that all code of the process shares" in said
+
+
+def test_an_app_with_draws_of_its_own_cannot_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = CLIENT.replace("context, np.random)", "context, np.random.default_rng())")
+    assert main(["check", str(app_in(tmp_path, client))]) == 4
+    assert "cannot tell: " in capsys.readouterr().out
+
+
+def test_a_metric_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    client = CLIENT.replace('"drawn": float(new[0])', '"seconds": time.perf_counter()')
+    client = f"import time\n{client}"
+    assert main(["check", str(app_in(tmp_path, client))]) == 4
+    said = capsys.readouterr().out
+    assert "client 0, training 1: metrics.seconds\n" in said
+
+
+def test_an_app_that_fails_is_no_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = app_in(tmp_path, server=f"{FEDAVG}    raise ValueError('no disk')\n")
+    assert main(["check", str(app)]) == 1
+    assert "raise ValueError('no disk')" in capsys.readouterr().err
+
+
+def test_replays_leave_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--clients", "5", "--auditors", "one-shot,likelihood-ratio"]
+    assert main(["check", str(app_in(tmp_path)), *words]) == 0
+    assert "equal: 14 trainings of honest clients" in capsys.readouterr().out
+
+
+def test_the_first_round_of_a_legacy_app_is_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Flower's legacy loop adds replies in the order in which threads end, so later rounds differ.
+    words = ["--run-config", "num-server-rounds=1"]
+    assert main(["check", str(app_in(tmp_path, LEGACY_CLIENT, LEGACY_SERVER)), *words]) == 0
+    assert "equal: " in capsys.readouterr().out
+
+
+# `leakmeter audit --engine flwr`: the copy of an app, and one run through Flower's processes.
+
+
+def planned(app: Path, out: Path) -> AppAudit:
+    return AppAudit(AppProject.read(app), out, clients=4, seats=1)
+
+
+def test_the_copy_differs_from_the_app_in_two_lines_and_a_package(tmp_path: Path) -> None:
+    app = app_in(tmp_path / "app")
+    copy = through_flower.copied(planned(app, tmp_path / "out"), tmp_path / "copy")
+    theirs = {path.relative_to(app) for path in app.rglob("*") if path.is_file()}
+    ours = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()}
+    assert {path.parts[0] for path in ours - theirs} == {through_flower.PACKAGE}
+    assert theirs <= ours
+    before, after = ((one / "pyproject.toml").read_text().splitlines() for one in (app, copy))
+    assert len([None for a, b in zip(before, after, strict=True) if a != b]) == 2
+    components = tomllib.loads("\n".join(after))["tool"]["flwr"]["app"]["components"]
+    assert components == {
+        "serverapp": "leakmeter_audit.server_app:app",
+        "clientapp": "leakmeter_audit.client_app:app",
+    }
+
+
+def test_results_in_the_apps_own_folder_are_not_copied(tmp_path: Path) -> None:
+    app = app_in(tmp_path / "app")
+    (app / "runs").mkdir()
+    (app / "runs" / "report.json").write_text("{}")
+    copy = through_flower.copied(planned(app, app / "runs"), tmp_path / "copy")
+    assert not (copy / "runs").exists()
+
+
+def test_a_list_of_files_to_bundle_gets_our_package(tmp_path: Path) -> None:
+    toml = PYPROJECT.replace("[tool.flwr.app]", '[tool.flwr.app]\nfab-include = ["tiny/*.py"]')
+    app = app_in(tmp_path / "app", toml=toml)
+    copy = through_flower.copied(planned(app, tmp_path / "out"), tmp_path / "copy")
+    found = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert found["fab-include"] == ["leakmeter_audit/*.py", "tiny/*.py"]
+
+
+def test_flowers_processes_get_the_whole_audit(tmp_path: Path) -> None:
+    audit = planned(app_in(tmp_path / "app"), tmp_path / "out")
+    assert through_flower._unpacked(through_flower._packed(audit)) == audit
+
+
+@pytest.mark.parametrize("order", [("client", "server"), ("server", "client")])
+def test_clients_have_our_mod_whichever_module_comes_first(
+    order: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_in(tmp_path / "app")
+    copy = through_flower.copied(planned(app, tmp_path / "out"), tmp_path / "copy")
+    listed: list[Any] = []
+
+    def train(*_: Any, mods: list[Any]) -> Any:
+        listed.append(mods)
+        return lambda function: function
+
+    monkeypatch.setattr(ClientApp, "train", train)
+    with importing(copy, {"tiny", through_flower.PACKAGE}):
+        for kind in order:  # Flower's simulation imports both in one process
+            found = import_module(f"{through_flower.PACKAGE}.{kind}_app").app
+            assert type(found).__name__ == f"{kind.capitalize()}App"
+    assert listed == [[canary_mod]]
+
+
+@pytest.mark.launch
+def test_an_app_is_audited_through_flwr_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app, out = app_in(tmp_path / "app"), tmp_path / "out"
+    words = ["--engine", "flwr", "--clients", "5", "--seats", "1", "--out", str(out)]
+    more = ["--run-config", "num-server-rounds=4"]
+    assert main(["audit", str(app), *words, *more]) == 0
+    said = capsys.readouterr().out
+    assert "VERDICT" in said
+    assert "app: unchanged" in said
+    report = json.loads((out / "report.json").read_text())
+    assert [one["num_clients"] for one in report["rounds"]] == [5, 5, 5, 5]
