@@ -48,7 +48,7 @@ from leakmeter.auditors.finding import (
     Unit,
 )
 from leakmeter.auditors.sampling.sampler import RoundSampler, UpdateSampler, sampler_of_round
-from leakmeter.auditors.values import Vector, Watch
+from leakmeter.auditors.values import Vector, Watch, require_one_of
 from leakmeter.auditors.wording import Assumption
 
 SumObserver = Literal["server", "outsider"]
@@ -387,8 +387,7 @@ class ResamplingAuditor(ScheduledAuditor):
                 "sampler must be an UpdateSampler, or a function from a RoundView to one, got "
                 f"{type(sampler).__name__}; try ReplaySampler()"
             )
-        if observer not in ("server", "outsider"):
-            raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
+        require_one_of(SEES, observer=observer)
         self.sampler, self.observer = sampler, observer
 
     @property

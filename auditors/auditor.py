@@ -14,8 +14,17 @@ import numpy as np
 
 from leakmeter.auditors.canary_draws import KINDS, SEED_BITS, KindName
 from leakmeter.auditors.codec import Resumable
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Finding, RunWarning
-from leakmeter.auditors.values import Record, Sliceable, Vector, Watch, require, within
+from leakmeter.auditors.values import (
+    Record,
+    Sliceable,
+    Vector,
+    Watch,
+    require,
+    require_one_of,
+    within,
+)
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.wording import counted
 
@@ -131,10 +140,9 @@ class Canary:
     def __post_init__(self) -> None:
         require("at least 0", id=self.id)
         if not 0 <= self.seed < 2**SEED_BITS:
-            raise ValueError(f"seed must be in [0, 2^{SEED_BITS}), got {self.seed}")
+            raise BadValueError("seed", f"in [0, 2^{SEED_BITS})", self.seed)
         require("[0, inf)", is_optional=True, norm=self.norm)
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be {' or '.join(map(repr, KINDS))}, got {self.kind!r}")
+        require_one_of(KINDS, kind=self.kind)
 
 
 @dataclass(frozen=True)

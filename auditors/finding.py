@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, Self, get_args
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.codec import plain
-from leakmeter.auditors.values import require
+from leakmeter.auditors.errors import BadValueError
+from leakmeter.auditors.values import require, require_one_of, within
 from leakmeter.auditors.wording import Assumption, conditions
 
 
@@ -52,11 +53,10 @@ class ErrorCurve:
         _equal(deltas=self.deltas, epsilons=self.epsilons, caps=self.caps)
         _equal(fpr=self.fpr, fnr=self.fnr)
         _equal(observed_fpr=self.observed_fpr, observed_fnr=self.observed_fnr)
-        for name in ("deltas", "fpr", "fnr", "observed_fpr", "observed_fnr"):
-            _shares(name, getattr(self, name))
-        if 1 in self.deltas:
-            raise ValueError("deltas must be below 1, got 1")
-        _shares("balanced_error", (self.balanced_error,))
+        for name in ("fpr", "fnr", "observed_fpr", "observed_fnr"):
+            within(name, getattr(self, name), lowest=0.0, highest=1.0)
+        within("deltas", self.deltas, lowest=0.0, below=1.0)
+        require("[0, 1]", balanced_error=self.balanced_error)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Histogram:
             raise ValueError("edges must be finite and ascending")
         if min((*self.included, *self.excluded), default=0) < 0:
             raise ValueError("included and excluded must be at least 0")
-        _shares("null", self.null)
+        within("null", self.null, lowest=0.0, highest=1.0)
 
 
 LossUnit = Literal["nats", "standard deviations"]
@@ -167,13 +167,6 @@ def _equal(**rows: tuple[float, ...]) -> None:
     lengths = {name: len(row) for name, row in rows.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{', '.join(rows)} must have equal lengths, got {lengths}")
-
-
-def _shares(name: str, row: tuple[float, ...]) -> None:
-    """Raise unless all are shares."""
-    for value in row:
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be in [0, 1], got {value}")
 
 
 # How strong a number is. A weaker kind is never printed as a stronger one.
@@ -279,8 +272,8 @@ class ThreatModel:
             ("conduct", Conduct),
         ):
             value, is_needed = getattr(self, name), name in ("observer", "conduct")
-            if value not in get_args(allowed) and (value is not None or is_needed):
-                raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
+            if value is not None or is_needed:
+                require_one_of(get_args(allowed), **{name: value})
         require("at least 0", is_optional=True, participations=self.participations)
         require("at least 0", colluders=self.colluders)
 
@@ -382,7 +375,7 @@ class RunWarning:
         require(f"[0, {self.total}]", count=self.count)
         if not math.isclose(self.value, self.count / self.total, rel_tol=1e-9):
             share = f"{self.count}/{self.total}"
-            raise ValueError(f"value must be count / total = {share}, got {self.value}")
+            raise BadValueError("value", f"count / total = {share}", self.value)
 
     @classmethod
     def of(cls, kind: WarningKind, count: int, total: int) -> Self:
@@ -429,9 +422,8 @@ class Bound:
 
     def __post_init__(self) -> None:
         if math.isnan(self.value):
-            raise ValueError(f"value must be a number, got {self.value}")
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
+            raise BadValueError("value", "a number", self.value)
+        require_one_of(get_args(Kind), kind=self.kind)
         if self.kind == "lower_bound" and self.confidence is None:
             raise ValueError("a lower_bound must state its confidence, got None")
         require("[0, 1)", is_optional=True, delta=self.delta)
@@ -479,12 +471,9 @@ class Finding(Bound):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.threat_model, ThreatModel):
-            raise ValueError(f"threat_model must be a ThreatModel, got {self.threat_model!r}")
-        if self.adjacency not in (None, *get_args(Adjacency)):
-            allowed = get_args(Adjacency)
-            raise ValueError(f"adjacency must be one of {allowed}, got {self.adjacency!r}")
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"unit must be one of {get_args(Unit)}, got {self.unit!r}")
+            raise BadValueError("threat_model", "a ThreatModel", self.threat_model)
+        require_one_of((None, *get_args(Adjacency)), adjacency=self.adjacency)
+        require_one_of(get_args(Unit), unit=self.unit)
         require("at least 1", is_optional=True, server_round=self.server_round)
 
     def __repr__(self) -> str:

@@ -41,7 +41,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.values import Vector
+from leakmeter.auditors.errors import BadValueError
+from leakmeter.auditors.values import Vector, require
 
 # The norm of Gaussian noise exceeds σ·(√d + 10) with probability at most e^-50.
 _TAIL = 10.0
@@ -64,12 +65,10 @@ class Grid:
     shares: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("step", "l1"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be in (0, inf), got {getattr(self, name)}")
+        require("(0, inf)", step=self.step, l1=self.l1)
         for name, least in (("dim", 1), ("shares", 0)):
             if type(getattr(self, name)) is not int or getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise BadValueError(name, f"at least {least}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -199,8 +198,7 @@ def gaussian(dim: int, std: float, rng: np.random.Generator | None) -> Vector:
     The system's source serves where noise must be unpredictable. Its uniforms have 52 bits, so a
     coordinate is never beyond 8.3 standard deviations.
     """
-    if not 0 <= std < float("inf"):
-        raise ValueError(f"std must be in [0, inf), got {std}")
+    require("[0, inf)", std=std)
     if std == 0:
         return np.zeros(dim)
     if rng is not None:
@@ -305,7 +303,7 @@ class RoundedNorms:
         most d/4 to the square; clients draw again until the second limit holds as well.
         """
         if not 0 < norm <= MAX_NORM:
-            raise ValueError(f"norm must be in (0, {MAX_NORM:g}] steps, got {norm:g}")
+            raise BadValueError("norm", f"in (0, {MAX_NORM:g}] steps", norm)
         root = math.sqrt(dim)
         spread = math.sqrt(2 * math.log(1 / BETA)) * (norm + root / 2)
         return cls.within(min((norm + root) ** 2, norm**2 + dim / 4 + spread), dim)
@@ -486,7 +484,5 @@ def distribution_named(name: object) -> Distribution:
         ValueError: There is none.
     """
     if not isinstance(name, str) or name not in DISTRIBUTIONS:
-        shown = f"{name:.40}" if isinstance(name, str) else type(name).__name__
-        known = ", ".join(DISTRIBUTIONS)
-        raise ValueError(f"distribution must be one of {known}, got {shown!r}")
+        raise BadValueError("distribution", f"one of {', '.join(DISTRIBUTIONS)}", name)
     return DISTRIBUTIONS[name]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import math
 import os
 import platform
 import time
@@ -32,6 +31,7 @@ from typing import Any
 from leakmeter.auditors.auditor import Schedule
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.values import require
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.sentences import headline, protection
 from leakmeter.auditors.verdict.verdict import judge
@@ -468,8 +468,7 @@ class StopAbove(Callback):
     epsilon: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < math.inf:
-            raise ValueError(f"StopAbove must be given an ε in [0, inf), got {self.epsilon}")
+        require("[0, inf)", epsilon=self.epsilon)
 
 
 @dataclass(frozen=True)

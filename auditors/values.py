@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -82,6 +82,23 @@ def require(allowed: str, *, is_optional: bool = False, **named: float | None) -
         if value is None or not least <= value <= most or value in left_out:
             words = f"in {allowed}" if allowed[0] in "[(" else allowed
             raise BadValueError(name, words, value)
+
+
+def require_one_of(allowed: Iterable[object], **named: object) -> None:
+    """Raise unless each value is one of some.
+
+    Args:
+        allowed: These, in the order in which the error lists them.
+        named: Values by name.
+
+    >>> require_one_of(("sphere", "signs"), kind="cube")
+    Traceback (most recent call last):
+    leakmeter.auditors.errors.BadValueError: kind must be one of 'sphere', 'signs', got 'cube'
+    """
+    known = list(allowed)
+    for name, value in named.items():
+        if value not in known:
+            raise BadValueError(name, f"one of {', '.join(map(repr, known))}", value)
 
 
 @lru_cache(maxsize=256)  # most ranges are checked again and again, some for every update

@@ -39,6 +39,7 @@ from scipy.special import log_ndtr, ndtr, ndtri_exp
 from leakmeter.auditors.bounds.one_run import checked_p_values, log_mean, shares
 from leakmeter.auditors.canary_draws import MAX_SCORE
 from leakmeter.auditors.codec import CodecError, Kept, Resumable
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.values import Floats, Indices, within
 from leakmeter.auditors.wording import Assumption
@@ -289,8 +290,8 @@ class AnytimeBound(Resumable):
         scores, is_in = checked_p_values(log_p, included)
         num_in = int(is_in.sum())
         if (total := self._sizes.get("canaries", 0) + scores.size) > self._planned:
-            raise ValueError(
-                f"planned must be at least the number of coins bet on, {total}, got {self._planned}"
+            raise BadValueError(
+                "planned", f"at least the number of coins bet on, {total}", self._planned
             )
         self._sizes |= {"canaries": total, "in": self._sizes.get("in", 0) + num_in}
         self._add(np.minimum(scores[is_in], MAX_SCORE).tolist())
@@ -394,5 +395,5 @@ def _ascending(candidates: ArrayLike) -> Floats:
     """Return the candidates, or raise."""
     row = within("candidates", candidates, lowest=0.0, below=math.inf)
     if row.ndim != 1 or not row.size or not (np.diff(row) > 0).all():
-        raise ValueError(f"candidates must be one ascending row, got shape {row.shape}")
+        raise BadValueError("candidates", "one ascending row", row.shape)
     return row

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri, ndtri_exp
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.values import Floats, within
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -299,7 +300,7 @@ def anderson_darling(values: ArrayLike) -> tuple[float, float]:
     x = np.sort(np.asarray(values, dtype=np.float64))
     n = x.size
     if n < 8 or x[0] == x[-1]:
-        raise ValueError(f"values must be at least 8 and not all equal, got {n}")
+        raise BadValueError("values", "at least 8 and not all equal", n)
     z = (x - x.mean()) / x.std(ddof=1)
     weights = 2 * np.arange(1, n + 1) - 1
     raw = -n - float(weights @ (log_ndtr(z) + log_ndtr(-z[::-1]))) / n

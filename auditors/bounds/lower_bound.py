@@ -48,9 +48,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, gammaln, ndtri, ndtri_exp, xlogy
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound, ErrorCurve
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.values import Floats, Indices, within
+from leakmeter.auditors.values import Floats, Indices, require_one_of, within
 from leakmeter.auditors.wording import Assumption
 
 Limit = Literal["clopper-pearson", "jeffreys"]
@@ -69,7 +70,7 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if math.isnan(self.threshold):
-            raise ValueError(f"threshold must be in [-inf, inf], got {self.threshold}")
+            raise BadValueError("threshold", "in [-inf, inf]", self.threshold)
 
 
 @dataclass(frozen=True)
@@ -249,9 +250,9 @@ def checked_row(name: str, values: ArrayLike) -> Floats:
     """Return one row of numbers, or raise; infinities are allowed, NaN cannot be ordered."""
     row = np.asarray(values, dtype=np.float64)
     if row.ndim != 1 or row.size == 0:
-        raise ValueError(f"{name} must be one row of at least 1 number, got shape {row.shape}")
+        raise BadValueError(name, "one row of at least 1 number", row.shape)
     if np.isnan(row).any():
-        raise ValueError(f"{name} must be in [-inf, inf], got nan")
+        raise BadValueError(name, "in [-inf, inf]", math.nan)
     return row
 
 
@@ -259,11 +260,9 @@ def _checked_logsf(null_logsf: NullLogsf, thresholds: Floats) -> Floats:
     """Return ln FPR from the known null, or raise if it is not the log of a probability."""
     log_fpr = np.asarray(null_logsf(thresholds), dtype=np.float64)
     if log_fpr.shape != thresholds.shape:
-        raise ValueError(
-            f"null_logsf must return shape {thresholds.shape}, got shape {log_fpr.shape}"
-        )
+        raise BadValueError("null_logsf", f"of shape {thresholds.shape}", log_fpr.shape)
     if not (log_fpr <= 1e-9).all():
-        raise ValueError(f"null_logsf must return values in [-inf, 0], got {log_fpr.max()}")
+        raise BadValueError("null_logsf", "in [-inf, 0]", log_fpr.max())
     return np.minimum(log_fpr, 0.0)
 
 
@@ -404,10 +403,8 @@ def epsilon_lower_bound(
     """
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
-    if limit not in (allowed := get_args(Limit)):
-        raise ValueError(f"limit must be one of {allowed}, got {limit!r}")
-    if family not in (allowed := get_args(Family)):
-        raise ValueError(f"family must be one of {allowed}, got {family!r}")
+    require_one_of(get_args(Limit), limit=limit)
+    require_one_of(get_args(Family), family=family)
     scores = Scores.of(scores_in, scores_out, null_logsf)
     proof = _separations if family == "gaussian" else partial(proven_epsilons, delta=delta)
     pilot, sizes = None, {}

@@ -44,6 +44,7 @@ from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri, ndtri
 from leakmeter.auditors.bounds.gaussian import brent_root, epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import checked_row
 from leakmeter.auditors.canary_draws import MAX_SCORE, SEED_BITS
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Floats, Indices, within
@@ -279,7 +280,7 @@ def guess_by_rank(scores_in: ArrayLike, scores_out: ArrayLike, num_guesses: int)
     ins, outs = np.asarray(scores_in, np.float64), np.asarray(scores_out, np.float64)
     scores = np.concatenate([ins, outs])
     if np.isnan(scores).any():
-        raise ValueError("scores_in and scores_out must be in [-inf, inf], got nan")
+        raise BadValueError("scores_in and scores_out", "in [-inf, inf]", math.nan)
     within("num_guesses", num_guesses, lowest=0, highest=scores.size)
     is_in = np.arange(scores.size) < ins.size
     # The second key breaks ties in favour of the scores that would be guessed wrong.
@@ -434,7 +435,7 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
     """
     values = checked_row("scores", scores)
     if (values < -_SLACK).any():
-        raise ValueError(f"scores must be -ln p, in [0, inf], got {values.min()}")
+        raise BadValueError("scores", "-ln p, in [0, inf]", values.min())
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
     n = values.size
@@ -464,12 +465,10 @@ def checked_p_values(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDA
     """Return scores −ln p and coins, or raise."""
     scores, is_in = -checked_row("log_p", log_p), np.asarray(included)
     if is_in.shape != scores.shape or not np.isin(is_in, (0, 1)).all():
-        raise ValueError(
-            f"included must be {scores.size} truth values, one for each of log_p, got "
-            f"{is_in.dtype} of shape {is_in.shape}"
-        )
+        allowed = f"{scores.size} truth values, one for each of log_p"
+        raise BadValueError("included", allowed, is_in.tolist())
     if (scores < -_SLACK).any():
-        raise ValueError(f"log_p must be in [-inf, 0], got {-scores.min()}")
+        raise BadValueError("log_p", "in [-inf, 0]", -scores.min())
     return np.maximum(scores, 0.0), is_in.astype(np.bool_)
 
 

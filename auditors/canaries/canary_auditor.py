@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
 import numpy as np
@@ -33,9 +33,10 @@ from leakmeter.auditors.canary_draws import (
     kind_for,
 )
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Histogram
 from leakmeter.auditors.rng import derive, stream
-from leakmeter.auditors.values import within
+from leakmeter.auditors.values import require_one_of, within
 from leakmeter.auditors.wording import Assumption, counted
 
 Seats = int | Literal["auto"]
@@ -174,18 +175,15 @@ class CanaryPlan(Resumable):
     ) -> None:
         for what, number in (("seats", seats), ("repetitions", repetitions)):
             if isinstance(number, str) and number != "auto":
-                raise ValueError(f"{what} must be a number or 'auto', got {number!r}")
+                raise BadValueError(what, "a number or 'auto'", number)
             if number != "auto" and number < 1:
-                raise ValueError(f"{what} must be at least 1, got {number}")
-        if include not in ("auto", "coin", "all"):
-            raise ValueError(f"include must be 'auto', 'coin' or 'all', got {include!r}")
+                raise BadValueError(what, "at least 1", number)
+        require_one_of(get_args(Include), include=include)
+        require_one_of(get_args(Kind), kind=kind)
+        require_one_of(_WORLDS, excluded=excluded)
         if canaries is not None and canaries < (least := 2 if include == "coin" else 1):
             allowed = f"at least {least}, or None for all seats"
-            raise ValueError(f"canaries must be {allowed}, got {canaries}")
-        if kind not in (*KINDS, "auto"):
-            raise ValueError(f"kind must be 'sphere', 'signs' or 'auto', got {kind!r}")
-        if excluded not in _WORLDS:
-            raise ValueError(f"excluded must be 'zero', 'honest' or 'full', got {excluded!r}")
+            raise BadValueError("canaries", allowed, canaries)
         self._name, self.seats, self.canaries = name, seats, canaries
         self._repetitions, self._client_rounds = repetitions, client_rounds
         self.include, self.excluded, self.seed = include, excluded, seed

@@ -66,6 +66,7 @@ from leakmeter.auditors.canary_draws import (
     KindName,
 )
 from leakmeter.auditors.codec import Kept, Resumable
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector
@@ -149,7 +150,7 @@ class OneShotCanaries(CanaryAuditor):
         self._is_anytime = isinstance(confidence, Anytime)
         if self._is_anytime and include == "all":
             allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
-            raise ValueError(f"include must be {allowed}, got {include!r}")
+            raise BadValueError("include", allowed, include)
         plan.needs_coins |= self._is_anytime
         plan.plays_once = (
             self._is_anytime
@@ -199,10 +200,11 @@ class OneShotCanaries(CanaryAuditor):
         """Raise if bets on all canaries together would pay more than may fail."""
         if self.delta * self._k >= 1 - self.confidence:
             limit = (1 - self.confidence) / self._k
-            raise ValueError(
-                f"delta must be below {limit:.2g} with bounds at every round, which pay δ for each "
-                f"of {self._k} canaries, got {self.delta:g}; try {limit / 100:.1g}"
+            allowed = (
+                f"below {limit:.2g} with bounds at every round, which pay δ for each of {self._k}"
             )
+            fix = f"Try {limit / 100:.1g}"
+            raise BadValueError("delta", f"{allowed} canaries", self.delta, fix=fix)
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where there are too few canaries, clients or parameters to see much.

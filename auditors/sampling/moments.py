@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, sgemm, ssyrk
 
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.sampling.sampler import Moments
 from leakmeter.auditors.values import Vector, require
@@ -362,7 +363,7 @@ class Scatter:
     def add(self, rows: NDArray[np.floating]) -> Self:
         """Add a chunk of rows, (rows, dim)."""
         if rows.ndim != 2 or rows.shape[1] != self.mean.size:
-            raise ValueError(f"rows must have shape (any, {self.mean.size}), got {rows.shape}")
+            raise BadValueError("rows", f"of shape (any, {self.mean.size})", rows.shape)
         if not len(rows):
             return self
         if self.mean.size >= RUNNING_FROM:
@@ -522,8 +523,7 @@ class Reruns(SumMoments):
     """
 
     def __init__(self, dim: int, draws: int) -> None:
-        if draws < 2:
-            raise ValueError(f"draws must be at least 2 for a covariance, got {draws}")
+        require("at least 2", draws=draws)
         super().__init__(dim)
         self._draws = draws
         self._num_clients = 0
@@ -613,7 +613,7 @@ class WithinDeals(SumMoments):
     def moments(self) -> Moments:
         n, deals = self._num_clients, self._deals
         if deals < 2:
-            raise ValueError(f"draws must be at least {n + 1} for two partitions, got {n * deals}")
+            raise BadValueError("draws", f"at least {n + 1} for two partitions", n * deals)
         within = self._scatter.moments()
         freedom = deals * (n - 1)
         # What the variance of the sum would be if clients were independent: n (V - C), (dim,).

@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from leakmeter.auditors.auditor import Project, RoundMessages, RoundView, UnableError
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import Sends, noise_around
@@ -82,8 +83,7 @@ class ReplaySampler(UpdateSampler):
         simulated: bool = False,
         chunk: int | None = None,
     ) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be above 0, got {timeout}")
+        require("(0, inf]", timeout=timeout)
         require("at least 1", is_optional=True, chunk=chunk)
         self._seed, self._timeout, self._simulated = seed, timeout, simulated
         self._chunk = chunk
@@ -186,9 +186,7 @@ class ReplaySampler(UpdateSampler):
         if bound is None:
             raise ReplayError("replays need a round: call bind(...) before sampling")
         if missing := [client for client in clients if client not in bound.by_client]:
-            raise ValueError(
-                f"clients must be of the round {sorted(bound.by_client)}, got {missing}"
-            )
+            raise BadValueError("clients", f"of the round {sorted(bound.by_client)}", missing)
         number = derive(self._seed, "replay", *path) >> 65  # a record holds 63 bits
         at_once, repeated = max(1, _MAX_REPLIES // _reply_bytes(bound.layout)), 0
         for first in range(0, len(clients), at_once):

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from leakmeter.auditors.auditor import DivergedError, Project, RoundMessages, RoundView, UnableError
+from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.values import AnyFloats, Indices, Vector
 
@@ -52,7 +53,7 @@ class Moments:
     def freedom(self) -> int:
         """What the scatter is divided by for the covariance."""
         if self.count < 2:
-            raise ValueError(f"count must be at least 2 for a covariance, got {self.count}")
+            raise BadValueError("count", "at least 2 for a covariance", self.count)
         return self.count - 1
 
     @property

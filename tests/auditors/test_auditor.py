@@ -9,29 +9,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Auditor, Due, RoundFacts, RoundView
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Bound, Finding
 from tests.helpers.findings import CONTEXT, finding
+from tests.helpers.refusals import refuses
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("name", "value"),
     [
-        ({"value": math.nan}, "value must be a number, got nan"),
-        ({"kind": "proof"}, r"kind must be one of \('guarantee', .*got 'proof'"),
-        ({"kind": "lower_bound"}, "a lower_bound must state its confidence"),
-        ({"delta": 1.0}, r"delta must be in \[0, 1\), got 1.0"),
-        ({"delta": -1e-9}, "delta must be in"),
-        ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
-        ({"observer": "everyone"}, r"observer must be one of \('server', .*got 'everyone'"),
-        ({"adjacency": "add"}, r"adjacency must be one of \('add-remove', .*got 'add'"),
-        ({"unit": "house"}, r"unit must be one of \('client', 'record', 'group'\), got 'house'"),
+        ("value", math.nan),
+        ("kind", "proof"),
+        ("delta", 1.0),
+        ("delta", -1e-9),
+        ("confidence", 1.0),
+        ("observer", "everyone"),
+        ("adjacency", "add"),
+        ("unit", "house"),
     ],
 )
-def test_what_a_finding_may_not_say_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        finding(**values)
+def test_what_a_finding_may_not_say_is_refused(name: str, value: Any) -> None:
+    with refuses(name):
+        finding(**{name: value})
+
+
+def test_a_lower_bound_states_its_confidence() -> None:
+    with pytest.raises(ValueError, match="must state its confidence"):
+        finding(kind="lower_bound")
 
 
 def test_everything_a_finding_may_say_is_accepted() -> None:
@@ -83,3 +88,20 @@ def test_an_auditor_that_writes_nothing_does_nothing() -> None:
     assert not auditor.observe(view)
     assert not auditor.report()
     auditor.restore(auditor.state())
+
+
+@pytest.mark.parametrize("every", [-1, 0, 1, 2, 3, 7])
+def test_as_many_rounds_are_audited_as_were_counted_beforehand(every: int) -> None:
+    for num_rounds in (*range(18), 31, 32, 33):
+        due = Due(every, num_rounds)
+        assert len(due) == sum(r in due for r in range(1, num_rounds + 1)), num_rounds
+
+
+def test_doubling_audits_powers_of_two_and_the_last_round() -> None:
+    assert [r for r in range(1, 31) if r in Due(-1, 30)] == [1, 2, 4, 8, 16, 30]
+    assert [r for r in range(1, 33) if r in Due(-1, 32)] == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_schedule_below_minus_one_is_refused() -> None:
+    with refuses("every"):
+        Due(-2, 5)

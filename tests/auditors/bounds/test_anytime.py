@@ -272,20 +272,6 @@ def test_a_bound_says_that_it_holds_at_all_rounds_together() -> None:
     assert not coin_bound([-30.0], [True], delta=1e-5).is_anytime
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"delta": 1.0}, "delta must be in"),
-        ({"delta": 0.1, "confidence": 0.0}, "confidence must be in"),
-        ({"delta": 0.1, "planned": -1}, "planned must be in"),
-        ({"delta": 0.1, "candidates": [1.0, 0.5]}, "candidates must be one ascending row"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        AnytimeBound(**arguments)  # type: ignore[arg-type]
-
-
 def test_trials_must_be_pairs() -> None:
     with pytest.raises(ValueError, match="both show the same draws"):
         AnytimeBound(delta=1e-5).add_trials([0.0, 1.0], [1.0, 0.0])

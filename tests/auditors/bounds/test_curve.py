@@ -62,13 +62,6 @@ def test_the_balanced_error_of_a_perfect_test_is_the_least_limit() -> None:
     assert curve.balanced() == pytest.approx(max(*curve.least))
 
 
-def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match=r"confidence must be in \(0, 1\), got 1"):
-        TradeoffBound.of([1.0], [0.0], confidence=1.0)
-    with pytest.raises(ValueError, match=r"deltas must be in \[0, 1\), got 1"):
-        TradeoffBound.of([1.0], [0.0]).epsilons([0.5, 1.0])
-
-
 @given(SCORES, SCORES, st.sampled_from(RULES))
 @settings(max_examples=num_examples(60), deadline=None)
 def test_what_was_counted_stays_below_the_limits_that_are_drawn(ins, outs, rule) -> None:

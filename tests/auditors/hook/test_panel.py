@@ -38,6 +38,7 @@ from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
+from tests.helpers.refusals import refuses
 from tests.helpers.strategies import OwnLoop
 
 
@@ -443,7 +444,7 @@ def test_a_second_start_begins_anew(federation: Any, limit: tuple[float, int]) -
 def test_it_needs_an_auditor_whose_bounds_hold_at_every_round() -> None:
     with pytest.raises(ValueError, match=r"StopAbove needs an auditor .* got \['one-shot'\]: try"):
         Audited(FedAvg(), [OneShotCanaries(seats=2)], callbacks=[StopAbove(1.0)])
-    with pytest.raises(ValueError, match=r"StopAbove must be given an ε in \[0, inf\), got -1"):
+    with refuses("epsilon"):
         StopAbove(-1)
 
 

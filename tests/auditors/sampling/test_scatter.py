@@ -11,6 +11,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling import moments as module
 from leakmeter.auditors.sampling.moments import RUNNING_FROM, Scatter
 from tests.helpers.numbers import few_or_many, num_examples
+from tests.helpers.refusals import refuses
 
 
 def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:
@@ -82,11 +83,11 @@ def test_a_coordinate_that_never_moves_has_no_variance() -> None:
 
 
 def test_wrong_shapes_are_named() -> None:
-    with pytest.raises(ValueError, match=r"rows must have shape \(any, 3\), got \(2, 4\)"):
+    with refuses("rows"):
         Scatter(3).add(np.zeros((2, 4)))
-    with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
+    with refuses("dim"):
         Scatter(0)
-    with pytest.raises(ValueError, match="count must be at least 2 for a covariance, got 1"):
+    with refuses("count"):
         _ = Scatter(2).add(np.zeros((1, 2))).moments().covariance
 
 
