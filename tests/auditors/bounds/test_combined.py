@@ -38,7 +38,7 @@ def test_thresholds_fall_with_the_level_and_never_exceed_that_of_the_mean(num: i
         assert ln_t < -math.log(level)
 
 
-@pytest.mark.parametrize("runs", few_or_many(4000, 100_000))
+@pytest.mark.parametrize("runs", few_or_many(2000, 100_000))
 @pytest.mark.parametrize("num", NUMBERS)
 def test_in_the_worst_case_each_level_is_kept_and_nearly_used_up(num: int, runs: int) -> None:
     # The draws that set the threshold are fixed: their three standard errors are a tenth of the

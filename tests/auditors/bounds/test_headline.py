@@ -44,7 +44,7 @@ def share_refuted(
     return refuted / runs
 
 
-@pytest.mark.parametrize("runs", few_or_many(60, 2000))
+@pytest.mark.parametrize("runs", few_or_many(20, 2000))
 @pytest.mark.parametrize(
     ("claim", "settings"),
     [

@@ -176,7 +176,7 @@ def test_repetitions_make_the_final_model_show_more() -> None:
     assert values[1] > 2 * values[0]
 
 
-@pytest.mark.parametrize("runs", few_or_many(15, 100))
+@pytest.mark.parametrize("runs", few_or_many(8, 100))
 def test_the_null_band_holds_what_is_said_when_nothing_leaks(
     runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -687,7 +687,7 @@ def bounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("runs", few_or_many(16, 200))
+@pytest.mark.parametrize("runs", few_or_many(8, 200))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"repetitions": 2}], ids=str)
 def test_no_bound_claims_a_leak_without_one_too_often(
     settings: dict[str, Any], runs: int, monkeypatch: pytest.MonkeyPatch

@@ -40,7 +40,7 @@ def violations(claim, case, num_samples, num_runs):
     return count
 
 
-@pytest.mark.parametrize("runs", few_or_many(50, 400))
+@pytest.mark.parametrize("runs", few_or_many(20, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept(rule, case, runs):
@@ -50,7 +50,7 @@ def test_the_confidence_is_kept(rule, case, runs):
     assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", few_or_many(50, 400))
+@pytest.mark.parametrize("runs", few_or_many(20, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept_with_a_known_null(rule, case, runs):
@@ -60,7 +60,7 @@ def test_the_confidence_is_kept_with_a_known_null(rule, case, runs):
     assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", few_or_many(50, 200))
+@pytest.mark.parametrize("runs", few_or_many(20, 200))
 @pytest.mark.parametrize("case", ["no leak", "Gaussian"])
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept_within_the_gaussian_family(rule, case, runs):

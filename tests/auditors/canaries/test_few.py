@@ -107,13 +107,13 @@ def violations(canaries: int, runs: int, truth: float, **mechanism: Any) -> int:
     return count
 
 
-@pytest.mark.parametrize("runs", few_or_many(30, 1000))
+@pytest.mark.parametrize("runs", few_or_many(10, 1000))
 @pytest.mark.parametrize("canaries", [1, 3, 9])
 def test_few_canaries_that_nobody_sent_show_nothing(canaries: int, runs: int) -> None:
     assert violations(canaries, runs, 0.0, leak=lambda _: False) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", few_or_many(30, 1000))
+@pytest.mark.parametrize("runs", few_or_many(10, 1000))
 @pytest.mark.parametrize("sigma", first_fast(1, [1.0, 0.2]))
 @pytest.mark.parametrize("canaries", [1, 3, 9])
 def test_few_canaries_stay_below_the_epsilon_of_a_gaussian_sum(

@@ -318,7 +318,7 @@ def test_headline_and_bets_show_more_than_two_halves_and_bets_on_thresholds_did(
     assert 1.05 * bets < np.mean(anytime) < truth
 
 
-@pytest.mark.parametrize("runs", few_or_many(60, 400))
+@pytest.mark.parametrize("runs", few_or_many(25, 400))
 def test_the_headline_keeps_its_confidence_without_a_leak(runs: int) -> None:
     above = 0
     for seed in range(runs):

@@ -184,7 +184,7 @@ def test_scores_under_gaussian_noise_have_their_distribution() -> None:
     assert kstest(1.4 * centred, "norm").pvalue < 1e-3
 
 
-@pytest.mark.parametrize("runs", few_or_many(25, 200))
+@pytest.mark.parametrize("runs", few_or_many(10, 200))
 @pytest.mark.parametrize("sigma", first_fast(1, [0.5, 2.0, 0.1]))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"excluded": "full"}], ids=str)
 def test_the_bound_stays_below_the_epsilon_of_local_noise(
@@ -234,7 +234,7 @@ def test_p_values_of_canaries_that_nobody_sent_are_uniform_or_above(mechanism: M
         assert share >= level / 3 - 3 * np.sqrt(level / n)  # the choice costs no more than three
 
 
-@pytest.mark.parametrize("runs", few_or_many(25, 200))
+@pytest.mark.parametrize("runs", few_or_many(10, 200))
 def test_no_leak_is_claimed_without_one_too_often(runs: int) -> None:
     claimed = np.zeros(2)
     for seed in range(runs):

@@ -165,7 +165,7 @@ def test_a_replay_trains_honestly_and_disturbs_nothing_that_the_round_has_kept(f
         model=LazyModel(of.layout, of.arrays),
         clients={client + 1: client for client in CLIENTS},
         orders={},
-        greeted=(),
+        asked=(),
         grid=of.federation.grid,
         layout=of.layout,
         weight_key=wire.WEIGHT,
