@@ -415,8 +415,6 @@ def _how_to_resume(folder: RunFolder, program: str) -> str:
     path = shlex.quote(str(folder.path))
     if (folder.path / "report.json").exists():
         return f"the run itself is finished; write its page with: {program} report {path}"
-    if not folder.checkpoint.exists():
-        return f"no round was finished, so start again; the settings are in {path}"
     return f"resume with: {program} --resume {path}"
 
 

@@ -346,10 +346,9 @@ def _clear(path: Path) -> None:
 
 
 def _taken(path: Path) -> ConfigError:
-    return ConfigError(
-        f"--out must be a new or empty folder, got {path}; "
-        f"choose another, or resume an interrupted run with --resume {path}"
-    )
+    is_finished = (path / "report.json").exists()
+    then = "" if is_finished else f", or resume the interrupted run with --resume {path}"
+    return ConfigError(f"--out must be a new or empty folder, got {path}; choose another{then}")
 
 
 def _check_whole(path: Path) -> None:

@@ -21,7 +21,6 @@ from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.strategies.secure_sum.sum_round import Exchange
 from tests.helpers.numbers import first_fast
 from tests.helpers.processes import run_copies
@@ -552,12 +551,11 @@ def test_an_interruption_tells_how_to_resume(
     fail_with(KeyboardInterrupt(), monkeypatch)
     assert main([*tiny, "--out", "run"]) == 130
     said = capsys.readouterr().out.splitlines()[-1]
-    nothing = "no round was finished, so start again; the settings are in"
-    assert said == f"interrupted; {nothing} {tmp_path / 'run'}"  # there is nothing to resume
-    monkeypatch.setattr(RunFolder, "checkpoint", property(lambda one: one.path / "config.toml"))
-    assert main([*tiny, "--out", "begun"]) == 130
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said == f"interrupted; resume with: python run_sim.py --resume {tmp_path / 'begun'}"
+    assert said == f"interrupted; resume with: python run_sim.py --resume {tmp_path / 'run'}"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert main(["--resume", "run"]) == 0  # though no round was finished
+    assert (tmp_path / "run" / "report.json").exists()
     fail_with(RuntimeError("made up"), monkeypatch)
     with pytest.raises(RuntimeError, match="made up"):
         main([*tiny, "--out", "other"])

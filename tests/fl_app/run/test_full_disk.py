@@ -136,5 +136,5 @@ def test_a_folder_in_place_of_a_file_of_the_run_is_said_in_one_line(
     monkeypatch.setattr(RunFolder, "load", lambda _: where.mkdir())
     assert main([*tiny, "--auditors", "none", "--out", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"error: {where} must be a file, got: Is a directory; remove it; no")
+    assert said.startswith(f"error: {where} must be a file, got: Is a directory; remove it; resume")
     assert said.count("\n") == 1
