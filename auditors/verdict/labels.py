@@ -231,7 +231,8 @@ def cells_of_claim(result: ClaimResult) -> tuple[str, ...]:
     found = amount(bound) if bound is not None and result.low > 0 else "nothing"
     shown = "not audited" if bound is None else found
     what = f"{upper(claim.epsilon)} per {claim.per}, {OBSERVERS[claim.against].cell}"
-    verdict = "REFUTED" if result.is_refuted else "NOT REFUTED"
+    unshaken = "NOT TESTED" if bound is None else "NOT REFUTED"
+    verdict = "REFUTED" if result.is_refuted else unshaken
     source = "DP wrapper" if claim.source.startswith(_FLOWERS) else claim.source
     return what, delivered_cell(claim), shown, verdict, _cut(source, _MAX_SOURCE)
 

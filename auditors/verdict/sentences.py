@@ -492,11 +492,13 @@ def claim_sentence(claim: Claim) -> str:
 
 def refutation(result: ClaimResult) -> str:
     """Return whether the audit refutes a claim, or how far it could have seen."""
-    found = amount(result.bound) if result.bound is not None and result.low > 0 else "nothing"
+    if result.bound is None:
+        return f"NOT TESTED: no bound of this run is about it. {reach(result)}"
+    found = amount(result.bound) if result.low > 0 else "nothing"
     if not result.is_refuted:
         return f"NOT REFUTED, which does not confirm it: {found} is shown. {reach(result)}"
     trust = f"{percent(result.confidence or 0.0)} confidence"
-    if result.bound is not None and (copies := copies_of(result.bound)) > 1:
+    if (copies := copies_of(result.bound)) > 1:
         return (
             f"REFUTED: for {copies} copies of a record it allows {upper(result.allowed)} (group "
             f"privacy), and the audit shows {found} ({trust})."
@@ -678,7 +680,8 @@ def _nothing(verdict: Verdict) -> str:
     looked = {unsized(row.attacker) for row in verdict.rows if row.is_tried}
     looked |= {unsized(attacker(test)) for test in verdict.tests}
     if not looked:
-        return f"No attacker was audited, and nothing is guaranteed. {NOT_EVIDENCE}."
+        tried = "No test for an ε was run" if verdict.others else "No attacker was audited"
+        return f"{tried}, and nothing is guaranteed. {NOT_EVIDENCE}."
     tried = counted(len(looked), "attacker")
     return f"No leak was shown ({tried} tried), and nothing is guaranteed. {NOT_EVIDENCE}."
 
