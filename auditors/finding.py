@@ -324,7 +324,7 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
     ),
     "few-canaries": (
         "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
-        "more canary seats{canary-seats} or more rounds{rounds}."
+        "more canary seats{canary-seats}, or more rounds{rounds} if each plays once."
     ),
     "trained-on-canaries": (
         "The model has been trained on canaries: {count} of {total} records that nobody has were "

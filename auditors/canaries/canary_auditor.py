@@ -280,8 +280,8 @@ class CanaryPlan(Resumable):
     def all_out(self) -> str:
         """That no coin lets a canary take part, in words."""
         return (
-            f"the coins of all {self.num_canaries} planned canaries say out; use more seats or "
-            "rounds, or include='all'"
+            f"the coins of all {self.num_canaries} planned canaries say out; use more seats, "
+            "another seed, or include='all'"
         )
 
     @property

@@ -141,14 +141,16 @@ def failed_clients(kinds: Collection[WarningKind]) -> Iterator[NextStep]:
 def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) -> NextStep:
     """Return the advice with what to write, if the number of seats can be told."""
     if not cohorts:
-        return NextStep("Play more canaries, in more seats or rounds.")
+        return NextStep("Play more canaries, in more seats.")
     now = math.ceil(few.total / len(cohorts))
     most = max((max(cohorts) - 1) // 2, now)  # the majority stays honest
     seats = min(now * max(2, math.ceil(_MANY_CANARIES / few.total)), most)
     rounds = math.ceil(_MANY_CANARIES / seats)
     longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
     if spelling == "audit":
-        return NextStep(f"Play more canaries{longer}; add to the command:", f"--seats {seats}")
+        # With a number of seats the plan is made before anybody knows how busy clients are.
+        text = f"Play more canaries{longer}, each in one round; add to the command:"
+        return NextStep(text, f"--seats {seats}")
     return NextStep(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
 

@@ -45,7 +45,7 @@ examples:
   %(prog)s .
       audit the app in this folder with 10 clients
   %(prog)s . --clients 50 --run-config "num-server-rounds=20"
-      more clients and more rounds: more canaries, a sharper result
+      more clients: more canaries per round, a sharper result
   %(prog)s ../my-app --claim "10@1e-5 server round"
       check a claim: refuted, or how far the audit could have seen
   %(prog)s ../my-app --thorough

@@ -362,12 +362,16 @@ def _is_noise_wanted(verdict: Verdict) -> bool:
 
 def _leaking(verdict: Verdict) -> list[tuple[ThreatModel, Question]]:
     """Return against whom noise is wanted: those who are shown something, otherwise everybody."""
-    return _shown(verdict) or [(row.attacker, row.question) for row in verdict.rows]
+    everybody = [(row.attacker, row.question) for row in verdict.rows]
+    looked = [(block.attacker, Question("client", "zero-out")) for block in verdict.others]
+    return _shown(verdict) or everybody or looked
 
 
 def _shown(verdict: Verdict) -> list[tuple[ThreatModel, Question]]:
     """Return the attackers who are shown something, the worst first."""
-    found = [(row.attacker, row.question) for row in verdict.rows if row.severity in LEAKS]
+    # An estimate against a guarantee that is small enough is no reason for a smaller one.
+    leaks = (row for row in verdict.rows if row.severity in LEAKS)
+    found = [(r.attacker, r.question) for r in leaks if r.low > 0 or r.high > TARGET]
     tests = (test for test in verdict.tests if is_shown(test))
     # A test is no ε: noise that hides which of two updates was sent hides what it found.
     return found + [(attacker(test), Question(test.unit, "replace")) for test in tests]
@@ -436,7 +440,7 @@ def _searched(
     if command is not None:
         asked = f"--target-epsilon {_SEARCHED} --target-adjacency {change['target-adjacency']}"
         words = " ".join(f"--{name} {value}" for name, value in heard.instead.items())
-        yield NextStep(f"{said} See what ε costs with {words}:", f"{command} {asked}")
+        yield NextStep(f"{said} See which ε is affordable with {words}:", f"{command} {asked}")
 
 
 def _who(noise: str) -> str:
@@ -444,7 +448,7 @@ def _who(noise: str) -> str:
     kind = NOISES.get(noise, NO_NOISE)
     if kind.added_by != "clients":
         return "outsiders"
-    return "the server too" if kind.needs_sums else "everybody"
+    return "outsiders and the server" if kind.needs_sums else "everybody"
 
 
 def _fitting_distribution(settings: Mapping[str, Any], noise: str) -> dict[str, Any]:
@@ -495,10 +499,20 @@ def _closer_look(run: Run, rows: Sequence[Row]) -> Iterator[NextStep]:
 
 
 def _more_canaries(run: Run, text: str) -> Iterator[NextStep]:
-    """Yield twice as many, in more seats if there are clients for them, else in more rounds."""
+    """Yield twice as many: in more seats if there are clients for them, else each less often.
+
+    More rounds give more canaries only if each plays once: as a rule one plays as often as a
+    client, so in a longer run each plays more often.
+    """
     seats, sample = int(run.settings["canary-seats"]), int(run.settings["sample"])
     if 2 * seats < sample and sample + 2 * seats <= int(run.settings["clients"]):
         yield from _changed(run, f"{text}:", {"canary-seats": 2 * seats}, "more-canaries")
+        return
+    played = [f.threat_model.participations or 1 for f in run.findings if f.auditor in PLAYERS]
+    often = int(run.settings["canary-repetitions"]) or max(played, default=1)
+    if often > 1:
+        less = f"{text}, each in half as many rounds; less is then shown about each:"
+        yield from _changed(run, less, {"canary-repetitions": often // 2}, "more-canaries")
         return
     # Whoever takes part more often is guaranteed less, unless more noise is calibrated to it.
     grows = "" if run.settings.get("noise") in (None, "none") else "; ε grows with the rounds"

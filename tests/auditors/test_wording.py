@@ -116,7 +116,9 @@ def test_an_attacker_is_one_sentence_with_or_without_the_numbers_of_a_run() -> N
 def test_a_warning_is_right_in_projects_without_our_command_line() -> None:
     few = RunWarning.of("few-canaries", 3, 3).text  # all that were planned
     assert few.startswith("Canaries that took part: 3 (3 planned). Results from so few vary widely")
-    assert few.endswith("more canary seats (OneShotCanaries(seats=…)) or more rounds (num_rounds).")
+    assert few.endswith(
+        "seats (OneShotCanaries(seats=…)), or more rounds (num_rounds) if each plays once."
+    )
     for kind in ("non-finite-updates", "clipped-coordinates", "clipped-updates"):
         assert "the clients' learning rate" in RunWarning.of(kind, 1, 2).text
     assert RunWarning.of("abandoned-rounds", 1, 2).text.endswith("The log has the reason.")

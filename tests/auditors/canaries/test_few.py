@@ -177,8 +177,8 @@ def test_all_coins_out_is_said_before_anybody_trains() -> None:
     auditor = OneShotCanaries(seats=1, include="coin", seed=all_out(3))
     auditor.begin(PROJECT.dim, PROJECT.num_rounds)
     assert auditor.limits(PROJECT)[0] == (
-        "no canary will be played: the coins of all 3 planned canaries say out; use more seats or "
-        "rounds, or include='all'"
+        "no canary will be played: the coins of all 3 planned canaries say out; use more seats, "
+        "another seed, or include='all'"
     )
 
 

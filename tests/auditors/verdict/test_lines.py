@@ -83,9 +83,9 @@ def test_few_canaries_become_more_by_a_line_of_python() -> None:
     first, *others = steps(few, [20, 20, 20])  # so there were two seats
     assert first == NextStep("Play more canaries:", "OneShotCanaries(seats=8)")
     assert not any("canaries" in one.text for one in others)
-    audited = NextStep("Play more canaries; add to the command:", "--seats 8")
+    audited = NextStep("Play more canaries, each in one round; add to the command:", "--seats 8")
     assert steps(few, [20, 20, 20], "audit")[0] == audited
-    assert steps(few)[0] == NextStep("Play more canaries, in more seats or rounds.")
+    assert steps(few)[0] == NextStep("Play more canaries, in more seats.")
     assert few.warnings[0].text.count("OneShotCanaries(seats=…)") == 1
 
 

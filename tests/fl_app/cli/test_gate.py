@@ -422,7 +422,7 @@ def test_a_reconstruction_ends_a_pipeline_and_noise_before_the_sum_lets_it_pass(
     said = _flat(capsys.readouterr().out)
     assert "can rebuild training records: 3 of 3 fit what" in said
     assert "no attacker has an ε" in gate(capsys, Path("plain"), "--no-reconstruction", code=3)[0]
-    assert "against the server too" in said  # the server sees through its own noise
+    assert "against outsiders and the server" in said  # the server sees through its own noise
     page = Path("plain/report.html").read_text(encoding="utf-8")
     first = page[: page.index("What to do next")]
     assert "≥ 3 of 3 records" in first

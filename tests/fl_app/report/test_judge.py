@@ -306,7 +306,7 @@ def test_a_guest_reads_python_and_no_option_of_ours() -> None:
 )
 def test_warnings_are_in_the_language_of_who_made_the_run(made: Run, seats: str) -> None:
     warned = replace(made, warnings=(RunWarning.of("few-canaries", 2, 6),))
-    assert f"more canary seats {seats} or" in warned.warnings[0].text
+    assert f"more canary seats {seats}, or more rounds" in warned.warnings[0].text
 
 
 @pytest.mark.parametrize("kind", ["abandoned-rounds", "dropouts", "blank-updates"])
