@@ -108,7 +108,9 @@ def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
     assert main(["replay", str(out), "--out", str(again)]) == 0
     assert found in findings(again)
     more = ["replay", str(out), "--mi-over-rounds"]
-    assert "audited rounds must be at least 20, got 3" in refused([*more, "3"], capsys)
+    assert "pairs must be at least 20 for the information over 2 audited rounds" in refused(
+        [*more, "3"], capsys
+    )
     said = refused([*more, "40", "--lrt-game", "partition"], capsys)
     assert "mi-over-rounds must be 0 in the game partition, in which data are known or" in said
     said = refused([*tiny, "--auditors", "none", "--mi-over-rounds", "40"], capsys)

@@ -159,7 +159,7 @@ def test_fields_of_later_releases_are_left_alone(folder: Path) -> None:
             "no",
             "findings[1].conditional must be true or false",
         ),
-        (["findings", 1, "details", 0, "deltas"], [1e308], "details[0]: deltas must be in [0, 1]"),
+        (["findings", 1, "details", 0, "deltas"], [1e308], "details[0]: deltas must be in [0, 1)"),
         (["findings", 1, "details", 0, "fnr"], [2, 0], "details[0]: fnr must be in [0, 1], got 2"),
         (["findings", 1, "details", 1, "edges"], [0, 1, "inf"], "details[1]: edges must be finite"),
         (["findings", 1, "details", 1, "included"], [-1, 1], "details[1]: included and excluded m"),

@@ -165,7 +165,7 @@ def test_a_replay_bets_as_the_run_did(tiny: list[str], tmp_path: Path) -> None:
         (
             ["--bounds", "anytime", "--delta", "0.01"],
             "auditor one-shot: delta must be below 0.0031 with bounds at every round, which pay δ "
-            "for each of 8 canaries, got 0.01; try 3e-05",
+            "for each of 8 canaries, got 0.01. Try 3e-05",
         ),
         (["--bounds", "any"], "--bounds must be one of split, anytime, got 'any'"),
         (["--stop-above", "-1"], "--stop-above must be at least 0"),
