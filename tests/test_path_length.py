@@ -9,8 +9,8 @@ import pytest
 from tests.helpers.processes import run_python
 from tests.helpers.project import ROOMS
 
-# Lowered with every step that shortens the way. Claims and the plan of canaries took three.
-MAX_FILES = 128
+# Lowered with every step that shortens the way.
+MAX_FILES = 76
 ROUND = "--clients 6 --sample 3 --canary-seats 2 --rounds 1"
 
 
