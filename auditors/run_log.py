@@ -34,7 +34,7 @@ from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.values import require
 from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.auditors.verdict.sentences import headline, protection
-from leakmeter.auditors.verdict.verdict import judge
+from leakmeter.auditors.verdict.verdict import WITHOUT_NOISE, judge
 from leakmeter.auditors.wording import plain_spaces, sentence_of
 
 SCHEMA = "leakmeter-report/2"
@@ -144,11 +144,12 @@ class RunLog:
             warnings: Reasons to doubt the run itself.
             schedules: Which rounds auditors looked at, of those that may skip some.
             claims: Privacy claims about the run.
-            more: Fields of its own that an app adds.
+            more: Fields of its own that an app adds; `accuracy_without_noise` enters the verdict.
         """
         rounds, path = read_rounds(self.folder), self.folder / REPORT
         listed = [finding for line in rounds for finding in line.pop("findings")]
         listed += [f.to_json() for f in findings]
+        added = dict(more or {})
         report = {
             "schema": SCHEMA,
             "name": self._name,
@@ -162,8 +163,8 @@ class RunLog:
             "schedules": plain(schedules),
             "glossary": glossary(listed),
             "claims": plain(claims),
-            "verdict": _verdict(findings, warnings, rounds, claims),
-            **(more or {}),
+            "verdict": _verdict(findings, warnings, rounds, claims, added.pop(WITHOUT_NOISE, None)),
+            **added,
         }
         # Piece by piece: the text of a long run takes several times the memory of its findings.
         encoder = json.JSONEncoder(indent=1, allow_nan=False)
@@ -176,11 +177,13 @@ def _verdict(
     warnings: Sequence[RunWarning],
     rounds: Sequence[Mapping[str, Any]],
     claims: Sequence[Claim],
+    without_noise: float | None,
 ) -> dict[str, Any]:
     """Return the verdict as data, with its two sentences for people."""
     known = [line["accuracy"] for line in rounds if isinstance(line.get("accuracy"), float)]
     accuracy = known[-1] if known else None
-    verdict = judge(findings, warnings, accuracy=accuracy, claims=claims)
+    told: Any = {"accuracy": accuracy, "without_noise": without_noise, "claims": claims}
+    verdict = judge(findings, warnings, **told)
     said = {"sentence": headline(verdict), "protection": protection(verdict)}
     return {**{name: plain_spaces(words) for name, words in said.items()}, **verdict.to_json()}
 

@@ -308,6 +308,8 @@ def headline(verdict: Verdict) -> str:
     said = _headline(verdict)
     if verdict.is_distorted:
         return f"The run is distorted, so its numbers say little about a sound one. {said}"
+    if verdict.is_costly:
+        return f"{said} The price is accuracy: {_accuracy(verdict)}."
     return said
 
 
@@ -437,7 +439,14 @@ def utility(verdict: Verdict) -> str:
     """Return how good the model is, which a protection may have cost."""
     if verdict.accuracy is None:
         return ""
-    return f"Model accuracy: {share(verdict.accuracy)}."
+    return f"Model accuracy: {_accuracy(verdict)}."
+
+
+def _accuracy(verdict: Verdict) -> str:
+    """Return the accuracy, against that without noise where it is known."""
+    free = verdict.without_noise
+    against = "" if free is None else f", against {share(free)} without noise and canaries"
+    return f"{share(verdict.accuracy or 0.0)}{against}"
 
 
 def _headline(verdict: Verdict) -> str:

@@ -55,6 +55,8 @@ Headline = Literal[
     "observed",
     "nothing",
 ]
+WITHOUT_NOISE: Final = "accuracy_without_noise"  # in a report, where an app knows it
+_RUINED: Final = 0.1  # of accuracy
 # Shares beyond which a run is distorted. A single client can send values that are not finite, and
 # must not be able to discredit the audit.
 _DISTORTING: Final = {
@@ -220,6 +222,7 @@ class Verdict:
             against the rows.
         warnings: Reasons to doubt the run itself.
         accuracy: Of the last model, where anybody measured it.
+        without_noise: Of the model that the same rounds give without noise, where that is known.
         claims: What was claimed, with what the audit makes of it; those that are refuted first.
     """
 
@@ -230,6 +233,7 @@ class Verdict:
     others: tuple[Block, ...] = ()
     warnings: tuple[RunWarning, ...] = field(default=())
     accuracy: float | None = None
+    without_noise: float | None = None
     claims: tuple[ClaimResult, ...] = ()
 
     @property
@@ -301,6 +305,11 @@ class Verdict:
         """Whether so much went wrong that the numbers are not those of a sound run."""
         return is_distorted(self.warnings)
 
+    @property
+    def is_costly(self) -> bool:
+        """Whether noise has taken more of the accuracy than a guarantee is worth."""
+        return costs_too_much(self.accuracy, self.without_noise)
+
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as plain data, without its sentences."""
         case, row = self.headline
@@ -312,6 +321,7 @@ class Verdict:
             "confidence": self.confidence,
             "distorted": self.is_distorted,
             "accuracy": plain(self.accuracy),
+            WITHOUT_NOISE: plain(self.without_noise),
             "claims": [one.to_json() for one in self.claims],
             "rows": [one.to_json() for one in self.rows],
             "tests": [_test(one) for one in self.tests],
@@ -323,6 +333,7 @@ def judge(
     warnings: Sequence[RunWarning] = (),
     *,
     accuracy: float | None = None,
+    without_noise: float | None = None,
     also: Sequence[Asked] = (),
     claims: Sequence[Claim] = (),
 ) -> Verdict:
@@ -332,6 +343,7 @@ def judge(
         findings: Of the run.
         warnings: Reasons to doubt the run itself.
         accuracy: Of the last model.
+        without_noise: Of the model that the same rounds give without noise.
         also: Attackers and questions that get a row whether or not a finding is about them.
         claims: What was claimed. No row takes a claim for a guarantee.
     """
@@ -371,6 +383,7 @@ def judge(
         others=_blocks([f for f in findings if f not in of_rows]),
         warnings=tuple(warnings),
         accuracy=accuracy,
+        without_noise=without_noise,
         claims=tuple(sorted(judged, key=_weight)),
     )
 
@@ -413,6 +426,13 @@ def is_shown(test: Finding) -> bool:
 def is_rebuilt(test: Finding) -> bool:
     """Whether data were recovered beyond what chance explains, without a condition."""
     return test.quantity in REBUILT and is_shown(test)
+
+
+def costs_too_much(accuracy: float | None, without_noise: float | None) -> bool:
+    """Whether a model lost so much of its accuracy to noise that it is hardly worth having."""
+    if accuracy is None or without_noise is None:
+        return False
+    return without_noise - accuracy > _RUINED
 
 
 def is_distorted(warnings: Iterable[RunWarning]) -> bool:

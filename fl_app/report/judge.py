@@ -35,6 +35,7 @@ from leakmeter.auditors.verdict.verdict import (
     Block,
     Row,
     Verdict,
+    costs_too_much,
     is_distorted,
     is_shown,
     judge,
@@ -64,6 +65,7 @@ def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
     shrinks. A bound of one round is in no row: see `this_round`.
     """
     told: Any = {"accuracy": run.accuracy, "claims": run.claims}
+    told["without_noise"] = run.without_noise
     if run.is_finished:
         return judge(run.of_the_run, run.warnings, also=also, **told)
     largest: dict[tuple[str, Asked | None], Finding] = {}
@@ -241,7 +243,6 @@ def _option(name: str, value: Any) -> list[str]:
 
 CLIP_NORM = AUTO  # like the target, where a search for better values begins
 _DROWNED = 10.0  # times the longest mean update: noise that no learning rate makes up for
-_RUINED = 0.1  # of accuracy: a model that loses more is not worth its guarantee
 _SEARCHED = "2..32"  # targets of a sweep
 
 
@@ -351,8 +352,7 @@ def noise_changes(run: Run) -> dict[str, Any] | None:
 
 def is_ruined(rehearsal: Rehearsal) -> bool:
     """Whether noise takes more of the accuracy than a guarantee is worth."""
-    before = rehearsal.without_noise
-    return before is not None and before - rehearsal.accuracy > _RUINED
+    return costs_too_much(rehearsal.accuracy, rehearsal.without_noise)
 
 
 def _is_noise_wanted(verdict: Verdict) -> bool:
@@ -385,16 +385,15 @@ def _noise_settings(
     faces_server = any(model.observer != "outsider" for model, _ in asked)
     fits = _kind(settings, faces_server=faces_server)
     # The target is about the worst of the rows that this noise cures.
-    cured = [
-        question for model, question in asked if (model.observer != "outsider") == faces_server
-    ]
-    has_pairs = any(question.adjacency == "replace" for question in cured[:1])
+    helped = [one for one in asked if (one[0].observer != "outsider") == faces_server][:1]
+    has_pairs = any(question.adjacency == "replace" for _, question in helped)
+    cured = [row for row in rows if (row.attacker, row.question) in helped]
     has_norm = bool(settings.get("clip-norm")) and settings.get("clipping") == "fixed"
     return {
         "noise": fits,
         "clip-norm": settings["clip-norm"] if has_norm else CLIP_NORM,
         "clipping": "fixed" if has_norm else "measured",
-        "target-epsilon": _target(rows) if settings.get("noise") == fits else TARGET,
+        "target-epsilon": _target(cured, rows) if settings.get("noise") == fits else TARGET,
         "target-adjacency": "replace" if has_pairs else "zero-out",
         "noise-multiplier": 1.0,
         **_fitting_distribution(settings, fits),
@@ -412,10 +411,9 @@ def _effect(run: Run, heard: Rehearsal) -> str:
     """Return what a rehearsal has shown."""
     played, planned = len(heard.accuracies), int(run.settings["rounds"])
     part = "" if played == planned else f" of {counted(played, 'round')}"
-    before = "" if heard.without_noise is None else f"{share(heard.without_noise)} → "
-    return (
-        f"accuracy {before}{share(heard.accuracy)} in a rehearsal{part} (this run without audits)"
-    )
+    free = heard.without_noise
+    against = "" if free is None else f", against {share(free)} without noise"
+    return f"accuracy {share(heard.accuracy)} in a rehearsal{part} without canaries{against}"
 
 
 def _searched(
@@ -468,12 +466,15 @@ def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
     return "distributed" if settings.get("secagg") in ("on", "active") else "local"
 
 
-def _target(rows: Sequence[Row]) -> float:
-    """Return half of the smallest ε that is guaranteed now against anybody, in one digit.
+def _target(cured: Sequence[Row], rows: Sequence[Row]) -> float:
+    """Return half of what the noise of a run guarantees now, in one digit.
 
-    At most the usual target: half of a guarantee that means nothing means nothing either.
+    That is against the attackers who are to see less, or where they are promised nothing, the
+    smallest ε against anybody. At most the usual target: half of a guarantee that means nothing
+    means nothing either.
     """
-    return min([TARGET, *(float(f"{row.high / 2:.1g}") for row in rows)])
+    given = [row.high for row in cured if math.isfinite(row.high)] or [row.high for row in rows]
+    return min([TARGET, *(float(f"{high / 2:.1g}") for high in given)])
 
 
 def _at_their_limit(row: Row) -> list[Finding]:

@@ -104,6 +104,11 @@ class Rehearsal:
     guarantees: tuple[Finding, ...] = ()
 
     @property
+    def noiseless(self) -> float | None:
+        """Accuracy of the last model without noise, whether or not this is of a run with noise."""
+        return self.accuracy if self.settings.get("noise") == "none" else self.without_noise
+
+    @property
     def accuracy(self) -> float:
         """Accuracy of the last model."""
         return self.accuracies[-1]
@@ -190,6 +195,14 @@ class Run(Report):
         """The last that was measured."""
         known = [one.accuracy for one in self.rounds if one.accuracy is not None]
         return known[-1] if known else None
+
+    @property
+    def without_noise(self) -> float | None:
+        """Accuracy after as many rounds without its noise, if a rehearsal has shown it."""
+        if self.settings.get("noise", "none") == "none":
+            return None
+        heard = (one for one in self.rehearsals if len(one.accuracies) == len(self.rounds))
+        return next((found for one in heard if (found := one.noiseless) is not None), None)
 
 
 def spelling_of(noted: Mapping[str, Any]) -> Spelling:

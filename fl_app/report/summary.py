@@ -31,7 +31,6 @@ from leakmeter.auditors.wording import (
     number,
     sentence,
     sentence_of,
-    share,
     signed_number,
 )
 from leakmeter.fl_app.report.judge import verdict_of
@@ -306,10 +305,8 @@ def _composition(facts: _Facts) -> str:
 
 
 def _utility(facts: _Facts) -> str:
-    known = [one.without_noise for one in facts.run.rehearsals if one.without_noise is not None]
-    free = f"Without noise: {share(known[0])}, in a rehearsal without canaries." if known else ""
     bias = f"{NOT_SHOWN}: whether the loss of accuracy falls on small groups."
-    return " ".join(filter(None, (sentences.utility(facts.verdict), free, bias)))
+    return " ".join(filter(None, (sentences.utility(facts.verdict), bias)))
 
 
 def _implementation(facts: _Facts) -> str:

@@ -23,6 +23,7 @@ from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.hook.wrapper import link, wrappers
 from leakmeter.auditors.run_log import RoundLine, write_atomically
 from leakmeter.auditors.verdict.lines import Ending
+from leakmeter.auditors.verdict.verdict import WITHOUT_NOISE
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated
@@ -248,7 +249,10 @@ def _audited(
         head = {} if account is None else _ledger_in_report(charges, account, strategy)
         measured = () if rehearsal is None else (rehearsal,)
         heard = (*measured, *rehearsed_advice(config, so_far(audited, folder, noted)))
-        rehearsals = {"rehearsal": plain(heard)} if heard else {}
+        rehearsals: dict[str, Any] = {}
+        if heard:
+            free = replace(so_far(audited, folder, noted), rehearsals=heard).without_noise
+            rehearsals = {"rehearsal": plain(heard), WITHOUT_NOISE: free}
         return {"warnings": plain(spelled), **rehearsals, **head}
 
     audited.audit.on_report = for_report

@@ -13,13 +13,14 @@ import pytest
 
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.finding import RunWarning, WarningKind
+from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import AUTO
 from leakmeter.fl_app.report.judge import advice, next_steps, this_round, verdict_of
 from leakmeter.fl_app.report.page import first_screen, page
-from leakmeter.fl_app.report.read import Round, Run
+from leakmeter.fl_app.report.read import Rehearsal, Round, Run
 from tests.fl_app.report.makers import CANARY, bound, conditional, finding, guarantee, one, run
 from tests.fl_app.report.test_page import Page
 
@@ -133,11 +134,46 @@ def test_a_run_with_a_guarantee_is_asked_for_half_of_it_or_what_means_something(
     assert settings(steps[0].command)["--target-epsilon"] == asked
 
 
+def test_noise_against_some_is_not_asked_to_halve_what_others_are_limited_to() -> None:
+    seen = {"observer": "server", "sees": "updates"}
+    limits = (guarantee(19.0, **seen), guarantee(1.0))  # an outsider sees their mean
+    local = {"noise": "local", "secagg": "off", "clip-norm": 1.0}
+    given = _noise_asked(our_run(bound(2.0, **seen), *limits, **local))
+    assert given["--target-epsilon"] == "8"
+
+
 def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
     suspected = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
     found = (suspected, guarantee(8.0, adjacency="add-remove"))
     noised = our_run(*found, noise="central", **{"clip-norm": 1.0, "target-epsilon": 8.0})
     assert settings(next_steps(noised)[0].command)["--target-epsilon"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("noise", "settings", "accuracies", "without_noise", "free"),
+    [
+        ("central", {}, (0.2, 0.3), 0.9, 0.9),
+        ("central", {"noise": "none"}, (0.8, 0.9), None, 0.9),
+        ("central", {}, (0.3,), 0.9, None),  # fewer rounds than the run
+        ("none", {"noise": "central"}, (0.2, 0.3), 0.9, None),
+    ],
+)
+def test_the_price_of_noise_is_part_of_the_verdict_where_it_is_known(
+    noise: str,
+    settings: dict[str, str],
+    accuracies: tuple[float, ...],
+    without_noise: float | None,
+    free: float | None,
+) -> None:
+    clip = {} if noise == "none" else {"clip-norm": 1.0}
+    lines = tuple(RoundLine(n, 9, {"accuracy": 0.35}) for n in (1, 2))
+    heard = Rehearsal(settings=settings, seed=0, accuracies=accuracies, without_noise=without_noise)
+    made = our_run(bound(1.0), guarantee(8.0), noise=noise, **clip)
+    verdict = verdict_of(replace(made, rounds=lines, rehearsals=(heard,)))
+    assert verdict.without_noise == free
+    costs = "The price is accuracy: 0.350, against 0.900 without noise and canaries."
+    assert sentences.headline(verdict).endswith(costs) == (free is not None)
+    assert verdict.to_json()["accuracy_without_noise"] == free
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_protected_run_answers_from_its_fields() -> None:
         ("Composition", "at most 10 rounds of a client"),
         ("Composition", "Assumed: only models are released"),
         ("Utility and bias", "0.500"),
-        ("Utility and bias", "Without noise: 0.750"),
+        ("Utility and bias", "0.500, against 0.750 without noise"),
         ("Implementation", "lowest bits of its float64 samples"),
         ("Data collection", "among at least 17 honest clients, if the server follows the protocol"),
         ("Data collection", "at most 13 clients collude"),
