@@ -86,7 +86,8 @@ class Panel(Resumable):
     _warned: Kept[list[RunWarning]]  # by auditors that were left out
 
     def __init__(self, auditors: Sequence[Auditor]) -> None:
-        given: list[object] = list(auditors) if isinstance(auditors, Iterable) else [auditors]
+        is_list = isinstance(auditors, Iterable) and not isinstance(auditors, str)
+        given: list[object] = list(auditors) if is_list else [auditors]
         wrong = [one for one in given if not isinstance(one, Auditor)]
         if wrong or not isinstance(auditors, Sequence):
             raise TypeError(

@@ -59,6 +59,11 @@ _FAILED: Mapping[WarningKind, str] = {
 }
 
 
+# With a page of the documentation, where a step has no command.
+_MASKED = "Masked (docs/secure-aggregation.md)"
+_NOISED = "Noised (docs/noise-and-accounting.md)"
+
+
 @dataclass(frozen=True)
 class NextStep:
     """One thing to do.
@@ -106,16 +111,20 @@ def _steps(
     few = kinds.get("few-canaries")
     if few is not None:
         yield _more_canaries(few, cohorts, spelling)
+    ways = ("rounds", "canary-seats", "lrt-trials")
+    more = [f"{what}{aside(name, spelling)}" for what, name in zip(_SEEN, ways, strict=True)]
+    is_unshaken = bool(verdict.claims) and not verdict.false_claims
+    if is_unshaken:
+        yield NextStep(f"Test the claim harder: more clients, {more[0]} or {more[1]}.")
     leaks = [row for row in verdict.rows if row.severity in LEAKS]
     for row in leaks:
         yield _against(row, _price(row, verdict.delta, cohorts, parameters))
     yield from fewer_releases(verdict.rows)
-    if not leaks and few is None:
-        ways = ("rounds", "canary-seats", "lrt-trials")
-        more = [f"{what}{aside(name, spelling)}" for what, name in zip(_SEEN, ways, strict=True)]
+    if not (leaks or few or is_unshaken):
         yield NextStep(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
-    if all(math.isinf(row.high) for row in verdict.rows):
-        yield NextStep("Bound every such attacker: add noise and account for it (Noised).")
+    is_hidden = all(row.attacker.sees == "updates" for row in leaks)  # noise is no step yet
+    if is_hidden and all(math.isinf(row.high) for row in verdict.rows):
+        yield NextStep(f"Bound every such attacker: add noise and account for it, {_NOISED}.")
 
 
 def claim_step(result: ClaimResult) -> NextStep:
@@ -149,7 +158,8 @@ def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) 
     longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
     if spelling == "audit":
         # With a number of seats the plan is made before anybody knows how busy clients are.
-        text = f"Play more canaries{longer}, each in one round; add to the command:"
+        text = f"Play more canaries{longer}, each in one round, so that less may be shown about "
+        text += "each; add to the command:"
         return NextStep(text, f"--seats {seats}")
     return NextStep(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
@@ -157,10 +167,10 @@ def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) 
 def _against(row: Row, price: str) -> NextStep:
     """Return what helps against one attacker, with what it costs."""
     if row.attacker.sees == "updates":
-        return NextStep("Hide single updates from the server: wrap the strategy in Masked.")
+        return NextStep(f"Hide single updates from the server: wrap the strategy in {_MASKED}.")
     if row.attacker.observer == "outsider":
-        return NextStep(f"Clip updates and add noise before a model is released (Noised){price}.")
-    return NextStep(f"Let clients clip and add noise before the sum (noise_mod and Noised){price}.")
+        return NextStep(f"Clip updates and add noise before a release: {_NOISED}{price}.")
+    return NextStep(f"Let clients clip and add noise before the sum: noise_mod, {_NOISED}{price}.")
 
 
 def _price(row: Row, delta: float | None, cohorts: Sequence[int], parameters: int | None) -> str:
@@ -174,7 +184,7 @@ def _price(row: Row, delta: float | None, cohorts: Sequence[int], parameters: in
         (2 if is_replaced else 1) * math.sqrt(rounds), delta, clients=clients, parameters=parameters
     )
     return (
-        f": for ε ≤ {TARGET:g} the noise is at least {number(ratio, 2)} times the mean update of "
+        f"; for ε ≤ {TARGET:g} the noise is at least {number(ratio, 2)} times the mean update of "
         f"{counted(clients, 'client')} ({counted(rounds, 'round')}, {parameters:,} parameters)"
     )
 

@@ -26,6 +26,7 @@ from leakmeter.fl_app.config.field import (
 
 Value = bool | int | float | str
 _PYPROJECT: Final = "pyproject.toml"
+_OURS: Final = "leakmeter"
 # What `flwr run` bundles; data sets and checkpoints next to them may have gigabytes.
 _BUNDLED: Final = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 # The same grammar as that of `flwr run --run-config`: pairs, separated by blanks.
@@ -68,6 +69,9 @@ class AppProject:
         app = _table(table, "tool", "flwr", "app")
         server, client = (_component(folder, app, one) for one in ("serverapp", "clientapp"))
         name = str(_table(table, "project").get("name") or folder.name)
+        if name == _OURS:
+            fix = f"Try {folder / 'examples' / 'logistic_sklearn' / 'before'}"
+            raise out_of_range("PATH", "an app's folder, not Leakmeter's", str(folder), fix=fix)
         config = dict(_flat(_table(app, "config")))
         settings = {**config, **_given(run_config, config)}
         node = _typed("--node-config", node_config)

@@ -196,6 +196,7 @@ def with_default(spec: Field[Any]) -> str:
     if type(spec.default) is bool or spec.default == "":
         return str(spec.metadata["help"])
     usual = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
+    usual = spec.metadata["zero"] or usual if spec.default == 0 else usual
     return f"{spec.metadata['help']} (default: {usual})"
 
 

@@ -636,7 +636,8 @@ class MutualInformationSettings(AuditorSettings):
     mi_over_rounds: int = audit_setting(
         0,
         "measure what all audited rounds together reveal about a client's data, with this many "
-        "pairs of draws that share its data in each round of mutual-information; 0 = off",
+        "pairs of draws that share its data in each round of mutual-information",
+        zero="off",
         low=0,
         high=1_000_000,
     )

@@ -40,19 +40,22 @@ def setting(
     most: float | None = None,
     metavar: str = "",
     was: str = "",
+    zero: str = "",
     several: bool = False,
 ) -> Any:
     """Return a field that knows its own help text and allowed values.
 
     `was` is an earlier name, as a user types it: command line and files take it, `--help` hides it.
     `most` is far beyond any use: it keeps a typo from filling the memory. An error names it only if
-    it is exceeded. `several` texts may be given, as a list or with ";" between them.
+    it is exceeded. `zero` is what 0 stands for where it is no amount, such as "off". `several`
+    texts may be given, as a list or with ";" between them.
     """
+    help = f"{help}; 0 = {zero}" if zero else help
     if most is None:
         most = _MAX_SIZE if type(default) is int else _MAX_NUMBER
     limits = {"low": low, "high": high, "above": above, "below": below, "most": most}
     words = {"help": help, "group": group, "choices": choices, "metavar": metavar, "was": was}
-    return field(default=default, metadata={**words, **limits, "several": several})
+    return field(default=default, metadata={**words, **limits, "zero": zero, "several": several})
 
 
 def read_toml(path: Path, name: str = "--config") -> dict[str, Any]:

@@ -433,7 +433,8 @@ class TrainingSettings:
     target_epsilon: float = _privacy(
         0.0,
         "calibrate the noise so that the planned run guarantees a client at most this ε (at "
-        "--delta), in place of --noise-multiplier; 0 = off",
+        "--delta), in place of --noise-multiplier",
+        zero="off",
         low=0,
         high=1000,
     )
@@ -446,14 +447,16 @@ class TrainingSettings:
     clip_norm: float = _privacy(
         0.0,
         "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
-        "required with --noise; 0 = off; auto = the --clip-quantile of the norms in a rehearsal "
+        "required with --noise; auto = the --clip-quantile of the norms in a rehearsal "
         "without noise, a choice that no guarantee covers",
+        zero="off",
         low=0,
     )
     clip_aggregate: float = _privacy(
         0.0,
         "clip the mean update to this L2 norm, before server noise and optimiser; alone it "
-        "guarantees nothing; 0 = off",
+        "guarantees nothing",
+        zero="off",
         low=0,
     )
     wfna_floor: float = _privacy(
@@ -486,7 +489,8 @@ class TrainingSettings:
     )
     budget: float = _privacy(
         0.0,
-        "privacy budget: largest total ε (at --delta) allowed in the ledger; 0 = no limit",
+        "privacy budget: largest total ε (at --delta) allowed in the ledger",
+        zero="no limit",
         low=0,
     )
     over_budget: str = _privacy(
@@ -610,19 +614,22 @@ class RunSettings:
     stop_above: float = _run(
         0.0,
         "end the run in order, with model and report, once an ε above this is proven; needs "
-        "--bounds anytime; 0 = run all rounds",
+        "--bounds anytime",
+        zero="off",
         low=0,
     )
     fail_above: float = _run(
         0.0,
         "exit with code 3 if an ε above this is proven (see --against), and with 4 if the audit "
-        "could not have shown one; the run itself is the same; 0 = off",
+        "could not have shown one; the run itself is the same",
+        zero="off",
         low=0,
     )
     require_guarantee: float = _run(
         0.0,
         "exit with code 3 unless an ε of at most this is guaranteed against every attacker (see "
-        "--against); the run itself is the same; 0 = off",
+        "--against); the run itself is the same",
+        zero="off",
         low=0,
     )
     against: str = _run(

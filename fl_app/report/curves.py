@@ -326,14 +326,14 @@ def _cosines(color: int, where: str, bins: Histogram, name: str) -> Figure:
     return Figure(
         f"cosines-{slug(where)}",
         f"Canaries {where}{name}",
-        f"Shares of canaries over their cosine with the {seen}: those that took part, "
-        f"{'those that did not, ' * has_others}and the distribution without a leak.",
-        "The further the canaries that took part are to the right of the others, the more "
+        f"Shares of canaries over their cosine with the {seen}: those that were sent, "
+        f"{'those that never were, ' * has_others}and the distribution without a leak.",
+        "The further the canaries that were sent are to the right of the others, the more "
         f"confident the attacker is. Without a leak: {known}. Bins of equal width; one standard "
         "deviation is 1/√d.",
         Axis("cosine in standard deviations of the null"),
         Axis("share of canaries", has_zero=True),
-        _groups(color, bins, ("took part", "did not"), "without a leak"),
+        _groups(color, bins, ("sent", "never sent"), "without a leak"),
         is_first=where == _WHERE["all models"],
         question=f"Are canaries (test updates) recognised {where}{name}?",
     )

@@ -334,7 +334,7 @@ def _noise(run: Run, verdict: Verdict) -> Iterator[NextStep]:
     if heard is not None and is_ruined(heard):
         yield from _searched(run, promise, change, heard)
         return
-    effect = "accuracy will drop" if heard is None else _effect(run, heard)
+    effect = "accuracy may drop a lot (not rehearsed)" if heard is None else _effect(run, heard)
     text = f"Add noise: guarantee {promise}; {effect}:"
     yield from _changed(run, text, change, f"{fits}-{target:g}")
 
@@ -535,10 +535,11 @@ def _changed(run: Run, text: str, changes: Mapping[str, Any], suffix: str) -> It
 
 def _compared(run: Run, found: Sequence[NextStep]) -> Iterator[NextStep]:
     """Yield the command that sets the run against the first step's."""
-    first = next((one.out for one in found if one.out), None)
+    first = next(((i, one.out) for i, one in enumerate(found, 1) if one.out), None)
     if first is not None:
-        here, there = quote_path(_folder(run)), quote_path(first)
-        yield NextStep("Compare both runs:", f"{program()} report {here} {there}")
+        here, there = quote_path(_folder(run)), quote_path(first[1])
+        text = f"Compare this run with that of step {first[0]}, in ./report.html:"
+        yield NextStep(text, f"{program()} report {here} {there}")
 
 
 def _beside(run: Run, suffix: str) -> str:
@@ -672,7 +673,8 @@ def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
         )
     else:
         yield "Clip updates and add noise to each mean before it is released" + (
-            f": {_set(run, 'central', _START)}. The report then also has an upper bound."
+            f": {_set(run, 'central', _START)}. The report then also has an upper bound, and "
+            "accuracy may drop a lot."
             if noise is not None
             else " (DP-FedAvg), and account for it."
         )

@@ -281,7 +281,7 @@ def _unbroken(text: str) -> str:
 def _facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
     """Return what ran, in a few words."""
     # Of any project that names them: these two words mean the same everywhere.
-    named = [str(run.config[name]) for name in ("dataset", "model") if run.config.get(name)]
+    named = [str(run.config[name]) for name in ("app", "dataset", "model") if run.config.get(name)]
     return (
         ("Accuracy", "not measured" if verdict.accuracy is None else share(verdict.accuracy)),
         ("Data and model", ", ".join(named) or "not stated"),

@@ -225,8 +225,14 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 def runs_in(folder: Path) -> list[Path]:
     """Return the runs right below a folder, the one that was written to last first."""
-    found = {file.parent for name in FILES for file in folder.glob(f"*/{name}")}
+    files = (file for name in FILES for file in folder.glob(f"*/{name}"))
+    found = {file.parent for file in files if _has_begun(file)}
     return sorted(found, key=lambda one: (changed(one), one.name), reverse=True)
+
+
+def _has_begun(file: Path) -> bool:
+    """Whether a file of a run says anything: `Audited` makes an empty one before its run."""
+    return file.stat().st_size > 0 or (file.parent / "config.toml").is_file()
 
 
 def changed(folder: Path) -> float:

@@ -209,7 +209,7 @@ def command_line(text: str) -> Markup:
 
 def with_code(words: str) -> Markup:
     """Return a sentence with its options and their values set as code, which does not break."""
-    pieces = re.split(r"(--noise [a-z]+|--[a-z0-9-]+(?: \d[\d.e-]*\b)?)", words)
+    pieces = re.split(r"(--(?:noise|clip-norm) [a-z]+|--[a-z0-9-]+(?: \d[\d.e-]*\b)?)", words)
     code = Markup("<code>{}</code>")
     return Markup("").join(code.format(p) if p.startswith("--") else p for p in pieces)
 
@@ -333,8 +333,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
   width: 1.3rem; height: 1.3rem; border-radius: 99px; background: var(--shade); text-align: center;
   font-size: .76rem; line-height: 1.3rem; font-weight: 650; }
 .actions p { margin: 0; }
-.actions pre { margin: .35rem 0 0; padding: .4rem .6rem; font-size: .76rem; line-height: 1.45;
-  max-height: 5.2rem; overflow-y: auto; }
+.actions pre { margin: .35rem 0 0; padding: .4rem .6rem; font-size: .76rem; line-height: 1.45; }
 .term { font: inherit; color: inherit; background: none; border: 0; padding: 0; margin: 0;
   cursor: help; text-decoration: underline dotted; text-underline-offset: .2em; text-align: left; }
 
@@ -482,7 +481,7 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .facts { grid-template-columns: repeat(7, auto); } .facts div { padding: .3rem .5rem; }
   .facts dd { font-size: 8.5pt; } .columns { grid-template-columns: minmax(0, 1fr); gap: .5rem; }
   .row { grid-template-columns: 14rem minmax(0, 1fr) 13rem; }
-  .attackers, .actions { padding: .5rem .9rem; } .actions pre { max-height: none; }
+  .attackers, .actions { padding: .5rem .9rem; }
   .fold { border: 0; padding: 0; margin-top: 1.1rem; } .fold > :last-child { margin-bottom: 0; }
   #figures { margin-top: 1rem; } .term { text-decoration: none; }
   figure, tr, .row, .actions li, .keys dd, .hero { break-inside: avoid; }

@@ -188,7 +188,8 @@ class Results:
         return f"{count} {are} on the frontier{said}."
 
     def _described(self, one: Result) -> str:
-        return f"{self.ends(one)[0]} with accuracy {share(one.accuracy)} ({one.point.name})"
+        asked = f" ({self.questions[0].adjacency})" if len(self.questions) > 1 else ""
+        return f"{self.ends(one)[0]}{asked} with accuracy {share(one.accuracy)} ({one.point.name})"
 
     @property
     def about(self) -> str:

@@ -78,8 +78,8 @@ def test_the_cap_of_the_default_job_is_that_of_all_its_bounds_and_rounds() -> No
 def test_the_default_job_takes_as_long_as_the_pages_say(name: str) -> None:
     """It was "about a minute" when it took half of one, and so on."""
     text = page(name).lower()
-    assert "less than half a minute" in text
-    assert "less than a minute" not in text
+    assert "half a minute" in text
+    assert "less than" not in text.split("half a minute")[0][-12:]  # on two busy cores it is more
     kept = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))
     [job] = [one["rows"][0] for one in kept if one["name"] == "default_job"]
     assert job["unit"] == "CPU s"

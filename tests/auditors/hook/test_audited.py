@@ -659,6 +659,11 @@ def test_what_is_no_list_of_auditors_is_refused_in_words(auditors: Any) -> None:
         Audited(FedAvg(), auditors)
 
 
+def test_a_name_in_place_of_a_list_is_quoted_whole() -> None:
+    with pytest.raises(TypeError, match="got 'one-shot'; for"):
+        Audited(FedAvg(), "one-shot")  # type: ignore[arg-type]
+
+
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"different names, got \['spy', 'spy'\]"):
         Audited(FedAvg(), [Spy(), Spy()], sends="models")

@@ -24,7 +24,7 @@ def said(*found: Finding) -> list[str]:
 def test_a_leak_is_cured_before_fewer_models_are_released() -> None:
     busy = {"client_rounds": 1}
     words = said(bound(87.0, sees="all models"), bound(7.3, sees="final model", facts=busy))
-    assert words[0] == "Clip updates and add noise before a model is released (Noised)."
+    assert words[0].startswith("Clip updates and add noise before a release: Noised")
     assert words[1] == "Release only the final model; less is shown in it (no proof of less)."
     assert len(words) <= MAX_STEPS
 
@@ -50,7 +50,8 @@ def test_where_nothing_is_shown_the_audit_gets_more_to_see() -> None:
     assert said(bound(0.0)) == [
         "Give the audit more to see: more rounds (num_rounds), canaries "
         "(OneShotCanaries(seats=…)) or trials (SampleBudget(trials=…)).",
-        "Bound every such attacker: add noise and account for it (Noised).",
+        "Bound every such attacker: add noise and account for it, "
+        "Noised (docs/noise-and-accounting.md).",
     ]
     assert said(bound(0.0), guarantee(3.0)) == said(bound(0.0))[:1]
 
@@ -83,8 +84,11 @@ def test_few_canaries_become_more_by_a_line_of_python() -> None:
     first, *others = steps(few, [20, 20, 20])  # so there were two seats
     assert first == NextStep("Play more canaries:", "OneShotCanaries(seats=8)")
     assert not any("canaries" in one.text for one in others)
-    audited = NextStep("Play more canaries, each in one round; add to the command:", "--seats 8")
-    assert steps(few, [20, 20, 20], "audit")[0] == audited
+    audited = steps(few, [20, 20, 20], "audit")[0]
+    assert (audited.text[:38], audited.command) == (
+        "Play more canaries, each in one round,",
+        "--seats 8",
+    )
     assert steps(few)[0] == NextStep("Play more canaries, in more seats.")
     assert few.warnings[0].text.count("OneShotCanaries(seats=…)") == 1
 

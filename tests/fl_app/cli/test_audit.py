@@ -31,6 +31,7 @@ from tests.helpers.apps import (
     PYPROJECT,
     app_in,
 )
+from tests.helpers.project import ROOT
 
 MODS = """
 def outer(message, context, call_next):
@@ -202,6 +203,13 @@ def test_a_folder_without_an_app_is_an_error_with_a_suggestion(
     assert f"Try {app}." in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "nowhere")]) == 2
     assert "got no folder" in capsys.readouterr().err
+
+
+def test_leakmeters_own_folder_is_no_app_to_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(ROOT)]) == 2
+    said = capsys.readouterr().err
+    assert "PATH must be an app's folder, not Leakmeter's" in said
+    assert Path(re.findall(r"Try (\S+)\.", said)[0], "pyproject.toml").is_file()
 
 
 def test_an_app_without_components_is_named_as_out_of_reach(

@@ -372,6 +372,7 @@ def test_help_explains_every_setting_and_its_default(
     for spec in fields(Config):
         named = spec.default != "" and spec.default is not False
         shown = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
+        shown = spec.metadata["zero"] or shown if spec.default == 0 else shown
         default = f" (default: {shown})" if named else ""
         assert f" {spec.metadata['help']}{default}" in text
         choices = "|".join(spec.metadata["choices"])

@@ -97,6 +97,13 @@ def test_a_finished_run_of_unknown_length_has_no_question_mark(runs: Path, capsy
     assert next(line[3] for line in lines if line[0] == "whole") == "4"
 
 
+def test_a_run_that_has_not_begun_is_in_no_list(runs: Path, capsys: Printed) -> None:
+    (runs / "refused").mkdir()
+    (runs / "refused" / "rounds.jsonl").touch()  # made by `Audited`, whose app then failed
+    assert main(["list", "runs"]) == 0
+    assert "refused" not in capsys.readouterr().out
+
+
 def test_a_list_for_programs_says_the_same(runs: Path, capsys: Printed) -> None:
     assert main(["list", "--json", "runs"]) == 0
     listed = json.loads(capsys.readouterr().out)
