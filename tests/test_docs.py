@@ -165,6 +165,7 @@ def test_a_wrong_command_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> No
         understood(["reproduce", "nonsense"], monkeypatch)
 
 
+@pytest.mark.slow
 def test_no_module_keeps_what_a_test_replaced() -> None:
     """In a process of its own, where nothing has imported the modules before."""
     code = (

@@ -50,8 +50,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(
             ROOT / name,
             folder / name,
-            symlinks=True,
-            ignore=shutil.ignore_patterns("__pycache__", "results", "gallery"),
+            symlinks=True,  # compiled modules come as well, and are used where a file is the same
+            ignore=shutil.ignore_patterns("results", "gallery"),
         )
     for name in ("run_sim.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
@@ -61,12 +61,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(project: Path, *words: str) -> str:
     """Return what a program of the copy prints."""
-    environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=project, env=environment, capture_output=True, text=True
-    )
+    done = started(project, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def started(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Return a program of the copy that has ended."""
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
 
 
 def test_a_new_auditor_is_known_everywhere_by_its_row(project: Path) -> None:
@@ -125,9 +129,7 @@ def test_a_new_noise_is_run_priced_and_calibrated_by_its_row(project: Path) -> N
 
 
 def test_a_noise_without_a_row_is_refused(project: Path) -> None:
-    words = [sys.executable, "run_sim.py", "--noise", "threefold", "--clip-norm", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(project)}
-    done = subprocess.run(words, cwd=project, env=environment, capture_output=True, text=True)
+    done = started(project, "run_sim.py", "--noise", "threefold", "--clip-norm", "1")
     assert done.returncode == 2
     assert "--noise must be one of none, central" in done.stderr
 

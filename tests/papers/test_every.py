@@ -16,9 +16,9 @@ from tests.papers.small import Reproduced, Small, table_of
 
 # Those that take longer, or read real data, have tests of their own.
 QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
-SECONDS = {  # three or more at the tiny scale
+SECONDS = {  # one or more at the tiny scale
     *("claims-zoo", "dp-fedavg-writers", "textbook-examples", "transcript-adult", "ring-noise"),
-    *("ldp-curves", "coverage"),
+    *("ldp-curves", "coverage", "one-shot-records", "anytime-refutes"),
 }
 PACKAGES = [
     *("andrew2024", "claims_zoo", "coverage", "elkordy2023", "ngo2024", "ring_noise", "zhang2024")

@@ -28,6 +28,7 @@ def test_masks_cancel_as_printed_and_in_the_ring(bits: int) -> None:
     assert sum(found["sent"]) == found["ring sum"] == 24
 
 
+@pytest.mark.slow
 def test_both_examples_are_set_beside_what_is_printed(reproduced: Reproduced) -> None:
     table = reproduced("textbook-examples").table
     assert [row.source for row in table.comparisons[:2]] == [

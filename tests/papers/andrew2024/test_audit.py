@@ -86,6 +86,7 @@ def test_a_run_of_this_project_has_the_scores_of_the_printed_algorithm() -> None
     assert np.abs(scores.excluded).max() < np.abs(twin).max()
 
 
+@pytest.mark.slow
 def test_records_and_a_federation_of_single_records_have_the_same_scores() -> None:
     config = seeded(with_canaries(replace(_SMALL, sample=12, rounds=5), 20), 0.4, "records")
     fast, slow = train(config)["momentum"], play(config)

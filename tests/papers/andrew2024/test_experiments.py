@@ -40,6 +40,7 @@ def test_noise_hides_canaries_and_final_models_show_less_than_all(reproduced: Re
         assert got[f"{key}, run 0"]["epsilon"] == pytest.approx(epsilon, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_table_2_is_that_of_momentum_and_not_of_the_printed_algorithm(
     reproduced: Reproduced,
 ) -> None:

@@ -43,6 +43,7 @@ def test_one_clients_images_come_back_and_far_less_from_a_sum(reproduced: Reprod
     assert reached[2] < np.mean(many["mean image"]) + 1
 
 
+@pytest.mark.slow
 def test_information_falls_with_the_clients_as_a_gaussian_model_has_it(
     reproduced: Reproduced,
 ) -> None:

@@ -156,6 +156,7 @@ def test_noise_ends_learning() -> None:
     assert calm > 0.5 > 0.3 > drowned
 
 
+@pytest.mark.slow
 def test_models_differ_by_their_directions_alone(reproduced: Reproduced) -> None:
     small = reproduced("mi-models")
     table = small.table
@@ -203,6 +204,7 @@ def test_critics_find_little_in_many_dimensions_and_as_much_where_there_is_nothi
     assert [row[0] for row in small.table.rows] == dims
 
 
+@pytest.mark.slow
 def test_critics_look_at_every_round_of_a_run(reproduced: Reproduced) -> None:
     small, asked = reproduced("mine-rounds"), reproduced.scale("mine-rounds")
     for steps in values(asked, "mine_steps"):
