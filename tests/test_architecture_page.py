@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -127,3 +128,20 @@ def test_the_glossary_is_short_and_sorted() -> None:
 def test_the_citation_names_this_release() -> None:
     stated = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
     assert stated == [leakmeter.__version__]
+
+
+FOLDERS = sorted(
+    path.parent.relative_to(ROOT)
+    for room in ROOMS
+    for path in (ROOT / room).glob("*/**/__init__.py")
+)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_a_folder_says_what_each_of_its_modules_is_for(folder: Path) -> None:
+    files = {path.stem: path for path in (ROOT / folder).glob("*.py")}
+    said = ast.get_docstring(ast.parse(files.pop("__init__").read_text())) or ""
+    named = set(re.findall(r"`(\w+)`", said))
+    assert not files.keys() - named
+    there = {name for path in files.values() for name in defined(str(path.relative_to(ROOT)))}
+    assert not named - there - files.keys()

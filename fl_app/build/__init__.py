@@ -1,4 +1,4 @@
-"""Builds the server's side of a run from its configuration: strategies and auditors."""
+"""Builds the server's side of a run from its configuration: a `strategy`, and its `audit`."""
 
 from __future__ import annotations
 

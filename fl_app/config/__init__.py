@@ -1,1 +1,4 @@
-"""The settings of a run: their table, their checks, and how they are read."""
+"""The settings of a run: `settings` has their table, `audits` that of the auditors' own.
+
+A setting is a `field`; `config` checks them together and reads them from files.
+"""

@@ -1,1 +1,4 @@
-"""The data sets as plain arrays, and the partition of their records among clients."""
+"""Data sets as plain arrays: `dataset` finds and loads them, `image` and `table` read each format.
+
+Records are assigned to clients in `partition`.
+"""

@@ -1,1 +1,1 @@
-"""Where clients and audits compute: in this process, or on Ray, here or on a cluster."""
+"""Where clients and audits compute: in this process (`inline`), or on Ray (`cluster`)."""

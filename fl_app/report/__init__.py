@@ -2,7 +2,8 @@
 
 Read it in this order: `read` (what a run has left), `judge` (what follows from it), `figure` and
 `curves` (the figures), `template`, `details` and `page` (the page). Each imports only from those
-before it. Nothing here needs Flower.
+before it. On top of them: `summary` (one sheet), `export` (tables for programs) and `live` (the
+page of a run in progress). Nothing here needs Flower.
 """
 
 NAME = "report.html"

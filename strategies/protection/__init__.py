@@ -1,1 +1,4 @@
-"""The server's half of noise: mechanisms, and the wrappers that order and account for them."""
+"""The server's half of noise: `noised` orders it and accounts for it.
+
+What a noise is and costs is in `mechanism`, noise for single records in `record_noise`.
+"""

@@ -1,5 +1,5 @@
-"""Secure aggregation on the server: read `masked` first, then `exchange` (stages as messages).
+"""Secure aggregation on the server.
 
-Without Flower: `topology` (graph and threshold), `unmasking` (from shares to the sum) and `tally`
-(what was hidden). `mean_only` lists strategies that need more than a mean.
+Read `masked` (the wrapper, and which strategies need more than a mean), then `sum_round` (stages as
+messages, from shares to the sum, what was hidden). `topology` has graph and threshold.
 """
