@@ -1,6 +1,6 @@
 """Everything a Flower project needs to have its aggregates audited; depends on no other room.
 
-This table is what is public; everything else is internal. Names are imported on first use, so that
+What is listed here is public; everything else is internal. Names are imported on first use, so that
 the mathematics can be had without Flower and torch.
 """
 
