@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     coin_bound,
@@ -169,19 +168,11 @@ def test_neither_needs_a_condition_and_both_say_what_went_in():
     assert coins.sample_sizes == {"canaries": 3, "in": 2}
     assert (coins.cap, coins.saturated, coins.is_conditional) == (None, False, False)
     assert Assumption.FAIR_COINS in coins.assumptions
+    assert coins == coin_bound([-3.0, -1.0, 0.0], [1, 0, 1], delta=1e-5, confidence=0.9)
     share = share_bound([3.0, 0.0], delta=1e-5)
-    assert (share.kind, share.sample_sizes, share.is_conditional) == (
-        "lower_bound",
-        {"in": 2},
-        False,
-    )
+    assert (share.kind, share.sample_sizes) == ("lower_bound", {"in": 2})
+    assert not share.is_conditional
     assert Assumption.FAIR_COINS not in share.assumptions
-
-
-def test_coins_may_come_as_truth_values_or_as_zeros_and_ones():
-    assert coin_bound([-9.0] * 4, [1, 0, 1, 1], delta=0) == coin_bound(
-        [-9.0] * 4, [True, False, True, True], delta=0
-    )
 
 
 def worst(rng, k, epsilon):
@@ -259,7 +250,7 @@ def test_the_coin_bound_covers_what_is_shown_with_chance_delta(shown, runs):
 
 
 @pytest.mark.parametrize("runs", few_or_many(150, 2000))
-@pytest.mark.parametrize(("k", "epsilon"), [(20, 1.0), (100, 3.0)])
+@pytest.mark.parametrize(("k", "epsilon"), [(40, 0.0), (20, 1.0), (100, 3.0)])
 def test_the_coin_bound_keeps_its_confidence_and_nearly_uses_it_up(k, epsilon, runs):
     rng = stream(7, "worst", k)
     above = sum(coin_bound(*worst(rng, k, epsilon), delta=0).value > epsilon for _ in range(runs))
@@ -317,16 +308,3 @@ def test_the_share_bound_uses_up_its_failures_on_a_coin_of_its_own_chance():
         log_p, included = shared_coin(rng, 0.009, 30.0)
         above += share_bound(-log_p[included], delta=delta).value > truth
     assert above <= most_allowed(2000)
-
-
-@pytest.mark.slow
-def test_gaussian_scores_keep_the_confidence_and_come_near_the_truth():
-    rng, mu = stream(7, "gaussian coins"), 3.0
-    truth, shown = epsilon_gaussian(1e-5, mu), []
-    for _ in range(300):
-        included = rng.random(200) < 0.5
-        shown.append(
-            coin_bound(log_ndtr(-rng.normal(size=200) - mu * included), included, delta=1e-5).value
-        )
-    assert sum(value > truth for value in shown) <= most_allowed(300)
-    assert 0.3 * truth < np.median(shown) < truth

@@ -55,11 +55,8 @@ def test_a_few_points_keep_the_ends_of_the_curve() -> None:
     assert thin["fnr"] == sorted(thin["fnr"], reverse=True)
     assert min(thin["fpr"]) == curve.fpr.min()
     assert min(thin["fnr"]) == pytest.approx(curve.fnr.min())
-
-
-def test_the_balanced_error_of_a_perfect_test_is_the_least_limit() -> None:
-    curve = TradeoffBound.of([1.0] * 1000, [0.0] * 1000)
-    assert curve.balanced() == pytest.approx(max(*curve.least))
+    perfect = TradeoffBound.of([1.0] * 1000, [0.0] * 1000)
+    assert perfect.balanced() == pytest.approx(max(*perfect.least))
 
 
 @given(SCORES, SCORES, st.sampled_from(RULES))

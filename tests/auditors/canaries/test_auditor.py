@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,18 @@ from leakmeter.auditors import (
     ThreatModel,
     check_auditor,
 )
-from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts
+from leakmeter.auditors.auditor import (
+    Canary,
+    Project,
+    RoundFacts,
+    UnableError,
+)
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canary_draws import MAX_SCORE, SEED_BITS, canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.wording import Assumption
+from tests.helpers.canary_runs import lower_bounds, play
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples
 from tests.helpers.refusals import refuses
 
@@ -39,35 +45,6 @@ FITTED = Assumption.GAUSSIAN_COSINES
 LARGEST = Assumption.GAUSSIAN_MAXIMA
 
 Orders = Mapping[int, Canary]
-Change = Callable[[RoundView], RoundView]
-
-
-def play(
-    auditor: OneShotCanaries,
-    *,
-    dim: int,
-    rounds: int = 1,
-    sigma: float = 1.0,
-    seed: int = 0,
-    leak: bool = True,
-    change: Change = lambda view: view,
-) -> list[Finding]:
-    """Return the findings on Gaussian mechanisms: each round releases a sum and its noise."""
-    auditor.begin(dim, rounds)
-    rng = stream(seed, "mechanism")
-    findings: list[Finding] = []
-    model = rng.standard_normal(dim)  # an adversary who forgets the initial model sees nothing
-    for server_round in range(1, rounds + 1):
-        orders = auditor.instruct(server_round, range(auditor.seats))
-        released = model + sigma * rng.standard_normal(dim)
-        for order in orders.values():
-            if order.included and leak:
-                released = released + canary_vector(order.seed, order.id, dim)
-        view = RoundView(server_round, model, {}, released, RoundFacts(), instructed=orders)
-        view = change(view)
-        findings += auditor.observe(view)
-        model = view.released
-    return [*findings, *auditor.report()]
 
 
 def of_the_run(findings: list[Finding]) -> dict[str, Finding]:
@@ -87,8 +64,7 @@ def method(bound: Finding) -> str:
 
 def bounds(findings: list[Finding], sees: str) -> dict[str, Finding]:
     """Return the lower bounds for whoever sees the "final model" or "all models", by method."""
-    of_this = (f for f in findings if f.threat_model.sees == sees)
-    return {method(f): f for f in of_this if f.kind == "lower_bound"}
+    return {method(f): f for f in lower_bounds(findings, sees)}
 
 
 def checked(findings: list[Finding], sees: str) -> Finding:
@@ -219,28 +195,27 @@ def test_the_pool_of_null_draws_is_bounded_and_the_band_hardly_moves(
 
 @settings(max_examples=num_examples(50), deadline=None)
 @given(st.data())
-def test_every_seat_of_the_plan_is_served(data: st.DataObject) -> None:
+def test_every_canary_plays_as_often_as_planned_and_never_twice_a_round(
+    data: st.DataObject,
+) -> None:
     rounds, seats = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 8))
     repetitions = data.draw(st.integers(1, rounds))
     most = seats * rounds // repetitions
-    if most < 2:
-        return
-    canaries = data.draw(st.none() | st.integers(2, most))
+    canaries = data.draw(st.none() | st.integers(1, most))
     auditor = OneShotCanaries(
         seats=seats, canaries=canaries, repetitions=repetitions, include="all"
     )
     auditor.begin(100, rounds)
-    chosen = data.draw(
-        st.lists(st.integers(0, 10**6), min_size=seats, max_size=seats + 5, unique=True)
-    )
-    played: list[int] = []
-    for server_round in range(1, rounds + 1):
-        orders = auditor.instruct(server_round, sorted(chosen))
-        assert set(orders) <= set(chosen)
-        ids = [order.id for order in orders.values()]
-        assert len(ids) == len(set(ids)) <= seats
-        played += ids
-    assert np.bincount(played).tolist() == [repetitions] * (canaries or most)
+    clients = st.lists(st.integers(0, 10**6), min_size=seats, max_size=seats + 5, unique=True)
+    chosen = sorted(data.draw(clients))
+    orders = [auditor.instruct(r, chosen) for r in range(1, rounds + 1)]
+    assert all(set(told) <= set(chosen) for told in orders)
+    played = [[order.id for order in told.values()] for told in orders]
+    sizes = [len(ids) for ids in played]
+    assert sizes == [len(set(ids)) for ids in played]
+    assert max(sizes) - min(sizes) <= 1  # spread evenly
+    counts = np.bincount([canary for ids in played for canary in ids])
+    assert counts.tolist() == [repetitions] * (canaries or most)
 
 
 def test_the_plan_is_free_of_which_clients_are_chosen() -> None:
@@ -273,29 +248,24 @@ def test_coins_are_fair_and_differ_between_seeds() -> None:
     assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(tossed[1:].size)
 
 
-def test_a_seat_whose_canary_is_out_sends_zero_or_stays_honest() -> None:
-    counts = {}
-    for excluded in ("zero", "honest"):
+def test_a_seat_whose_canary_is_out_sends_zero_or_nobodys_canary_or_stays_honest() -> None:
+    told = {}
+    for excluded in ("zero", "honest", "full"):
         auditor = OneShotCanaries(seats=50, excluded=excluded)  # type: ignore[arg-type]
         auditor.begin(100, 1)
-        orders = auditor.instruct(1, range(50)).values()
-        counts[excluded] = (len(orders), sum(o.included for o in orders))
-    assert counts["zero"][0] == 50
-    assert counts["honest"][0] == counts["honest"][1] == counts["zero"][1] < 50
-
-
-def test_a_seat_that_sends_a_full_update_sends_nobodys_canary() -> None:
-    zero, full = OneShotCanaries(seats=50), OneShotCanaries(seats=50, excluded="full")
-    for auditor in (zero, full):
-        auditor.begin(100, 1)
-    told = [auditor.instruct(1, range(50)) for auditor in (zero, full)]
-    assert set(told[0]) == set(told[1])
-    assert all(order.included for order in told[1].values())
-    for client, order in told[0].items():
-        assert told[1][client].id == (order.id if order.included else 50 + order.id)
-    view = RoundView(1, np.zeros(100), {}, np.ones(100), RoundFacts(), instructed=told[1])
-    full.observe(view)
-    assert full.canaries_played == (sum(o.included for o in told[0].values()),) * 2
+        told[excluded] = auditor.instruct(1, range(50))
+    included = {client for client, order in told["zero"].items() if order.included}
+    assert len(told["zero"]) == 50
+    assert 0 < len(included) < 50
+    assert set(told["honest"]) == included
+    assert all(
+        order.included for excluded in ("honest", "full") for order in told[excluded].values()
+    )
+    for client, order in told["zero"].items():
+        assert told["full"][client].id == (order.id if order.included else 50 + order.id)
+    view = RoundView(1, np.zeros(100), {}, np.ones(100), RoundFacts(), instructed=told["full"])
+    auditor.observe(view)
+    assert auditor.canaries_played == (len(included),) * 2
 
 
 @pytest.mark.parametrize(
@@ -324,21 +294,14 @@ def test_findings_name_the_world_they_speak_of(
         )
 
 
-def test_the_two_stds_are_distinguished() -> None:
-    found = of_the_run(play(OneShotCanaries(seats=80), dim=200))
-    assert found[KNOWN].rule != found[FITTED].rule
-    assert found[KNOWN].value != found[FITTED].value
-
-
-def test_all_included_brings_as_many_unobserved_canaries() -> None:
-    findings = play(OneShotCanaries(seats=10, include="all"), dim=200, rounds=4)
-    assert checked(findings, "all models").sample_sizes == {"included": 40, "unobserved": 40}
-
-
-def test_with_coins_those_that_stay_out_are_the_unobserved_ones() -> None:
-    findings = play(OneShotCanaries(seats=20), dim=200, rounds=4)
+@pytest.mark.parametrize(("include", "seats", "unobserved"), [("all", 10, 40), ("coin", 20, None)])
+def test_those_that_stay_out_or_as_many_others_are_unobserved(
+    include: Any, seats: int, unobserved: int | None
+) -> None:
+    findings = play(OneShotCanaries(seats=seats, include=include), dim=200, rounds=4)
     sizes = checked(findings, "all models").sample_sizes
     assert sizes["included"] + sizes["unobserved"] == 80
+    assert unobserved in (None, sizes["unobserved"])
 
 
 def test_unobserved_canaries_are_never_played() -> None:
@@ -360,9 +323,17 @@ def test_a_seat_that_failed_does_not_count_as_played() -> None:
     assert auditor.canaries_played == (40, 80)
 
 
+NOBODY = ("diagnostic", "canaries", 0.0, None)
+
+
+def without_release(view: RoundView) -> RoundView:
+    """Return a round that was abandoned."""
+    return replace(view, released=view.sent)
+
+
 def test_canaries_of_an_abandoned_round_count_as_unobserved() -> None:
     def abandon(view: RoundView) -> RoundView:
-        return replace(view, released=view.sent) if view.server_round == 2 else view
+        return without_release(view) if view.server_round == 2 else view
 
     auditor = OneShotCanaries(seats=10, include="all")
     findings = play(auditor, dim=200, rounds=4, sigma=0.2, change=abandon)
@@ -374,37 +345,30 @@ def test_canaries_of_an_abandoned_round_count_as_unobserved() -> None:
 
 
 def test_a_run_without_a_single_release_says_nothing_of_epsilon() -> None:
-    def abandon(view: RoundView) -> RoundView:
-        return replace(view, released=view.sent)
-
-    for finding in play(OneShotCanaries(seats=10), dim=200, rounds=3, change=abandon):
-        assert (finding.kind, finding.quantity) == ("diagnostic", "canaries")
-        assert (finding.value, finding.delta) == (0.0, None)
+    findings = play(OneShotCanaries(seats=10), dim=200, rounds=3, change=without_release)
+    assert findings
+    assert {(f.kind, f.quantity, f.value, f.delta) for f in findings} == {NOBODY}
 
 
-def test_a_run_whose_coins_all_say_out_says_nothing_of_epsilon() -> None:
+def test_a_run_whose_coins_all_say_out_says_nothing_of_epsilon_and_so_beforehand() -> None:
     seed = next(s for s in range(100) if not any(coins(s, canaries=3)))
     auditor = OneShotCanaries(seats=3, seed=seed, include="coin")
     findings = play(auditor, dim=200)
     assert auditor.canaries_played == (0, 3)
-    assert auditor.unplayed is not None
-    assert "the coins of all 3 planned canaries say out" in auditor.unplayed
+    reason = "the coins of all 3 planned canaries say out; use more seats, another seed, or"
+    assert reason in str(auditor.unplayed)
+    assert auditor.limits(Project(200, 1))[0].startswith(f"no canary will be played: {reason}")
     assert findings
-    for finding in findings:
-        assert (finding.kind, finding.quantity) == ("diagnostic", "canaries")
+    assert {(f.kind, f.quantity, f.value, f.delta) for f in findings} == {NOBODY}
 
 
-@pytest.mark.parametrize(("canaries", "names"), [(29, {KNOWN}), (30, {KNOWN, FITTED, LARGEST})])
+@pytest.mark.parametrize(
+    ("canaries", "names"), [(1, {KNOWN}), (29, {KNOWN}), (30, {KNOWN, FITTED, LARGEST})]
+)
 def test_no_std_is_fitted_to_fewer_than_30_canaries(canaries: int, names: set[str]) -> None:
     # Fitted to 5 canaries, it makes 27 of an ε of 3.
     findings = play(OneShotCanaries(seats=canaries, include="all"), dim=200, leak=False)
     assert set(of_the_run(findings)) == names
-
-
-def test_one_canary_is_enough_for_a_known_std() -> None:
-    seed = next(s for s in range(100) if sum(coins(s, canaries=3)) == 1)
-    auditor = OneShotCanaries(seats=3, seed=seed, include="coin")
-    assert set(of_the_run(play(auditor, dim=200))) == {KNOWN}
 
 
 def test_a_model_that_comes_back_to_its_start_is_no_division_by_zero() -> None:
@@ -418,15 +382,6 @@ def test_a_model_that_comes_back_to_its_start_is_no_division_by_zero() -> None:
     found = bounds(findings, "final model")
     assert {f.value for f in found.values()} == {0.0}
     assert "threshold" not in found["headline"].facts  # none has shown anything
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_model_that_diverged_is_an_error_not_an_epsilon_of_zero(bad: float) -> None:
-    def diverge(view: RoundView) -> RoundView:
-        return replace(view, released=view.released * bad)
-
-    with pytest.raises(DivergedError):
-        play(OneShotCanaries(seats=10), dim=200, change=diverge)
 
 
 def test_rounds_beyond_the_plan_are_watched_without_canaries() -> None:
@@ -505,30 +460,21 @@ def test_bad_settings_are_named(name: str, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "dim", "rounds", "message"),
+    ("settings", "dim", "kind", "message"),
     [
-        ({}, 99, 4, "at least 100 parameters for canaries, got 99"),
-        ({"canaries": 9}, 100, 4, r"at most seats x rounds = 8 .* got 9 x 1"),
-        ({"canaries": 3, "repetitions": 3}, 100, 4, r"at most seats x rounds = 8 .* got 3 x 3"),
-        (
-            {"repetitions": 5},
-            100,
-            4,
-            r"canaries need .* 5 rounds, got 2 seats and 4",
-        ),
-        (
-            {"seats": 4, "repetitions": 5},
-            100,
-            4,
-            "canaries need .* 5 rounds, got 4 seats and 4 rounds",
-        ),
+        ({}, 99, UnableError, "at least 100 parameters for canaries, got 99"),
+        ({"canaries": 9}, 100, ValueError, r"at most seats x rounds = 8 .* got 9 x 1"),
+        ({"canaries": 3, "repetitions": 3}, 100, ValueError, r"seats x rounds = 8 .* got 3 x 3"),
+        ({"repetitions": 5}, 100, UnableError, "5 rounds, got 2 seats and 4 rounds"),
+        ({"repetitions": 4, "seats": 1, "include": "coin"}, 100, UnableError, "need at least 8"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused_before_the_first_round(
-    settings: dict[str, Any], dim: int, rounds: int, message: str
+    settings: dict[str, Any], dim: int, kind: type[ValueError], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        OneShotCanaries(**{"seats": 2, **settings}).begin(dim, rounds)
+    with pytest.raises(ValueError, match=message) as caught:
+        OneShotCanaries(**{"seats": 2, **settings}).begin(dim, 4)
+    assert caught.type is kind  # a project that is too small leaves the auditor out
 
 
 def test_fewer_canaries_than_seats_may_play_several_times() -> None:
@@ -570,16 +516,6 @@ def test_every_bound_is_there_with_what_it_depends_on() -> None:
             assert 80 < (found[name].cap or 0) < MAX_SCORE
 
 
-@pytest.mark.parametrize(("delta", "has_coins"), [(1e-5, True), (1e-3, False)])
-def test_the_headline_needs_coins_and_a_small_delta(delta: float, has_coins: bool) -> None:
-    # 80 canaries: 80 δ is below 5 %, or above.
-    findings = play(OneShotCanaries(seats=40, delta=delta), dim=200, rounds=2, sigma=0.1)
-    bound = bounds(findings, "final model")["headline"]
-    assert (Assumption.FAIR_COINS in bound.assumptions) == has_coins
-    without = play(OneShotCanaries(seats=40, delta=delta, include="all"), dim=200, rounds=2)
-    assert Assumption.FAIR_COINS not in bounds(without, "final model")["headline"].assumptions
-
-
 def test_unobserved_canaries_allow_no_guess_of_coins() -> None:
     findings = play(OneShotCanaries(seats=40, include="all"), dim=2000, rounds=2, sigma=0.01)
     found = bounds(findings, "final model")
@@ -589,29 +525,13 @@ def test_unobserved_canaries_allow_no_guess_of_coins() -> None:
     assert min(f.value for f in found.values()) > 1
 
 
-def test_the_headline_says_how_many_canaries_made_it() -> None:
-    # Every tenth canary is seen, the others are not sent: the median shows nothing.
-    def few(view: RoundView) -> RoundView:
-        seen = [o for o in view.instructed.values() if o.included and o.id % 10 == 0]
-        step = sum(canary_vector(o.seed, o.id, view.sent.size) for o in seen)
-        return replace(view, released=view.sent + step + 0.002 * stream(1).standard_normal(2000))
-
-    bound = bounds(play(OneShotCanaries(seats=200), dim=2000, change=few), "all models")["headline"]
-    assert 0.03 < float(bound.facts["share_at_threshold"] or 0) < 0.2
-    assert float(bound.facts["median_score"] or 0) < 2
-    assert float(bound.facts["threshold"] or 0) > bound.value > 20
-
-
 def test_no_score_means_more_than_the_seed_of_the_canaries() -> None:
     # Without noise p-values go far below 2^-128, and ε >= 586 was printed.
-    findings = play(OneShotCanaries(seats=30, delta=DELTA), dim=20_000, sigma=1e-4)
-    for bound in bounds(findings, "final model").values():
-        assert bound.value < MAX_SCORE == SEED_BITS * np.log(2)
-    assert bounds(findings, "final model")["headline"].facts["threshold"] == MAX_SCORE
-    auditor = OneShotCanaries(seats=2)
-    auditor.begin(100, 2)
-    seeds = {o.seed for o in auditor.instruct(1, range(9)).values()}
-    assert all(2**63 < seed < 2**SEED_BITS for seed in seeds)
+    auditor = OneShotCanaries(seats=30, delta=DELTA)
+    found = bounds(play(auditor, dim=20_000, sigma=1e-4), "final model")
+    assert max(bound.value for bound in found.values()) < MAX_SCORE == SEED_BITS * np.log(2)
+    assert found["headline"].facts["threshold"] == MAX_SCORE
+    assert 2**63 < auditor.plan.canary_seed < 2**SEED_BITS
 
 
 def test_a_guarantee_for_fewer_participations_does_not_cover_canaries() -> None:
@@ -675,24 +595,9 @@ def test_gaussian_cosines_pass_their_test() -> None:
     assert set(of_the_run(findings)) >= {KNOWN, FITTED}
 
 
-def bounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the time that estimates take."""
-    monkeypatch.setattr("leakmeter.auditors.canaries.one_shot._NULL_POOL", 2000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.canary_auditor.NULL_RUNS", 2)
-    monkeypatch.setattr(
-        "leakmeter.auditors.canaries.canary_auditor.one_fit", lambda z, *_: np.zeros(len(z))
-    )
-    monkeypatch.setattr(
-        "leakmeter.auditors.canaries.one_shot.two_fits", lambda z, *_: np.zeros(len(z))
-    )
-
-
 @pytest.mark.parametrize("runs", few_or_many(8, 200))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"repetitions": 2}], ids=str)
-def test_no_bound_claims_a_leak_without_one_too_often(
-    settings: dict[str, Any], runs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bounds_only(monkeypatch)
+def test_no_bound_claims_a_leak_without_one_too_often(settings: dict[str, Any], runs: int) -> None:
     claims: dict[tuple[str, str], int] = {}
     for seed in range(runs):
         auditor = OneShotCanaries(**{"seats": 25, "delta": DELTA, "seed": seed, **settings})
@@ -708,11 +613,10 @@ def test_no_bound_claims_a_leak_without_one_too_often(
 @pytest.mark.parametrize("runs", few_or_many(6, 40))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"excluded": "honest"}], ids=str)
 def test_bounds_stay_below_the_epsilon_of_a_gaussian_mechanism(
-    settings: dict[str, Any], runs: int, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], runs: int
 ) -> None:
     # Truth 10, for both adversaries: a canary plays once. With no assumption on their law, 75
     # scores can show about 4 of it in the one round and less in the sum of two.
-    bounds_only(monkeypatch)
     values: dict[tuple[str, str], list[float]] = {}
     for seed in range(runs):
         auditor = OneShotCanaries(seats=75, delta=DELTA, seed=seed, **settings)
@@ -740,14 +644,7 @@ def test_the_known_null_comes_near_a_large_epsilon() -> None:
     for name in ("headline", "known null"):
         assert 0.4 * left < found[name].value < left < truth
     assert found["sampled null"].value < 4  # all that 120 scores could ever count
-
-
-def test_a_run_without_noise_is_detected_by_every_bound() -> None:
-    findings = play(OneShotCanaries(seats=60, delta=DELTA), dim=2000, rounds=3, sigma=1e-3)
-    for sees, least in (("final model", 5.0), ("all models", 40.0)):
-        found = bounds(findings, sees)
-        assert min(f.value for f in found.values()) > 1
-        assert found["headline"].value > least  # far more than 180 canaries could count
+    assert min(f.value for f in found.values()) > 1
 
 
 def test_canaries_that_found_no_seat_only_weaken_the_bounds() -> None:

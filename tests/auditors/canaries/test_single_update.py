@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import kstest
 
 from leakmeter.auditors import (
+    Anytime,
     Claim,
     Finding,
     OneShotCanaries,
@@ -29,6 +30,7 @@ from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed
+from tests.helpers.refusals import refuses
 
 DELTA = 1e-6
 DIM = 200
@@ -76,14 +78,19 @@ def shown(
 
 
 def play(
-    auditor: SingleUpdates, mechanism: Mechanism = plain, *, rounds: int = 5, **about: Any
+    auditor: SingleUpdates,
+    mechanism: Mechanism = plain,
+    *,
+    rounds: int = 5,
+    change: Callable[[RoundView], RoundView] = lambda view: view,
+    **about: Any,
 ) -> list[Finding]:
-    """Return the findings on rounds of this mechanism."""
+    """Return the findings on rounds of this mechanism, each changed before it is shown."""
     auditor.begin(about.get("dim", DIM), rounds)
     findings: list[Finding] = []
     for server_round in range(1, rounds + 1):
         orders = auditor.instruct(server_round, range(about.get("clients", 12)))
-        findings += auditor.observe(shown(server_round, orders, mechanism, **about))
+        findings += auditor.observe(change(shown(server_round, orders, mechanism, **about)))
     return [*findings, *auditor.report()]
 
 
@@ -257,17 +264,17 @@ def test_all_rounds_of_a_canary_show_more_than_its_first() -> None:
 def test_replies_of_one_canary_add_up_as_vectors_do() -> None:
     auditor = SingleUpdates(seats=4, repetitions=3, include="all")
     sums: dict[int, np.ndarray] = {}
-    auditor.begin(DIM, 6)
-    for server_round in range(1, 7):
-        orders = auditor.instruct(server_round, range(12))
-        view = shown(server_round, orders, noised(1.0))
-        auditor.observe(view)
-        for client, order in orders.items():
+
+    def added(view: RoundView) -> RoundView:
+        for client, order in view.instructed.items():
             reply = view.replies[client] / np.linalg.norm(view.replies[client])
             sums[order.id] = sums.get(order.id, 0.0) + reply
-    seed = next(iter(orders.values())).seed
+        return view
+
+    play(auditor, noised(1.0), rounds=6, change=added)
     for canary, total in sums.items():
-        cosine = canary_vector(seed, canary, DIM) @ total / np.linalg.norm(total)
+        vector = canary_vector(auditor.plan.canary_seed, canary, DIM)
+        cosine = vector @ total / np.linalg.norm(total)
         assert auditor._together[canary] == pytest.approx(cosine, abs=1e-6)
 
 
@@ -309,26 +316,20 @@ def test_a_seat_that_fails_counts_as_one_that_shows_nothing() -> None:
         left = {c: reply for c, reply in view.replies.items() if c % 3}
         return replace(view, replies=left, instructed={})
 
-    found = []
-    for change in (lambda view: view, dropping):
-        auditor = SingleUpdates(seats=6, delta=DELTA)
-        auditor.begin(DIM, 5)
-        for server_round in range(1, 6):
-            orders = auditor.instruct(server_round, range(12))
-            auditor.observe(change(shown(server_round, orders, plain)))
-        found += bounds(list(auditor.report()))
-    whole, part = found
+    [whole], [part] = (
+        bounds(play(SingleUpdates(seats=6, delta=DELTA), change=change))
+        for change in (lambda view: view, dropping)
+    )
     assert whole.sample_sizes == part.sample_sizes
     assert 0 < part.value < whole.value
 
 
 def test_a_canary_whose_first_seat_fails_is_not_looked_for_in_its_second() -> None:
+    def failing(view: RoundView) -> RoundView:
+        return replace(view, replies={}) if view.server_round <= 2 else view
+
     auditor = SingleUpdates(seats=4, repetitions=2, include="all")
-    auditor.begin(DIM, 4)
-    for server_round in range(1, 5):
-        orders = auditor.instruct(server_round, range(12))
-        view = shown(server_round, orders, plain)
-        auditor.observe(replace(view, replies={}) if server_round <= 2 else view)
+    play(auditor, rounds=4, change=failing)
     assert (auditor._first <= 2).all()
     assert (auditor._log_p == 0).all()
     assert np.isfinite(auditor._together).all()
@@ -477,10 +478,11 @@ def test_memory_does_not_grow_with_seats_or_canaries(tmp_path: Path) -> None:
         auditor.folder = tmp_path
         auditor.begin(dim, rounds)
         reply = stream(0).standard_normal(dim)
+        fresh = Fresh.fromkeys(range(9), reply)
         tracemalloc.start()
         for server_round in range(1, rounds + 1):
             told, sent = auditor.instruct(server_round, range(9)), np.zeros(1)
-            about = (server_round, sent, Fresh(reply, range(9)), sent, RoundFacts())
+            about = (server_round, sent, fresh, sent, RoundFacts())
             auditor.observe(RoundView(*about, instructed=told))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
@@ -489,17 +491,13 @@ def test_memory_does_not_grow_with_seats_or_canaries(tmp_path: Path) -> None:
     assert peaks[1] < 1.3 * peaks[0]
 
 
-class Fresh(Mapping[int, np.ndarray]):
+class Fresh(dict[int, np.ndarray]):
     """Replies that are made when somebody asks for them, as those of a run are."""
 
-    def __init__(self, reply: np.ndarray, clients: range) -> None:
-        self._reply, self._clients = reply, clients
-
     def __getitem__(self, client: int) -> np.ndarray:
-        return self._reply * (client + 1)
+        return super().__getitem__(client) * (client + 1)
 
-    def __iter__(self) -> Any:
-        return iter(self._clients)
 
-    def __len__(self) -> int:
-        return len(self._clients)
+def test_bets_on_single_updates_are_refused() -> None:
+    with refuses("confidence"):
+        SingleUpdates(confidence=Anytime(0.95))
