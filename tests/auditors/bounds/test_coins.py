@@ -249,7 +249,7 @@ def test_the_coin_bound_covers_what_is_shown_with_chance_delta(shown, runs):
     assert above <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", few_or_many(150, 2000))
+@pytest.mark.parametrize("runs", few_or_many(100, 2000))
 @pytest.mark.parametrize(("k", "epsilon"), [(40, 0.0), (20, 1.0), (100, 3.0)])
 def test_the_coin_bound_keeps_its_confidence_and_nearly_uses_it_up(k, epsilon, runs):
     rng = stream(7, "worst", k)

@@ -18,7 +18,6 @@ from leakmeter.auditors import (
     Finding,
     OneShotCanaries,
     RoundView,
-    ThreatModel,
     check_auditor,
 )
 from leakmeter.auditors.auditor import (
@@ -30,7 +29,6 @@ from leakmeter.auditors.auditor import (
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.canary_draws import MAX_SCORE, SEED_BITS, canary_vector
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.wording import Assumption
 from tests.helpers.canary_runs import lower_bounds, play
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples
@@ -179,20 +177,6 @@ def test_a_leak_stands_out_of_the_null_band() -> None:
         assert finding.value > finding.null_band[1]
 
 
-@pytest.mark.usefixtures("usual_null_draws")
-def test_the_pool_of_null_draws_is_bounded_and_the_band_hardly_moves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bands = []
-    for pool in (200_000, 5000):
-        monkeypatch.setattr("leakmeter.auditors.canaries.one_shot._NULL_POOL", pool)
-        auditor = OneShotCanaries(seats=20, include="all", delta=DELTA)
-        bands.append(of_the_run(play(auditor, dim=200, rounds=4))[LARGEST].null_band)
-    assert bands[0] != bands[1]
-    assert bands[0] is not None
-    assert bands[0] == pytest.approx(bands[1], rel=0.25)
-
-
 @settings(max_examples=num_examples(50), deadline=None)
 @given(st.data())
 def test_every_canary_plays_as_often_as_planned_and_never_twice_a_round(
@@ -218,20 +202,17 @@ def test_every_canary_plays_as_often_as_planned_and_never_twice_a_round(
     assert counts.tolist() == [repetitions] * (canaries or most)
 
 
-def test_the_plan_is_free_of_which_clients_are_chosen() -> None:
-    ids = []
+def test_the_plan_is_free_of_which_clients_are_chosen_and_seats_wander_among_them() -> None:
+    ids, served = [], set()
     for chosen in (range(10), range(500, 520)):
         auditor = OneShotCanaries(seats=4, seed=3)
-        auditor.begin(100, 5)
-        ids.append([sorted(o.id for o in auditor.instruct(3, chosen).values())])
+        auditor.begin(100, 30)
+        told = [auditor.instruct(r, chosen) for r in range(1, 31)]
+        ids.append([sorted(o.id for o in orders.values()) for orders in told])
+        served |= {client for orders in told for client in orders}
+        assert auditor.instruct(31, chosen) == {}  # beyond the plan
     assert ids[0] == ids[1]
-
-
-def test_seats_wander_among_the_chosen() -> None:
-    auditor = OneShotCanaries(seats=3)
-    auditor.begin(100, 50)
-    served = {c for r in range(1, 51) for c in auditor.instruct(r, range(10))}
-    assert served == set(range(10))
+    assert served == {*range(10), *range(500, 520)}
 
 
 def coins(seed: int, canaries: int = 400) -> list[bool]:
@@ -298,17 +279,16 @@ def test_findings_name_the_world_they_speak_of(
 def test_those_that_stay_out_or_as_many_others_are_unobserved(
     include: Any, seats: int, unobserved: int | None
 ) -> None:
-    findings = play(OneShotCanaries(seats=seats, include=include), dim=200, rounds=4)
-    sizes = checked(findings, "all models").sample_sizes
+    auditor, played = OneShotCanaries(seats=seats, include=include), set()
+
+    def seen(view: RoundView) -> RoundView:
+        played.update(order.id for order in view.instructed.values())
+        return view
+
+    sizes = checked(play(auditor, dim=200, rounds=4, change=seen), "all models").sample_sizes
     assert sizes["included"] + sizes["unobserved"] == 80
     assert unobserved in (None, sizes["unobserved"])
-
-
-def test_unobserved_canaries_are_never_played() -> None:
-    auditor = OneShotCanaries(seats=5, include="all")
-    auditor.begin(200, 4)
-    played = {o.id for r in range(1, 5) for o in auditor.instruct(r, range(5)).values()}
-    assert played == set(range(20))
+    assert played == set(range(4 * seats))  # nobody plays those beyond them
 
 
 def test_a_seat_that_failed_does_not_count_as_played() -> None:
@@ -384,12 +364,6 @@ def test_a_model_that_comes_back_to_its_start_is_no_division_by_zero() -> None:
     assert "threshold" not in found["headline"].facts  # none has shown anything
 
 
-def test_rounds_beyond_the_plan_are_watched_without_canaries() -> None:
-    auditor = OneShotCanaries(seats=2)
-    auditor.begin(100, 2)
-    assert auditor.instruct(3, range(10)) == {}
-
-
 # The adversary holds one canary and sees the models. Nothing else may move its score.
 
 
@@ -417,14 +391,6 @@ def test_the_score_of_a_canary_does_not_move_with_the_coins_of_others() -> None:
         play(auditor, dim=200, rounds=2, change=change)
         scores.append(auditor._transcript.final()[0])
     assert np.array_equal(scores[0], scores[1])
-
-
-def test_the_score_moves_with_the_released_model() -> None:
-    def nudge(view: RoundView) -> RoundView:
-        return replace(view, released=view.released + 0.1)
-
-    plain = play(OneShotCanaries(seats=10), dim=200, rounds=3)
-    assert play(OneShotCanaries(seats=10), dim=200, rounds=3, change=nudge) != plain
 
 
 def test_canaries_of_another_auditor_are_not_counted() -> None:
@@ -534,22 +500,11 @@ def test_no_score_means_more_than_the_seed_of_the_canaries() -> None:
     assert 2**63 < auditor.plan.canary_seed < 2**SEED_BITS
 
 
-def test_a_guarantee_for_fewer_participations_does_not_cover_canaries() -> None:
+def test_findings_say_in_how_many_rounds_a_canary_plays() -> None:
     findings = play(OneShotCanaries(seats=20, canaries=20, repetitions=3), dim=200, rounds=5)
-    priced = {
-        rounds: ThreatModel(
-            observer="outsider", sees="all models", knows_cohort=True, participations=rounds
-        )
-        for rounds in (1, 2, 3, 5)
-    }
     for finding in findings:
-        attacker = finding.threat_model
-        if finding.server_round is None:
-            assert attacker.participations == 3
-            assert [is_weaker(attacker, p) for p in priced.values()] == [False, False, True, True]
-        else:
-            assert attacker.participations is None
-            assert all(is_weaker(attacker, p) for p in priced.values())
+        wanted = 3 if finding.server_round is None else None
+        assert finding.threat_model.participations == wanted
 
 
 def test_an_estimate_below_a_bound_for_the_same_attacker_is_left_out() -> None:
@@ -595,7 +550,7 @@ def test_gaussian_cosines_pass_their_test() -> None:
     assert set(of_the_run(findings)) >= {KNOWN, FITTED}
 
 
-@pytest.mark.parametrize("runs", few_or_many(8, 200))
+@pytest.mark.parametrize("runs", few_or_many(4, 200))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"repetitions": 2}], ids=str)
 def test_no_bound_claims_a_leak_without_one_too_often(settings: dict[str, Any], runs: int) -> None:
     claims: dict[tuple[str, str], int] = {}
@@ -610,7 +565,7 @@ def test_no_bound_claims_a_leak_without_one_too_often(settings: dict[str, Any], 
     assert max(claims.values()) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", few_or_many(6, 40))
+@pytest.mark.parametrize("runs", few_or_many(4, 40))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"excluded": "honest"}], ids=str)
 def test_bounds_stay_below_the_epsilon_of_a_gaussian_mechanism(
     settings: dict[str, Any], runs: int

@@ -31,7 +31,7 @@ def headlines(findings: list[Finding]) -> list[Finding]:
 
 
 @pytest.mark.parametrize("rounds", [1, 3, FEW - 1])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first_fast(1, range(5)))
 def test_fewer_than_ten_canaries_all_take_part(rounds: int, seed: int) -> None:
     auditor = OneShotCanaries(seats=1, seed=seed)
     assert headlines(run(auditor, [5] * rounds, seed=seed))
@@ -86,12 +86,12 @@ def violations(canaries: int, runs: int, truth: float, **mechanism: Any) -> int:
 
 
 @pytest.mark.parametrize("runs", few_or_many(10, 1000))
-@pytest.mark.parametrize("canaries", [1, 3, 9])
+@pytest.mark.parametrize("canaries", first_fast(1, [3, 1, 9]))
 def test_few_canaries_that_nobody_sent_show_nothing(canaries: int, runs: int) -> None:
     assert violations(canaries, runs, 0.0, leak=False) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", few_or_many(10, 1000))
+@pytest.mark.parametrize("runs", few_or_many(4, 1000))
 @pytest.mark.parametrize("sigma", first_fast(1, [1.0, 0.2]))
 @pytest.mark.parametrize("canaries", [1, 3, 9])
 def test_few_canaries_stay_below_the_epsilon_of_a_gaussian_sum(
