@@ -64,12 +64,14 @@ def test_the_uniformity_test_rejects_points_of_a_cube_and_signs() -> None:
         assert uniformity(wrong / np.linalg.norm(wrong, axis=1, keepdims=True)) < REJECT
 
 
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 40])
-def test_products_in_blocks_equal_one_matrix_product(count: int) -> None:
-    vector = stream(0, "vector").standard_normal(200)
-    ids = range(5, 5 + count)
-    matrix = np.array([canary_vector(9, i, 200) for i in ids]).reshape(count, 200)
-    np.testing.assert_allclose(canary_products(9, ids, vector), matrix @ vector, atol=1e-12)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("count", "dim"), [(0, 200), (1, 200), (5, 2 * BLOCK + 13), (17, 200)])
+def test_products_in_blocks_equal_one_matrix_product(count: int, dim: int, kind: KindName) -> None:
+    vector, ids = stream(0, "vector").standard_normal(dim), range(5, 5 + count)
+    matrix = np.array([canary_vector(9, i, dim, kind) for i in ids]).reshape(count, dim)
+    np.testing.assert_allclose(canary_products(9, ids, vector, kind), matrix @ vector, atol=1e-11)
+    if kind == "signs":
+        np.testing.assert_allclose(np.abs(matrix), dim**-0.5, rtol=1e-12)
 
 
 def test_every_bit_of_a_seed_of_128_bits_counts() -> None:
@@ -79,14 +81,16 @@ def test_every_bit_of_a_seed_of_128_bits_counts() -> None:
         assert abs(other @ canary_vector(seed, 0, 400)) < 0.3  # six standard deviations
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dim", [1, 200, 2**15 + 3])
-def test_a_canary_is_added_in_place_part_by_part(dim: int, kind: KindName) -> None:
-    start = stream(0, "start").standard_normal(dim)
+def test_a_canary_is_added_in_place_part_by_part(dim: int, kind: KindName, dtype: type) -> None:
+    start = stream(0, "start").standard_normal(dim).astype(dtype)
     vector, add = start.copy(), KINDS[kind].planted(canary_key(7, 2), dim, 3.5)
     for part in np.split(vector, [min(3, dim), min(190, dim)]):
         add(part)
-    np.testing.assert_allclose(vector, start + 3.5 * canary_vector(7, 2, dim, kind), atol=1e-13)
+    wanted = start + 3.5 * canary_vector(7, 2, dim, kind)
+    np.testing.assert_allclose(vector, wanted, atol=1e-13 if dtype is np.float64 else 1e-6)
 
 
 def test_remembered_canaries_are_drawn_once_and_are_the_same(

@@ -8,8 +8,9 @@ import numpy as np
 from flwr.serverapp.strategy import FedAvg, FedProx
 
 from leakmeter.auditors import Audited, Auditor, LikelihoodRatio, OneShotCanaries, passive
-from leakmeter.auditors.finding import ErrorCurve, Finding, ThreatModel
+from leakmeter.auditors.finding import ErrorCurve
 from leakmeter.strategies import Masked
+from tests.helpers.findings import finding
 
 
 class Movement(Auditor):
@@ -42,32 +43,13 @@ def test_an_audited_strategy_shows_what_is_inside_and_where_its_log_is(tmp_path:
 
 
 def test_a_finding_is_one_line_that_is_never_stronger_than_its_number() -> None:
-    model = ThreatModel(observer="outsider", sees="all models")
     many = tuple(np.linspace(0.0, 1.0, 500))
     curve = ErrorCurve((1e-5,), (3.7,), (9.0,), many, many[::-1], many, many[::-1], 0.1)
-    bound = Finding(
-        value=3.69987,
-        kind="lower_bound",
-        rule="r",
-        auditor="one-shot",
-        quantity="epsilon",
-        delta=1e-5,
-        confidence=0.95,
-        threat_model=model,
-        details=(curve,),
+    proven = {"kind": "lower_bound", "delta": 1e-5, "confidence": 0.95, "details": (curve,)}
+    assert repr(finding(value=3.69987, **proven)) == (
+        "Finding(mine: epsilon ≥ 3.69 at δ = 1e-05 (lower_bound, confidence 0.95), "
+        "outsider, final model, the run)"
     )
-    assert repr(bound) == (
-        "Finding(one-shot: epsilon ≥ 3.69 at δ = 1e-05 (lower_bound, confidence 0.95), "
-        "outsider, all models, the run)"
-    )
-    most = Finding(
-        value=1.241,
-        kind="guarantee",
-        rule="r",
-        auditor="accountant",
-        quantity="epsilon",
-        threat_model=model,
-        server_round=3,
-    )
-    assert repr(most).startswith("Finding(accountant: epsilon ≤ 1.25 (guarantee), ")
-    assert repr(most).endswith(", round 3)")
+    most = repr(finding(value=1.241, kind="guarantee", server_round=3))
+    assert most.startswith("Finding(mine: epsilon ≤ 1.25 (guarantee), ")
+    assert most.endswith(", round 3)")

@@ -20,12 +20,12 @@ from leakmeter.auditors.canary_draws import (
     MAX_SCORE,
     TAIL_FACTOR,
     SignStream,
-    canary_key,
     canary_products,
     canary_vector,
     cosine_logsf,
 )
 from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import few_or_many, most_allowed
 
 SIGNS = KINDS["signs"]
 DIM = 2 * BLOCK + 13
@@ -51,10 +51,7 @@ def test_the_tail_bound_holds_for_all_signs_of_random_and_extreme_weights() -> N
     drawn = [np.abs(rng.standard_normal(n)) ** power for n in range(2, 11) for power in (1, 3)]
     worst = max(worst_ratio(weights) for weights in [*extreme, *drawn])  # type: ignore[arg-type]
     assert worst <= TAIL_FACTOR * (1 + 1e-9)
-
-
-def test_no_smaller_factor_holds() -> None:
-    assert pytest.approx(3.17866, abs=1e-5) == TAIL_FACTOR
+    assert pytest.approx(3.17866, abs=1e-5) == TAIL_FACTOR  # and no smaller factor holds:
     assert worst_ratio([1.0, 1.0]) == pytest.approx(TAIL_FACTOR, rel=1e-12)
 
 
@@ -78,22 +75,6 @@ def test_signs_are_known_and_fair_and_differ_between_keys() -> None:
         assert binomtest(int((signs > 0).sum()), signs.size).pvalue > 1e-4
 
 
-def test_products_by_blocks_are_those_of_whole_vectors() -> None:
-    vector = stream(0, "change").standard_normal(DIM)
-    rows = np.array([canary_vector(9, i, DIM, "signs") for i in range(5)])
-    np.testing.assert_allclose(np.abs(rows), DIM**-0.5, rtol=1e-12)
-    np.testing.assert_allclose(
-        canary_products(9, range(5), vector, "signs"), rows @ vector, atol=1e-11
-    )
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_client_adds_the_canary_that_the_auditor_looks_for(dtype: type) -> None:
-    model = np.zeros(DIM, dtype=dtype)
-    SIGNS.planted(canary_key(3, 5), DIM, 2.5)(model)
-    np.testing.assert_allclose(model, 2.5 * canary_vector(3, 5, DIM, "signs"), rtol=1e-6)
-
-
 def test_signs_show_at_most_one_point_two_less_than_the_sphere() -> None:
     dim = 10**6
     cosines = np.linspace(0, 13.2, 500) / math.sqrt(dim)
@@ -114,7 +95,7 @@ def test_p_values_of_canaries_that_are_out_are_never_too_small(kind: str) -> Non
         "two entries": np.eye(dim)[0] + np.eye(dim)[1],
         "Gaussian": stream(0, "change").standard_normal(dim),
     }.get(kind, stream(1, "change").standard_normal(dim).astype(np.float16).astype(np.float64))
-    cosines = canary_products(4, range(4000), change, "signs") / np.linalg.norm(change)
+    cosines = canary_products(4, range(2000), change, "signs") / np.linalg.norm(change)
     p = np.exp(SIGNS.logsf(cosines, dim))
     for most in (level, 0.25, 0.5):  # three standard errors: fails by chance in 1e-3 each
         assert (p <= most + 1e-12).mean() <= most + 3 * math.sqrt(most / p.size)
@@ -123,11 +104,12 @@ def test_p_values_of_canaries_that_are_out_are_never_too_small(kind: str) -> Non
         assert (p <= at + 1e-9).mean() == pytest.approx(0.25, abs=0.03)
 
 
-def test_the_bound_of_signs_keeps_its_confidence() -> None:
-    # Gaussian noise of ε = 1 at δ = 1e-5, in which canaries of signs are in by a coin. Of 300
-    # bounds at 90 %, 30 may exceed it; three standard errors more fail by chance in 1e-3.
+@pytest.mark.parametrize("runs", few_or_many(60, 300))
+def test_the_bound_of_signs_keeps_its_confidence(runs: int) -> None:
+    # Gaussian noise of ε = 1 at δ = 1e-5, in which canaries of signs are in by a coin. Of bounds
+    # at 90 %, a tenth may exceed it; three standard errors more fail by chance in 1e-3.
     dim, k, mean, wrong = 400, 60, 0.27, 0
-    for run in range(300):
+    for run in range(runs):
         rng = stream(0, "coverage", run)
         is_in = rng.random(k) < 0.5
         rows = np.array([canary_vector(run, i, dim, "signs") for i in range(k)])
@@ -135,4 +117,4 @@ def test_the_bound_of_signs_keeps_its_confidence() -> None:
         total = rng.standard_normal(dim) + mean * rows[is_in].sum(axis=0)
         log_p = SIGNS.logsf(rows @ total / np.linalg.norm(total), dim)
         wrong += coin_bound(log_p, is_in, delta=1e-5, confidence=0.9).value > 1.0
-    assert wrong <= 30 + 3 * math.sqrt(27)
+    assert wrong <= most_allowed(runs, 0.1)

@@ -49,7 +49,7 @@ def share_refuted(
     ("claim", "settings"),
     [
         (8.0, SETTINGS),
-        (1.0, SETTINGS | {"canaries": 300}),
+        (1.0, SETTINGS | {"canaries": 150}),
         (20.0, SETTINGS | {"dim": 100, "canaries": 30, "directions": 3, "confidence": 0.99}),
         (8.0, SETTINGS | {"canaries": 9, "has_coins": False}),
         (8.0, SETTINGS | {"canaries": 80, "delta": 1e-3}),  # δ takes what coins would need

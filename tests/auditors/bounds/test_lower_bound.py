@@ -162,17 +162,12 @@ def test_a_threshold_fixed_beforehand_and_the_band_give_the_larger_of_both():
                 assert both.cap == pytest.approx(max(fixed.cap, band.cap), rel=1e-6)
     assert winners == {True, False}
     assert Assumption.FIXED_THRESHOLD in both.assumptions
-
-
-def test_the_cap_of_two_rules_is_that_of_the_better_one_even_if_it_is_the_band():
     # Nearly all failures go to the band, which a test without errors then reaches.
-    bound = epsilon_lower_bound(np.ones(500), np.zeros(500), delta=0, rule=BandAndFixed(0.5, 1e-6))
+    perfect = np.ones(500), np.zeros(500)
+    bound = epsilon_lower_bound(*perfect, delta=0, rule=BandAndFixed(0.5, 1e-6))
+    band_cap = epsilon_lower_bound(*perfect, delta=0).cap
     assert bound.saturated
-    assert (
-        bound.value
-        == bound.cap
-        == pytest.approx(epsilon_lower_bound(np.ones(500), np.zeros(500), delta=0).cap, rel=1e-4)
-    )
+    assert bound.value == bound.cap == pytest.approx(band_cap, rel=1e-4)
 
 
 def test_jeffreys_is_an_estimate_that_says_credible():
@@ -217,14 +212,11 @@ def test_poor_data_give_zero_and_never_nan(ins, outs, rule):
         assert known.value == 0, kwargs
 
 
-def test_ties_are_never_split():
+def test_ties_are_never_split_and_a_score_at_the_threshold_counts_as_in():
     # Of 100 equal scores in either class, no threshold may separate any.
     ins, outs = [0.0] * 100 + [1.0] * 10, [0.0] * 100 + [1.0] * 10
     assert epsilon_lower_bound(ins, outs, delta=0, limit="jeffreys", rule=Fixed(1.0)).value == 0
     assert epsilon_lower_bound(ins, outs, delta=0).value == 0
-
-
-def test_a_score_at_the_threshold_counts_as_in():
     at = epsilon_lower_bound([1.0] * 100, [0.0] * 100, delta=0, rule=Fixed(1.0))
     assert at.saturated
     assert epsilon_lower_bound([1.0] * 100, [1.0] * 100, delta=0, rule=Fixed(1.0)).value == 0

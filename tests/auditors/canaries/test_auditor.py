@@ -72,31 +72,29 @@ def checked(findings: list[Finding], sees: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "has_folder"),
     first_fast(
         2,
         [
-            {"seats": 3},
-            {"seats": 4, "repetitions": 2, "confidence": Anytime(0.95)},
-            {"seats": 3, "include": "all"},
-            {"seats": 3, "excluded": "honest"},
-            {"seats": 3, "excluded": "full"},
-            {"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5},
+            ({"seats": 3}, True),
+            ({"seats": 4, "repetitions": 2, "confidence": Anytime(0.95)}, False),
+            ({"seats": 3, "include": "all"}, False),
+            ({"seats": 3, "excluded": "honest"}, False),
+            ({"seats": 3, "excluded": "full"}, False),
+            ({"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5}, False),
         ],
     ),
 )
-def test_it_keeps_the_contract_of_auditors(settings: dict[str, Any]) -> None:
-    check_auditor(lambda: OneShotCanaries(**settings))
-
-
-def test_it_keeps_the_contract_with_its_changes_in_a_folder(tmp_path: Path) -> None:
+def test_it_keeps_the_contract_of_auditors(
+    settings: dict[str, Any], has_folder: bool, tmp_path: Path
+) -> None:
     def made() -> OneShotCanaries:
-        auditor = OneShotCanaries(seats=3)
-        auditor.folder = tmp_path
+        auditor = OneShotCanaries(**settings)
+        auditor.folder = tmp_path if has_folder else None
         return auditor
 
     check_auditor(made)
-    assert [path.name for path in tmp_path.iterdir()] == ["one-shot-changes.f32"]
+    assert [path.name for path in tmp_path.iterdir()] == ["one-shot-changes.f32"] * has_folder
 
 
 @pytest.mark.parametrize("runs", few_or_many(3, 8))
@@ -443,12 +441,6 @@ def test_a_plan_that_does_not_fit_is_refused_before_the_first_round(
     assert caught.type is kind  # a project that is too small leaves the auditor out
 
 
-def test_fewer_canaries_than_seats_may_play_several_times() -> None:
-    auditor = OneShotCanaries(seats=10, canaries=4, repetitions=3, include="all")
-    auditor.begin(100, 3)
-    assert [len(auditor.instruct(r, range(20))) for r in (1, 2, 3)] == [4, 4, 4]
-
-
 def test_a_small_round_plays_fewer_canaries_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -457,6 +449,9 @@ def test_a_small_round_plays_fewer_canaries_and_says_so(
     assert set(auditor.instruct(1, [7, 3, 8, 1])) == {1, 3, 7, 8}
     assert "round 1 has 4 clients for 5 canaries" in caplog.text
     assert auditor.instruct(2, []) == {}
+    few = OneShotCanaries(seats=10, canaries=4, repetitions=3, include="all")
+    few.begin(100, 3)
+    assert [len(few.instruct(r, range(20))) for r in (1, 2, 3)] == [4, 4, 4]
 
 
 # Lower bounds: what they carry, that they hold, and that they are worth having.
@@ -542,12 +537,9 @@ def test_cosines_that_are_not_gaussian_give_no_gaussian_estimate() -> None:
         assert check.facts["rejected"] is True
         assert float(check.facts["p_value"] or 0) < 1e-3
     assert bounds(findings, "final model")["headline"].value > 10
-
-
-def test_gaussian_cosines_pass_their_test() -> None:
-    findings = play(OneShotCanaries(seats=160), dim=4000)
-    assert checked(findings, "final model").facts["rejected"] is False
-    assert set(of_the_run(findings)) >= {KNOWN, FITTED}
+    gaussian = play(OneShotCanaries(seats=160), dim=4000)
+    assert checked(gaussian, "final model").facts["rejected"] is False
+    assert set(of_the_run(gaussian)) >= {KNOWN, FITTED}
 
 
 @pytest.mark.parametrize("runs", few_or_many(4, 200))
@@ -619,26 +611,21 @@ def test_canaries_that_found_no_seat_only_weaken_the_bounds() -> None:
     assert half["known null"].value < full["known null"].value
 
 
-def test_interference_is_measured_and_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_interference_is_measured_and_warned_about(
+    is_alone: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     # k unit vectors in the sum: (k + |X|²)/(d σ²), in a run of 4 equal rounds 4 times the X part.
-    def crowd(view: RoundView) -> RoundView:
+    def released(view: RoundView) -> RoundView:
         noised = view.released - view.sent + np.sqrt(0.2)  # |X|² = 0.2 d
+        if is_alone:
+            noised = stream(3, view.server_round).standard_normal(2000)
         return replace(view, facts=RoundFacts(noised=noised, noise_std=1.0))
 
-    auditor = OneShotCanaries(seats=200, include="all", delta=DELTA)
-    *_, found = play(auditor, dim=2000, rounds=4, change=crowd)
+    auditor = OneShotCanaries(seats=5 if is_alone else 200, include="all", delta=DELTA)
+    *_, found = play(auditor, dim=2000, rounds=4, change=released)
     assert (found.kind, found.quantity, found.delta) == ("diagnostic", "interference", None)
     unsure = float(found.facts["standard_deviation"] or 0)
     assert unsure == pytest.approx(np.sqrt(2 / 2000))
-    assert found.value == pytest.approx(0.1 + 4 * 0.2, abs=6 * unsure)
-    assert "to the noise" in caplog.text
-
-
-def test_noise_alone_is_no_interference(caplog: pytest.LogCaptureFixture) -> None:
-    def alone(view: RoundView) -> RoundView:
-        noised = stream(3, view.server_round).standard_normal(2000)
-        return replace(view, facts=RoundFacts(noised=noised, noise_std=1.0))
-
-    *_, found = play(OneShotCanaries(seats=5), dim=2000, rounds=4, change=alone)
-    assert found.value < 3 * float(found.facts["standard_deviation"] or 0)
-    assert caplog.text == ""
+    assert found.value == pytest.approx(0.0 if is_alone else 0.1 + 4 * 0.2, abs=6 * unsure)
+    assert ("to the noise" in caplog.text) != is_alone

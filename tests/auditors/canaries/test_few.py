@@ -30,19 +30,18 @@ def headlines(findings: list[Finding]) -> list[Finding]:
     return [f for f in lower_bounds(findings) if not f.is_conditional]
 
 
-@pytest.mark.parametrize("rounds", [1, 3, FEW - 1])
 @pytest.mark.parametrize("seed", first_fast(1, range(5)))
-def test_fewer_than_ten_canaries_all_take_part(rounds: int, seed: int) -> None:
-    auditor = OneShotCanaries(seats=1, seed=seed)
-    assert headlines(run(auditor, [5] * rounds, seed=seed))
-    assert auditor.canaries_played == (rounds, rounds)
-
-
-def test_from_ten_canaries_on_coins_decide_as_before() -> None:
-    found = run(OneShotCanaries(seats=1), [5] * FEW)
-    assert found == run(OneShotCanaries(seats=1, include="coin"), [5] * FEW)
+def test_fewer_than_ten_canaries_all_take_part_and_coins_decide_about_more(seed: int) -> None:
+    for rounds in (1, 3, FEW - 1):
+        auditor = OneShotCanaries(seats=1, seed=seed)
+        assert headlines(run(auditor, [5] * rounds, seed=seed))
+        assert auditor.canaries_played == (rounds, rounds)
+    found, coins, everybody = (
+        run(OneShotCanaries(seats=1, include=include), [5] * FEW)  # type: ignore[arg-type]
+        for include in ("auto", "coin", "all")
+    )
+    assert found == coins != everybody
     assert all(Assumption.FAIR_COINS in f.assumptions for f in headlines(found))
-    assert found != run(OneShotCanaries(seats=1, include="all"), [5] * FEW)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +135,8 @@ def test_bets_find_their_rounds_when_the_plan_has_waited() -> None:
     assert max(f.value for f in headlines(waited) if f.threat_model.sees == "all models") > 5
 
 
-def test_it_keeps_the_contract_of_auditors_with_seats_from_the_cohort() -> None:
-    check_auditor(lambda: OneShotCanaries())
-
-
 def test_an_interrupted_run_keeps_the_seats_of_its_first_cohort() -> None:
+    check_auditor(OneShotCanaries)
     before, after = OneShotCanaries(), OneShotCanaries()
     for auditor in (before, after):
         auditor.begin(DIM, 4)

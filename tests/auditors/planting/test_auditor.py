@@ -38,7 +38,7 @@ from leakmeter.fl_app.engines.inline import run_inline
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed
 from tests.helpers.refusals import refuses
 
-DIM, CLIENTS, ROUNDS = 2000, 8, 4
+DIM, CLIENTS, ROUNDS = 1000, 8, 4
 PATTERNS = RandomPattern((DIM,), 2, low=-1, high=1)
 PLAN = PlantPlan(canaries=64, clients=4)
 
@@ -90,7 +90,7 @@ def audit(
     **options: Any,
 ) -> Audited:
     """Return a run with planted records after its end."""
-    options = {"generator": PATTERNS, "decoys": 2000, "score": losses, **options}
+    options = {"generator": PATTERNS, "decoys": 1000, "score": losses, **options}
     auditor = PlantedRecords(plan=plan, **options)
     strategy = Audited(FedAvg(fraction_evaluate=0.0), [auditor], out=out, claims=claims)
     return played(strategy, mods, takes=takes)
@@ -122,7 +122,7 @@ def test_planted_records_are_found_in_the_models() -> None:
     assert final.cap is not None
     assert final.value <= final.cap < 5
     assert (final.unit, final.adjacency, final.observer) == ("record", "replace", "outsider")
-    assert final.sample_sizes["decoys"] == 2000
+    assert final.sample_sizes["decoys"] == 1000
     assert final.confidence == pytest.approx(0.975)  # two bounds share the run's 5 %
     [drawn] = final.details
     assert isinstance(drawn, Losses)
