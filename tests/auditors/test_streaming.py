@@ -164,12 +164,12 @@ def peak() -> Iterator[Callable[[Callable[[], Any]], int]]:
     """Return what measures the most memory that a call allocates, in bytes."""
 
     def measured(call: Callable[[], Any]) -> int:
+        tracemalloc.start()  # for as long as it is needed: it slows down imports and calls
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         call()
         return tracemalloc.get_traced_memory()[1] - before
 
-    tracemalloc.start()
     yield measured
     tracemalloc.stop()
 
@@ -192,6 +192,7 @@ def test_a_replayed_audit_holds_a_few_vectors_and_not_all_clients(
     monkeypatch.setattr(replay, "_MAX_REPLIES", 2**16)
     monkeypatch.setattr(sampler.tempfile, "tempdir", str(tmp_path))
     of = Random(dim, 3)
+    of.start([])  # imports what a run needs
     plain = peak(lambda: of.start([]))
     audited: list[Audited] = []
     above = peak(lambda: audited.append(of.start([make()]))) - plain
