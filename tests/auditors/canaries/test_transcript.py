@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
+from scipy.stats import ks_2samp, kstest
 
 from leakmeter.auditors.auditor import DamagedError, DivergedError
 from leakmeter.auditors.canaries import transcript as module
-from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.canaries.transcript import Transcript, null_maxima
 from leakmeter.auditors.canary_draws import canary_vector
 from leakmeter.auditors.rng import stream
 
@@ -120,7 +120,7 @@ def test_blocks_of_any_size_give_what_whole_vectors_give(
     largest = found.largest(100, 0.01, stream(0)).cosines
     for one, other in ((said, each), (found.final()[0], final), (largest, each.max(axis=0))):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(found._look().gram, rows.astype(float) @ rows.astype(float).T)
+    np.testing.assert_allclose(found._seen.gram, rows.astype(float) @ rows.astype(float).T)
     assert told == sorted(told)
     assert len(set(told)) == len(told) > 20
     assert told[-1] == 1.0
@@ -173,3 +173,98 @@ def test_what_was_seen_stays_when_the_file_goes(tmp_path: Path) -> None:
     found.close()
     assert not (tmp_path / "rows").exists()
     assert np.array_equal(found.final()[0], before[0])
+
+
+# The distribution of the largest cosines of canaries that stay out is exact.
+
+# Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
+# beside it is rejected at 1e-6.
+ACCEPT, REJECT = 1e-4, 1e-6
+
+
+def related_changes(*, rounds: int, dim: int, rank: int | None = None) -> np.ndarray:
+    """Return round deltas that go in related directions with very different lengths."""
+    rng = stream(0, "transcript")
+    drift = rng.standard_normal(dim)
+    if rank is not None:
+        basis = rng.standard_normal((rank, dim))
+        return rng.standard_normal((rounds, rank)) @ basis
+    lengths = 10.0 ** np.arange(rounds)[:, None]
+    return lengths * (drift + rng.standard_normal((rounds, dim)))
+
+
+def brute_maxima(deltas: np.ndarray, draws: int) -> np.ndarray:
+    """Return largest cosines of real vectors with real deltas."""
+    vectors = stream(5, "fresh").standard_normal((draws, deltas.shape[1]))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    lengths = np.linalg.norm(deltas, axis=1)
+    cosines = vectors @ deltas.T / np.where(lengths > 0, lengths, 1.0)
+    return cosines.max(axis=1)
+
+
+TRANSCRIPTS = {
+    "related rounds": related_changes(rounds=5, dim=30),
+    "one round": related_changes(rounds=1, dim=30),
+    "dependent rounds": related_changes(rounds=8, dim=30, rank=3),
+    "more rounds than parameters": related_changes(rounds=12, dim=5, rank=5),
+    "a round that changed nothing": np.vstack(
+        [related_changes(rounds=2, dim=30), np.zeros((1, 30))]
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "block"), [*((name, 2**22) for name in TRANSCRIPTS), ("related rounds", 100)]
+)
+def test_null_maxima_have_the_law_of_real_vectors(name: str, block: int) -> None:
+    deltas = TRANSCRIPTS[name]
+    draws = null_maxima(deltas @ deltas.T, deltas.shape[1], 20_003, stream(1, "null"), block)
+    assert draws.size == 20_003  # the last block may be smaller
+    assert ks_2samp(draws, brute_maxima(deltas, 20_000)).pvalue > ACCEPT
+    assert not null_maxima(np.zeros((3, 3)), 30, 7, stream(1, "null")).any()  # nothing changed
+
+
+def test_wrong_nulls_are_rejected() -> None:
+    deltas = TRANSCRIPTS["related rounds"]
+    real, gram = brute_maxima(deltas, 20_000), deltas @ deltas.T
+    unrelated = null_maxima(np.diag(np.diag(gram)), 30, 20_000, stream(1, "null"))
+    wrong_size = null_maxima(gram, 40, 20_000, stream(1, "null"))
+    # Without the part of a canary that no delta sees, cosines would be far too large.
+    without_rest = null_maxima(gram, 5, 20_000, stream(1, "null"))
+    for wrong in (unrelated, wrong_size, without_rest):
+        assert ks_2samp(wrong, real).pvalue < REJECT
+
+
+def all_at_once(gram: np.ndarray, dim: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw as `null_maxima` does, with every draw in memory."""
+    lengths = np.sqrt(np.diag(gram))
+    values, vectors = np.linalg.eigh(gram / np.outer(lengths, lengths))
+    factor = vectors * np.sqrt(values)
+    normal = rng.standard_normal((draws, len(gram)))
+    rest = rng.chisquare(dim - len(gram), draws)
+    return (normal @ factor.T).max(axis=1) / np.sqrt((normal**2).sum(axis=1) + rest)
+
+
+def related(rounds: int) -> np.ndarray:
+    """Return the Gram matrix of so many related changes."""
+    deltas = 1 + stream(0, "changes").standard_normal((rounds, 60))
+    return deltas @ deltas.T
+
+
+def test_draws_do_not_depend_on_how_many_are_in_memory() -> None:
+    gram = related(20)
+    few = null_maxima(gram, 60, 50_000, stream(1, "null"))
+    np.testing.assert_allclose(few, all_at_once(gram, 60, 50_000, stream(1, "null")), rtol=1e-12)
+
+
+def test_memory_of_the_null_does_not_grow_with_the_rounds() -> None:
+    def peak(rounds: int) -> int:
+        gram = related(rounds)
+        tracemalloc.start()
+        try:
+            null_maxima(gram, 60, 100_000, stream(1, "null"))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(40) < 1.2 * peak(5)
