@@ -33,7 +33,15 @@ from leakmeter.auditors.canary_draws import (
 )
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.errors import BadValueError
-from leakmeter.auditors.finding import Adjacency, Bound, Finding, Histogram
+from leakmeter.auditors.finding import (
+    Adjacency,
+    Bound,
+    Finding,
+    Histogram,
+    Observer,
+    Sees,
+    ThreatModel,
+)
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import require_one_of, within
 from leakmeter.auditors.wording import Assumption, counted
@@ -417,6 +425,7 @@ class CanaryAuditor(Auditor):
     """
 
     can_bet: ClassVar[bool] = False  # whether its confidence may be `Anytime`
+    undelivered: ClassVar[str]  # why no canary was seen although some were played, in words
 
     _plan: Kept[CanaryPlan]
     _played: Kept[NDArray[np.int64]]  # rounds that each canary took part in, (canaries,)
@@ -514,6 +523,13 @@ class CanaryAuditor(Auditor):
         """
         return int((self._played > 0).sum()), int(self._plan.included.sum()) or self._k
 
+    @property
+    def unplayed(self) -> str | None:
+        """Why no canary has taken part; None if one has, or if another auditor says it."""
+        if self.canaries_played is None or self._played.any():
+            return None
+        return self._plan.unplayed or self.undelivered
+
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
         orders = self._plan.orders(self.name, server_round, chosen, self.population)
@@ -535,6 +551,25 @@ class CanaryAuditor(Auditor):
         times = self._plan.null.tail_factor
         factor = {"tail_factor": times} if times > 1 else {}
         return {"canaries": canaries, "dim": self._dim, "directions": directions, **factor, **often}
+
+    def _claims_of(self, observer: Observer, sees: Sees, rounds: int | None) -> Claims:
+        """Return what makes findings about who sees this of a canary in so many rounds.
+
+        They assume how canaries were drawn, and what seats send.
+        """
+        adjacency, assumed = self._plan.world
+        attacker = ThreatModel(
+            observer=observer, sees=sees, holds="canary", knows_cohort=True, participations=rounds
+        )
+        return Claims(
+            self.name,
+            attacker,
+            self.delta,
+            self.confidence,
+            adjacency,
+            seed=self._plan.seed,
+            assumptions=(assumed,),
+        )
 
     def _assuming(self, claims: Claims, bound: Bound) -> Bound:
         """Return a bound with what it assumes of this kind of canaries, and all claims do."""

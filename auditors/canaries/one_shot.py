@@ -60,7 +60,7 @@ from leakmeter.auditors.canaries.transcript import (
 from leakmeter.auditors.canary_draws import KindName
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.errors import BadValueError
-from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
+from leakmeter.auditors.finding import Bound, Finding, Sees
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector
 from leakmeter.auditors.wording import Assumption
@@ -106,6 +106,10 @@ class OneShotCanaries(CanaryAuditor):
 
     name = "one-shot"
     can_bet = True
+    undelivered = (
+        "no seat delivered one that reached a model. Either its clients failed, refused, lack "
+        "canary_mod or could not tell what they send, or no round gave a model"
+    )
     # The adversary sees only models. The noise in the facts shows how good the estimates are.
     reads = frozenset({"sent", "released", "facts"})
     wants_mean = False
@@ -180,16 +184,6 @@ class OneShotCanaries(CanaryAuditor):
     def _changes_file(self) -> Path | None:
         """File with the changes of the model; None for a temporary one."""
         return self._file("changes")
-
-    @property
-    def unplayed(self) -> str | None:
-        """Why no canary has taken part, in words; None if one has."""
-        if self._played.any():
-            return None
-        return self._plan.unplayed or (
-            "no seat delivered one that reached a model. Either its clients failed, refused, lack "
-            "canary_mod or could not tell what they send, or no round gave a model"
-        )
 
     @property
     def is_anytime(self) -> bool:
@@ -332,30 +326,10 @@ class OneShotCanaries(CanaryAuditor):
         return prove(*some, **{**settings, "guesses": None})
 
     def _claims(self, sees: Sees, server_round: int | None = None) -> Claims:
-        """Return what makes findings about who sees this, in a round or in the run.
-
-        They assume how canaries were drawn, and what seats send.
-        """
-        adjacency, assumed = self._plan.world
-        if self.include == "all":
-            adjacency = "add-remove"
-        attacker = ThreatModel(
-            observer="outsider",
-            sees=sees,
-            holds="canary",
-            knows_cohort=True,
-            participations=None if sees == _ROUND else self._plan.repetitions,
-        )
-        return Claims(
-            self.name,
-            attacker,
-            self.delta,
-            self.confidence,
-            adjacency,
-            server_round=server_round,
-            seed=self.seed,
-            assumptions=(assumed,),
-        )
+        """Return what makes findings about who sees this, in a round or in the run."""
+        rounds = None if sees == _ROUND else self._plan.repetitions
+        found = replace(self._claims_of("outsider", sees, rounds), server_round=server_round)
+        return replace(found, adjacency="add-remove") if self.include == "all" else found
 
 
 class Betting(Resumable):

@@ -41,7 +41,7 @@ from leakmeter.auditors.canaries.canary_auditor import (
 from leakmeter.auditors.canaries.transcript import RowFile, Rows, Scores, check_room, file_size
 from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries
 from leakmeter.auditors.codec import Kept, Resumable
-from leakmeter.auditors.finding import Detail, Finding, ThreatModel
+from leakmeter.auditors.finding import Detail, Finding
 from leakmeter.auditors.values import Vector
 from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.wording import Assumption
@@ -99,6 +99,10 @@ class SingleUpdates(CanaryAuditor):
     """
 
     name = "single-update"
+    undelivered = (
+        "no seat delivered one: its clients failed, refused, lack canary_mod or could not tell "
+        "what they send"
+    )
     reads = frozenset({"replies", "sent", "instructed"})
     wants_mean = False
 
@@ -181,16 +185,6 @@ class SingleUpdates(CanaryAuditor):
     def canaries_played(self) -> tuple[int, int] | None:
         """Canaries that took part, of how many planned; None if they are another auditor's."""
         return None if self._is_guest or self._is_masked else super().canaries_played
-
-    @property
-    def unplayed(self) -> str | None:
-        """Why no canary has taken part; None if one has, or if another auditor says it."""
-        if self.canaries_played is None or self._played.any():
-            return None
-        return self._plan.unplayed or (
-            "no seat delivered one: its clients failed, refused, lack canary_mod or could not tell "
-            "what they send"
-        )
 
     @property
     def noticed(self) -> Sequence[str]:
@@ -325,25 +319,11 @@ class SingleUpdates(CanaryAuditor):
 
     def _claims(self, rounds: int, delta: float | None = None) -> Claims:
         """Return what makes findings about a server that sees a canary's seat so many times."""
-        adjacency, assumed = self._plan.world
+        found = self._claims_of("server", "updates", rounds)
         if self._is_normalised:
-            adjacency, assumed = "replace", Assumption.SEAT_SENDS_OTHER
-        attacker = ThreatModel(
-            observer="server",
-            sees="updates",
-            holds="canary",
-            knows_cohort=True,
-            participations=rounds,
-        )
-        return Claims(
-            self.name,
-            attacker,
-            self.delta if delta is None else delta,
-            self.confidence,
-            adjacency,
-            seed=self._plan.seed,
-            assumptions=(assumed,),
-        )
+            other = Assumption.SEAT_SENDS_OTHER
+            found = replace(found, adjacency="replace", assumptions=(other,))
+        return found if delta is None else replace(found, delta=delta)
 
 
 DIRECTIONS: Final = 3  # a reply, that less the client's last one, that less another client's
