@@ -334,8 +334,6 @@ class Auditor(Resumable, ABC):
         num_bounds: How many lower bounds without a condition it may add to the run's verdict. All
             of them share the allowed failures of the run, so that they hold together.
         watch: Called with the stage and progress of a long audit, if anything displays it.
-        first_round: First round in which clients may be instructed. The hook sets it before
-            `begin`; it is 2 in some recordings of earlier releases.
         folder: Folder of working files, set before `begin`; None takes temporary files. They stay
             when a run is interrupted, so a state need not repeat what is in them.
         claims: Privacy claims about the run that it may refute; set before `begin`, and before the
@@ -355,7 +353,6 @@ class Auditor(Resumable, ABC):
     num_bounds: int = 0
     _asked: float | None = None  # the confidence of its own, before it was shared
     watch: Watch | None = None
-    first_round: int = 1
     folder: Path | None = None
     claims: tuple[Claim, ...] = ()
     population: int | None = None

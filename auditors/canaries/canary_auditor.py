@@ -198,17 +198,17 @@ class CanaryPlan(Resumable):
         self.needs_coins, self.plays_once = include == "coin", False
         self.canary_seed = derive(seed, name)
         self.drawn: DrawnCanaries | None = None
-        self._num_rounds, self._first_round = 0, 1
+        self._num_rounds = 0
         self._forget()
 
-    def begin(self, dim: int, num_rounds: int, first_round: int = 1) -> None:
+    def begin(self, dim: int, num_rounds: int) -> None:
         """Plan a run; with seats="auto" the plan waits for the first cohort."""
-        self._num_rounds, self._first_round = num_rounds, first_round
+        self._num_rounds = num_rounds
         self.kind = self.kind_at(dim)
         self._forget()
         if self.seats != "auto":
             self.repetitions = 1 if self._repetitions == "auto" else self._repetitions
-            self._make(self.seats, first_round)
+            self._make(self.seats, 1)
 
     def kind_at(self, dim: int) -> KindName:
         """Return the kind of canaries for a model of this size, whatever an earlier run took."""
@@ -235,7 +235,7 @@ class CanaryPlan(Resumable):
         rounds = max(self._num_rounds - first_round + 1, 0)
         least = 2 if self.needs_coins else 1
         k = canary_count(self.canaries, self.repetitions, seats, rounds, least=least)
-        self.seated = seats
+        self.begun, self.seated = first_round, seats
         # Of few canaries, fair coins would leave nothing to see.
         self.has_coins = self.needs_coins or (self.include == "auto" and k >= FEW)
         self.by_round = schedule(k, self.repetitions, rounds, self.seed)
@@ -252,11 +252,8 @@ class CanaryPlan(Resumable):
         return max(min(wanted, rounds, seats * rounds // least), 1)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; seats that came from a cohort are planned again.
-
-        Releases that had one kind of canaries left no kind in a state.
-        """
-        super().restore({"kind": "sphere", **state})
+        """Continue from a state; seats that came from a cohort are planned again."""
+        super().restore(state)
         if self.seats == "auto" and self.seated:
             assert self.begun is not None
             self._make(self.seated, self.begun)
@@ -359,16 +356,13 @@ class CanaryPlan(Resumable):
                 self.client_rounds = max(round(share * self._num_rounds), 1)
             self.repetitions = self._busy(most, server_round)
             self._make(most, server_round)
-            self.begun = server_round
             about = (self._name, most, len(chosen), self.num_canaries)
             often = counted(self.repetitions, "round")
             _log.info(
                 "%s: %d of %d clients per round play canaries, %d in all, each in %s", *about, often
             )
-        if self.begun is None:  # recordings of earlier releases may begin in round 2
-            self.begun = server_round if self._first_round > 1 else 1
         # A strategy's own loop may run longer than planned.
-        ids = self.by_round.get(server_round - self.begun + 1, [])
+        ids = self.by_round.get(self.planned_round(server_round), [])
         if len(ids) > most:  # with Poisson sampling, or fewer clients than seats
             _log.warning(
                 "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
@@ -391,6 +385,10 @@ class CanaryPlan(Resumable):
             return Canary(canary, self.canary_seed, is_in, kind=self.drawn_as)
         # A vector of full norm that is nobody's canary: numbers beyond the last are free.
         return Canary(self.num_canaries + canary, self.canary_seed, kind=self.drawn_as)
+
+    def planned_round(self, server_round: int) -> int:
+        """Return which round of the plan this is, 0 before its first."""
+        return 0 if self.begun is None else server_round - self.begun + 1
 
     def seating(self, server_round: int) -> Mapping[int, int]:
         """Return who sits in a round, client to canary, whatever the coins; {} if nobody asked."""
@@ -497,7 +495,7 @@ class CanaryAuditor(Auditor):
             )
         self._dim = dim
         self._plan.plays_once |= any(claim.per == "round" for claim in self.claims)
-        self._plan.begin(dim, num_rounds, self.first_round)
+        self._plan.begin(dim, num_rounds)
         self._settle()
 
     def _settle(self) -> None:

@@ -192,7 +192,8 @@ class OneShotCanaries(CanaryAuditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Compute the cosines of this round, and estimate epsilon from this round alone."""
-        now, planned = self._plan.played(view), self._planned_round(view)
+        now = self._plan.played(view)
+        planned = self._plan.planned_round(view.server_round)
         scheduled = self._plan.by_round.get(planned, ())
         cosines = self._transcript.add(*view.step, now, self._plan.drawn, scheduled)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
@@ -238,13 +239,6 @@ class OneShotCanaries(CanaryAuditor):
         took_part = np.zeros(self._watched.size, dtype=bool)
         took_part[: len(self._played)] = self._played > 0
         return np.flatnonzero(took_part), np.flatnonzero(self._watched & ~took_part)
-
-    def _planned_round(self, view: RoundView) -> int:
-        """Return which round of the plan this is, 0 before its first."""
-        plan = self._plan
-        if plan.begun is None and plan.seated and (self.first_round == 1 or view.instructed):
-            plan.begun = view.server_round  # in a replay, where nobody is instructed
-        return 0 if plan.begun is None else view.server_round - plan.begun + 1
 
     def _bet(self, view: RoundView, planned: int) -> list[Finding]:
         """Bet on canaries that have played for the last time; return the bound so far."""

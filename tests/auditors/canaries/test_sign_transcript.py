@@ -10,7 +10,6 @@ import pytest
 
 from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import Anytime
-from leakmeter.auditors.canaries.canary_auditor import CanaryPlan
 from leakmeter.auditors.canaries.one_shot import OneShotCanaries
 from leakmeter.auditors.canaries.single_update import SingleUpdates
 from leakmeter.auditors.canaries.transcript import SignTranscript
@@ -127,15 +126,6 @@ def test_a_resumed_run_keeps_its_kind_whatever_the_setting_says_now() -> None:
         assert then.instruct(view.server_round, range(12)) == view.instructed
         then.observe(view)
     assert then.report() == first.report()
-
-
-def test_states_of_earlier_releases_have_canaries_on_the_sphere() -> None:
-    settings: dict[str, Any] = {"canaries": None, "include": "coin", "excluded": "zero", "seed": 0}
-    plan = CanaryPlan("one-shot", seats=2, repetitions=1, kind="signs", **settings)
-    plan.begin(200, 4)
-    old = {key: value for key, value in plan.state().items() if key != "kind"}
-    plan.restore(old)
-    assert plan.kind == "sphere"
 
 
 @pytest.mark.parametrize("dims", [(2_000, 1_000_100), (1_000_100, 2_000)])
