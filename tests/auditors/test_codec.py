@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
 from leakmeter.auditors.codec import CodecError, Kept, Resumable, codec, pack, unpack
-from leakmeter.auditors.finding import Detail, Finding, PerClient
-from tests.helpers.findings import finding
+from leakmeter.auditors.finding import Detail, PerClient
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,6 @@ def test_the_schema_has_the_words_of_the_docstrings() -> None:
         assert schema["required"] == ["x", "name"]
     with pytest.raises(TypeError, match="no rule for"):
         codec(complex)
-
-
-def test_a_finding_survives() -> None:
-    detail = PerClient((1, 2), (0.5, math.inf), (3, 4))
-    made = finding(facts={"k": 3, "form": "fitted"}, null_band=(0.0, 1.0), details=(detail,))
-    assert codec(Finding).read(made.to_json()) == made
 
 
 STATE = {"round": 3, "model": {"w": np.arange(6.0).reshape(2, 3)}, "list": [1.5, None, "x", True]}

@@ -83,6 +83,9 @@ def test_a_game_from_files_is_that_from_memory(
     np.testing.assert_allclose(
         file.real[0].direction, memory.real[0].direction, rtol=1e-2, atol=1e-4
     )
+    frozen = gaussian_sampler(root(), frozen=True)  # others that never change
+    with pytest.raises(ConstantSumError, match="0 of 60 further draws"):
+        play_game(audited_round(frozen, np.zeros(DIM), OTHERS), budget=BUDGET, stream=("t",))
 
 
 def test_a_model_from_a_file_is_that_from_memory(to_disk: Any) -> None:
@@ -121,15 +124,6 @@ def test_directions_from_a_file_are_those_from_memory(
     assert file.figure.nats == pytest.approx(memory.figure.nats, rel=1e-4)
     for client in OTHERS:
         assert file.each[client] == pytest.approx(memory.each[client], rel=1e-3, abs=1e-5)
-
-
-def test_others_that_never_change_are_found_from_files_too(
-    gaussian_sampler: Any, to_disk: Any
-) -> None:
-    to_disk()
-    sampler = gaussian_sampler(root(), frozen=True)
-    with pytest.raises(ConstantSumError, match="0 of 60 further draws"):
-        play_game(audited_round(sampler, np.zeros(DIM), OTHERS), budget=BUDGET, stream=("t",))
 
 
 class Random:

@@ -85,18 +85,15 @@ def test_what_coins_and_p_values_show_of_gaussian_scores(epsilon, shown):
     assert sum(value > epsilon for value in values) <= most_allowed(100)
 
 
-def test_nothing_is_shown_where_delta_uses_up_the_failures():
-    for k, delta in ((100, 4.96e-4), (100, 0.5), (1000, 1e-4), (10**4, 1e-5)):  # k·δ > 0.0495
-        assert coin_bound([-math.inf] * k, [True] * k, delta=delta).value == 0
-    assert coin_bound([-math.inf] * 100, [True] * 100, delta=4.94e-4).value == math.inf
-
-
-def test_delta_costs_half_as_much_at_a_large_epsilon():
+def test_delta_costs_half_as_much_at_a_large_epsilon_and_leaves_nothing_where_it_uses_up_all():
     # At ε = 0 the level is 5 % − k·δ, far above it 5 % − k·δ/2.
     log_p, included = np.log(stream(7, "delta").random(100)) - 20, np.arange(100) < 50
     value = coin_bound(log_p, included, delta=4e-4).value
     assert value == coin_bound(log_p, included, delta=0, confidence=0.97).value
     assert value > coin_bound(log_p, included, delta=0, confidence=0.99).value > 10
+    for k, delta in ((100, 4.96e-4), (100, 0.5), (1000, 1e-4)):  # k·δ > 0.0495
+        assert coin_bound([-math.inf] * k, [True] * k, delta=delta).value == 0
+    assert coin_bound([-math.inf] * 100, [True] * 100, delta=4.94e-4).value == math.inf
 
 
 def test_infinite_scores_count_and_never_give_nan():

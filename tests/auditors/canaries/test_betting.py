@@ -38,11 +38,8 @@ def test_the_bound_grows_round_by_round_and_stays_below_the_truth() -> None:
     assert of_run.threat_model.sees == "all models"
     assert of_run.adjacency == "zero-out"
     assert not of_run.is_conditional
-
-
-def test_nothing_is_proven_where_nothing_leaks() -> None:
-    found = bet(OneShotCanaries(seats=8, confidence=Anytime(0.95)), 12, 0.25, leak=False)
-    assert {f.value for f in found} == {0.0}
+    without = bet(OneShotCanaries(seats=8, confidence=Anytime(0.95)), 12, sigma, leak=False)
+    assert {f.value for f in without} == {0.0}
 
 
 @pytest.mark.parametrize("repetitions", [1, 3])
@@ -87,13 +84,8 @@ def test_the_score_is_the_cosine_with_the_sum_of_normalised_changes() -> None:
         assert got[canary] == pytest.approx(expected, abs=1e-12)
     assert got[3] == 0  # nothing changed, so there is no evidence
     assert transcript.together([], []).shape == (0,)
-
-
-def test_changes_that_cancel_are_no_evidence() -> None:
-    transcript, step = Transcript(9, range(1), DIM), changes(2)[0]
-    transcript.add(np.zeros(DIM), step)
-    transcript.add(np.zeros(DIM), -step)
-    assert transcript.together([0], [[0, 1]])[0] == 0
+    transcript.add(np.zeros(DIM), -steps[0])
+    assert transcript.together([0], [[0, 6]])[0] == 0  # they cancel
 
 
 def test_p_values_of_canaries_that_are_out_are_uniform() -> None:

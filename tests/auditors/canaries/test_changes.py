@@ -50,13 +50,13 @@ def test_rows_come_back_in_blocks_of_any_width(
 ) -> None:
     changes = filled(tmp_path / "rows" if has_folder else None)
     assert np.array_equal(read(changes, columns), ROWS)
-
-
-def test_a_row_that_was_broken_off_is_overwritten(tmp_path: Path) -> None:
-    changes = filled(tmp_path / "rows")
-    changes.write(0, np.ones(16, dtype=np.float32))
+    changes.write(0, np.ones(16, dtype=np.float32))  # and no more: it is overwritten
     put(changes, ROWS[0])
-    assert np.array_equal(read(changes), [*ROWS, ROWS[0]])
+    assert np.array_equal(read(changes, columns), [*ROWS, ROWS[0]])
+    if has_folder:
+        shorter(tmp_path / "rows")
+        with pytest.raises(DamagedError, match="ends too early"):
+            read(changes)
 
 
 def test_the_state_of_a_temporary_file_has_the_rows_and_that_of_a_named_one_has_not(
@@ -96,24 +96,6 @@ def shorter(path: Path) -> None:
 
 def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
-
-
-def test_rows_of_a_file_cannot_be_resumed_without_it() -> None:
-    with pytest.raises(DamagedError, match="a file in the folder of the run"):
-        Changes(DIM, None).restore({"lengths": [1.0]})
-
-
-def test_a_run_without_a_row_needs_no_file(tmp_path: Path) -> None:
-    changes = Changes(DIM, tmp_path / "rows")
-    changes.restore({"lengths": []})
-    assert list(changes.blocks(10)) == []
-
-
-def test_a_file_that_shrinks_later_is_noticed(tmp_path: Path) -> None:
-    changes = filled(tmp_path / "rows")
-    shorter(tmp_path / "rows")
-    with pytest.raises(DamagedError, match="ends too early"):
-        read(changes)
 
 
 def test_the_file_goes_when_it_is_closed_and_the_handle_with_the_object(tmp_path: Path) -> None:
@@ -259,3 +241,8 @@ def test_a_damaged_file_is_refused_in_words(
     with pytest.raises(DamagedError, match=words) as raised:
         make(DIM, path).restore(rows.state())
     assert str(path) in str(raised.value)
+    with pytest.raises(DamagedError, match="a file in the folder of the run"):
+        make(DIM, None).restore(rows.state())  # without a folder
+    empty = make(DIM, path)
+    empty.restore(make(DIM, path).state())  # without a row there is no file
+    assert empty._counted() == []

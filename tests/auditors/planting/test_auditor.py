@@ -114,7 +114,12 @@ def bounds(strategy: Audited) -> list[Finding]:
 
 
 def test_planted_records_are_found_in_the_models() -> None:
-    run = audit([plant_mod], every=1)
+    asked: dict[str, Any] = {"against": "outsider", "unit": "record"}
+    claims = tuple(Claim(1.0, **asked, adjacency=one) for one in ("replace", "add-remove"))
+    run = audit([plant_mod], every=1, claims=claims)
+    false, other = run.verdict.claims
+    assert (false.claim, false.is_refuted) == (claims[0], True)
+    assert (other.bound, other.is_refuted) == (None, False)  # another question
     final, every = bounds(run)
     assert (final.threat_model.sees, every.threat_model.sees) == ("final model", "all models")
     assert final.value > 2
@@ -142,17 +147,6 @@ def test_nothing_is_planted_unless_the_owner_lists_the_mod_and_the_app_takes_the
         assert bound.value == 0
         [warned] = run.warnings
         assert (warned.kind, warned.count, warned.total) == ("untaken-canaries", 4, 4)
-
-
-def test_a_claim_about_records_is_refuted_by_planted_ones() -> None:
-    false = Claim(1.0, against="outsider", unit="record", adjacency="replace")
-    other = Claim(1.0, against="outsider", unit="record", adjacency="add-remove")
-    run = audit([plant_mod], claims=(false, other))
-    first, second = run.verdict.claims
-    assert first.is_refuted
-    assert first.claim == false
-    assert not second.is_refuted  # another question
-    assert second.bound is None
 
 
 def test_copies_are_compared_with_what_a_claim_allows_a_group() -> None:
