@@ -56,13 +56,12 @@ def network() -> torch.nn.Module:
         return torch.nn.Sequential(convolution, torch.nn.Sigmoid(), torch.nn.Flatten(), last)
 
 
-@pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize(
-    "attack",
+    ("attack", "labels"),
     [
-        Attack("idlg", steps=3, smoothness=0.1),
-        Attack("dlg", steps=3, restarts=2),
-        Attack("dlg", "adam", steps=3, rate=0.1),
+        (Attack("idlg", steps=3, smoothness=0.1), False),
+        (Attack("dlg", steps=3, restarts=2), True),
+        (Attack("dlg", "adam", steps=3, rate=0.1), False),
     ],
     ids=["idlg", "dlg", "adam"],
 )

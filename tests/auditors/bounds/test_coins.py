@@ -75,14 +75,14 @@ def test_the_share_bound_is_the_best_of_five_closed_forms():
     ("epsilon", "shown"), first_fast(1, [(3.0, 0.82), (1.0, 0.1), (10.0, 5.1), (50.0, 37.5)])
 )
 def test_what_coins_and_p_values_show_of_gaussian_scores(epsilon, shown):
-    # 278 coins, 139 in; 100 runs. The spread of their mean is below 0.05, 0.05, 0.1 and 0.5.
+    # 278 coins, 139 in; 50 runs. The spread of their mean is below 0.07, 0.07, 0.14 and 0.7.
     rng, included = stream(7, "headline"), np.arange(278) < 139
     values = []
-    for _ in range(100):
+    for _ in range(50):
         z = rng.normal(size=278) + included / gaussian_sigma(epsilon, 1e-5)
         values.append(coin_bound(log_ndtr(-z), included, delta=1e-5).value)
     assert np.mean(values) == pytest.approx(shown, rel=0.06, abs=0.1)
-    assert sum(value > epsilon for value in values) <= most_allowed(100)
+    assert sum(value > epsilon for value in values) <= most_allowed(50)
 
 
 def test_delta_costs_half_as_much_at_a_large_epsilon_and_leaves_nothing_where_it_uses_up_all():
@@ -247,7 +247,7 @@ def test_the_coin_bound_covers_what_is_shown_with_chance_delta(shown, runs):
 
 
 @pytest.mark.parametrize("runs", few_or_many(100, 2000))
-@pytest.mark.parametrize(("k", "epsilon"), [(40, 0.0), (20, 1.0), (100, 3.0)])
+@pytest.mark.parametrize(("k", "epsilon"), first_fast(2, [(40, 0.0), (20, 1.0), (100, 3.0)]))
 def test_the_coin_bound_keeps_its_confidence_and_nearly_uses_it_up(k, epsilon, runs):
     rng = stream(7, "worst", k)
     above = sum(coin_bound(*worst(rng, k, epsilon), delta=0).value > epsilon for _ in range(runs))

@@ -54,7 +54,7 @@ def gaussian(ins, outs, _, delta, **settings):
     return epsilon_lower_bound(ins, outs, delta=delta or 1e-5, family="gaussian", **settings).value
 
 
-@pytest.mark.parametrize("runs", few_or_many(20, 400))
+@pytest.mark.parametrize("runs", few_or_many(10, 400))
 @pytest.mark.parametrize(
     ("claim", "case"),
     [

@@ -92,7 +92,7 @@ def test_few_canaries_that_nobody_sent_show_nothing(canaries: int, runs: int) ->
 
 @pytest.mark.parametrize("runs", few_or_many(4, 1000))
 @pytest.mark.parametrize("sigma", first_fast(1, [1.0, 0.2]))
-@pytest.mark.parametrize("canaries", [1, 3, 9])
+@pytest.mark.parametrize("canaries", first_fast(1, [3, 1, 9]))
 def test_few_canaries_stay_below_the_epsilon_of_a_gaussian_sum(
     canaries: int, sigma: float, runs: int
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_cohort_without_an_honest_majority_gets_no_seats_and_the_reason(client
     assert auditor.limits(Project(DIM, 3, clients=3)) == []
 
 
-@pytest.mark.parametrize("clients", [3, 10, 57])
+@pytest.mark.parametrize("clients", [3, 10])
 def test_seats_come_from_the_first_cohort(clients: int) -> None:
     auditor = OneShotCanaries()
     findings = run(auditor, [clients] * 3)

@@ -98,19 +98,18 @@ def bounds(findings: list[Finding]) -> list[Finding]:
     return [f for f in findings if f.kind == "lower_bound"]
 
 
-@pytest.mark.parametrize("has_folder", [False, True])
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "has_folder"),
     first_fast(
         2,
         [
-            {"seats": 4, "repetitions": 2},
-            {"seats": 3, "excluded": "full"},
-            {"seats": 3},
-            {},
-            {"seats": 3, "include": "all"},
-            {"seats": 3, "excluded": "honest"},
-            {"seats": 1, "canaries": 5, "seed": 5},
+            ({"seats": 4, "repetitions": 2}, True),
+            ({"seats": 3, "excluded": "full"}, False),
+            ({"seats": 3}, False),
+            ({}, True),
+            ({"seats": 3, "include": "all"}, False),
+            ({"seats": 3, "excluded": "honest"}, False),
+            ({"seats": 1, "canaries": 5, "seed": 5}, False),
         ],
     ),
 )
@@ -191,7 +190,7 @@ def test_scores_under_gaussian_noise_have_their_distribution() -> None:
     assert kstest(1.4 * centred, "norm").pvalue < 1e-3
 
 
-@pytest.mark.parametrize("runs", few_or_many(10, 200))
+@pytest.mark.parametrize("runs", few_or_many(5, 200))
 @pytest.mark.parametrize("sigma", first_fast(1, [0.5, 2.0, 0.1]))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"excluded": "full"}], ids=str)
 def test_the_bound_stays_below_the_epsilon_of_local_noise(
@@ -473,7 +472,7 @@ def test_a_seat_alone_is_compared_with_a_client_without_a_canary(clients: int) -
 
 
 def test_memory_does_not_grow_with_seats_or_canaries(tmp_path: Path) -> None:
-    dim, peaks = 200_000, []
+    dim, peaks = 100_000, []
     for seats, rounds in ((2, 2), (8, 6)):
         auditor = SingleUpdates(seats=seats, repetitions=2, include="all")
         auditor.folder = tmp_path
