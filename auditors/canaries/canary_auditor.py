@@ -74,39 +74,6 @@ def seats_of(clients: int) -> int:
     return 0 if clients < _MIN_COHORT else max(clients // _ONE_IN, 1)
 
 
-def canary_count(
-    canaries: int | None, repetitions: int, seats: int, rounds: int, *, least: int
-) -> int:
-    """Return how many canaries play in the given rounds.
-
-    Args:
-        canaries: The user's setting; None for as many as there are seats.
-        repetitions: In how many rounds each plays.
-        seats: Seats per round.
-        rounds: Number of rounds that may have canaries.
-        least: Canaries that the audit needs.
-
-    Raises:
-        UnableError: The project has too few rounds.
-        ValueError: The user asks for more canaries than that many rounds allow.
-    """
-    slots = seats * rounds
-    # Fewer seats in all come from the project, not from what the user typed.
-    needed = least if canaries is not None else least * repetitions
-    if slots < needed or repetitions > rounds:
-        raise UnableError(
-            f"canaries need at least {needed} seats x rounds and {repetitions} rounds, got {seats} "
-            f"seats and {rounds} rounds"
-        )
-    k = slots // repetitions if canaries is None else canaries
-    if k < least or k * repetitions > slots:
-        raise ValueError(
-            f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
-            f"{least} canaries, got {k} x {repetitions}"
-        )
-    return k
-
-
 def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:
     """Return the canaries of each round: each plays `repetitions` times, at most once a round.
 
@@ -233,8 +200,7 @@ class CanaryPlan(Resumable):
     def _make(self, seats: int, first_round: int) -> None:
         """Plan the canaries of this many seats in the rounds from the given one on."""
         rounds = max(self._num_rounds - first_round + 1, 0)
-        least = 2 if self.needs_coins else 1
-        k = canary_count(self.canaries, self.repetitions, seats, rounds, least=least)
+        k = self._count(seats, rounds)
         self.begun, self.seated = first_round, seats
         # Of few canaries, fair coins would leave nothing to see.
         self.has_coins = self.needs_coins or (self.include == "auto" and k >= FEW)
@@ -242,12 +208,40 @@ class CanaryPlan(Resumable):
         coins = stream(self.seed, "coins").random(k) < 0.5
         self.included = coins if self.has_coins else np.ones(k, dtype=bool)
 
+    def _count(self, seats: int, rounds: int) -> int:
+        """Return how many canaries play, all seats if the user has not said.
+
+        Raises:
+            UnableError: The project has too few rounds.
+            ValueError: The user asks for more canaries than that many rounds allow.
+        """
+        slots, least, repetitions = seats * rounds, self._least, self.repetitions
+        # Fewer seats in all come from the project, not from what the user typed.
+        needed = least if self.canaries is not None else least * repetitions
+        if slots < needed or repetitions > rounds:
+            raise UnableError(
+                f"canaries need at least {needed} seats x rounds and {repetitions} rounds, got "
+                f"{seats} seats and {rounds} rounds"
+            )
+        k = slots // repetitions if self.canaries is None else self.canaries
+        if k < least or k * repetitions > slots:
+            raise ValueError(
+                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
+                f"{least} canaries, got {k} x {repetitions}"
+            )
+        return k
+
+    @property
+    def _least(self) -> int:
+        """Canaries that the audit needs: a coin must have two sides."""
+        return 2 if self.needs_coins else 1
+
     def _busy(self, seats: int, first_round: int) -> int:
         """Return in how many rounds a canary plays, as often as a client if that is open."""
         rounds = max(self._num_rounds - first_round + 1, 1)
         if self._repetitions != "auto":
             return self._repetitions
-        least = self.canaries or (2 if self.needs_coins else 1)
+        least = self.canaries or self._least
         wanted = 1 if self.plays_once else self.client_rounds or 1
         return max(min(wanted, rounds, seats * rounds // least), 1)
 

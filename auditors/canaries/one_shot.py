@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -137,7 +136,7 @@ class OneShotCanaries(CanaryAuditor):
         seed = self._plan.canary_seed
         if kind == "signs":
             return SignTranscript(seed, dim, self.watch)
-        return Transcript(seed, (), dim, self._changes_file, self.watch)
+        return Transcript(seed, (), dim, self._file("changes"), self.watch)
 
     def _settle(self) -> None:
         """Look for the canaries of the plan, and bet on them if asked to."""
@@ -175,15 +174,10 @@ class OneShotCanaries(CanaryAuditor):
         """
         said, plan = self._plan.limits(project), self._plan
         if plan.drawn_as == "sphere":
-            check_room(self._changes_file, file_size(project.dim, project.num_rounds))
+            check_room(self._file("changes"), file_size(project.dim, project.num_rounds))
         if not plan.seated:
             return said
         return said + canary_limitations(project, plan, int(self._watched.sum()))
-
-    @property
-    def _changes_file(self) -> Path | None:
-        """File with the changes of the model; None for a temporary one."""
-        return self._file("changes")
 
     @property
     def is_anytime(self) -> bool:
