@@ -63,6 +63,7 @@ def test_the_server_sees_the_noise_of_all_who_do_not_collude(gaussian_sampler) -
     assert audited.noise_std == pytest.approx(0.5 * math.sqrt(4) / 2.0)
     knowing = replace(audited, colluding=frozenset({7}))
     assert knowing.noise_std == pytest.approx(0.5 * math.sqrt(3) / 2.0)
+    assert (audited.game, audited.has_integers) == ("independent", False)
 
 
 def test_an_outsider_sees_all_noise_and_the_server_adds_the_rest(gaussian_sampler) -> None:

@@ -246,3 +246,4 @@ def test_a_damaged_file_is_refused_in_words(
     empty = make(DIM, path)
     empty.restore(make(DIM, path).state())  # without a row there is no file
     assert empty._counted() == []
+    assert list(Changes(DIM, path).blocks(10)) == []

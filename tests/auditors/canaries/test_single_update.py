@@ -462,6 +462,7 @@ def test_replies_of_few_clients_are_kept_and_of_no_more(tmp_path: Path) -> None:
     assert size <= 4 * DIM * (32 + 2 * 20)
     auditor.close()
     assert list(tmp_path.iterdir()) == []
+    SingleUpdates().close()  # which has not begun
 
 
 @pytest.mark.parametrize("clients", [3, 12])
