@@ -25,21 +25,16 @@ from tests.helpers.refusals import refuses
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "wrong",
     [
-        ("value", math.nan),
-        ("kind", "proof"),
-        ("delta", 1.0),
-        ("delta", -1e-9),
-        ("confidence", 1.0),
-        ("observer", "everyone"),
-        ("adjacency", "add"),
-        ("unit", "house"),
+        *({"value": math.nan}, {"kind": "proof"}, {"delta": 1.0}, {"delta": -1e-9}),
+        *({"confidence": 1.0}, {"observer": "everyone"}, {"adjacency": "add"}, {"unit": "house"}),
     ],
+    ids=str,
 )
-def test_what_a_finding_may_not_say_is_refused(name: str, value: Any) -> None:
-    with refuses(name):
-        finding(**{name: value})
+def test_what_a_finding_may_not_say_is_refused(wrong: dict[str, Any]) -> None:
+    with refuses(*wrong):
+        finding(**wrong)
 
 
 def test_a_lower_bound_states_its_confidence() -> None:

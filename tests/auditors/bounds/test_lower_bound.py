@@ -85,25 +85,20 @@ def test_above_the_exact_size_the_band_is_bonferroni():
     assert 0.9 * below.value < above.value < below.value
 
 
-def test_a_known_null_shows_a_large_epsilon():
-    bound = epsilon_lower_bound(
-        quantiles(norm(20, 1), 1000), null_logsf=norm(0, 1).logsf, delta=1e-6
-    )
+def test_a_known_null_shows_a_large_epsilon_and_an_infinite_one_where_it_ends():
+    ins = quantiles(norm(20, 1), 1000)
+    bound = epsilon_lower_bound(ins, null_logsf=norm(0, 1).logsf, delta=1e-6)
     assert 250 < bound.value < epsilon_gaussian(1e-6, 20.0)
     assert (bound.cap, bound.saturated) == (None, False)
     assert Assumption.KNOWN_NULL in bound.assumptions
 
-
-def test_a_score_that_the_null_cannot_have_shows_an_infinite_epsilon():
     def uniform_logsf(t):
         with np.errstate(divide="ignore"):
             return np.log(np.clip(1 - t, 0, 1))
 
     for family in ("any", "gaussian"):
-        bound = epsilon_lower_bound(
-            [2.0] * 100, null_logsf=uniform_logsf, delta=1e-5, family=family
-        )
-        assert bound.value == math.inf
+        settings = {"null_logsf": uniform_logsf, "delta": 1e-5, "family": family}
+        assert epsilon_lower_bound([2.0] * 100, **settings).value == math.inf
 
 
 @pytest.mark.parametrize(

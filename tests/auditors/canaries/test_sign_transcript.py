@@ -99,15 +99,20 @@ def test_bets_on_signs_are_won_after_their_rounds() -> None:
     assert all(Assumption.SIGN_CANARIES in f.assumptions for f in found)
 
 
-def test_the_length_of_the_model_decides_about_auto_and_both_auditors_share_the_kind() -> None:
-    for dim, kind in ((10**6, "sphere"), (10**6 + 1, "signs")):
-        both = [OneShotCanaries(seats=2), SingleUpdates(kind="sphere")]
-        both[1].join(both)
+@pytest.mark.parametrize("dims", [(10**6, 10**6 + 1), (10**6 + 1, 2_000)])
+def test_the_length_of_the_model_decides_about_auto_and_both_auditors_share_the_kind(
+    dims: tuple[int, int],
+) -> None:
+    both = [OneShotCanaries(seats=2), SingleUpdates(kind="sphere")]
+    both[1].join(both)
+    for dim in dims:  # both are used again
+        kind = "signs" if dim > 10**6 else "sphere"
         for one in both:
             one.begin(dim, 2)
         orders = both[0].instruct(1, range(4)) | both[1].instruct(1, range(4))
         assert {order.kind for order in orders.values()} == {kind}
-        assert both[1].plan.kind == kind
+        assert both[0].plan.kind == both[1].plan.kind == kind
+        assert isinstance(both[0]._transcript, SignTranscript) == (kind == "signs")
 
 
 def test_a_resumed_run_keeps_its_kind_whatever_the_setting_says_now() -> None:
@@ -126,15 +131,3 @@ def test_a_resumed_run_keeps_its_kind_whatever_the_setting_says_now() -> None:
         assert then.instruct(view.server_round, range(12)) == view.instructed
         then.observe(view)
     assert then.report() == first.report()
-
-
-@pytest.mark.parametrize("dims", [(2_000, 1_000_100), (1_000_100, 2_000)])
-def test_an_auditor_that_is_used_again_looks_for_the_canaries_that_it_plays(
-    dims: tuple[int, int],
-) -> None:
-    auditor = OneShotCanaries(seats=2, seed=1)
-    for dim in dims:
-        auditor.begin(dim, 2)
-        kind = "signs" if dim > 10**6 else "sphere"
-        assert auditor._plan.kind == kind
-        assert isinstance(auditor._transcript, SignTranscript) == (kind == "signs")
