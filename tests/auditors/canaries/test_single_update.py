@@ -446,6 +446,10 @@ def test_what_it_cannot_show_is_said_once_in_a_run() -> None:
         "10 canaries in 5 rounds, of which about 5 take part: results vary widely; use more seats "
         "or rounds"
     ]
+    assert alone.limits(replace(project, clients=3))[1] == (
+        "2 of the 3 clients of round 1 play canaries: the model learns only from 1; use fewer "
+        "seats or more clients per round"
+    )
     Panel([beside, other]).begin(DIM, 5)
     assert list(beside.limits(project)) == []
     Panel([beside]).begin(DIM, 5)  # the same object in another run

@@ -62,6 +62,8 @@ def test_nothing_changed_is_no_evidence_and_a_round_without_change_does_not_coun
     after = found.largest(500, 0.01, stream(0))
     assert np.array_equal(before.cosines, after.cosines)
     assert np.array_equal(before.log_p, after.log_p)
+    found.add(START, START + 1.0)  # what was computed before it is out of date
+    assert not np.array_equal(found.largest(500, 0.01, stream(0)).cosines, after.cosines)
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
