@@ -81,7 +81,7 @@ class AggregateRecorder(Auditor):
         if (folder := self._where) is None:  # the hook begins again once there is one
             return
         folder.mkdir(parents=True, exist_ok=True)
-        plan = RecordedPlan(dim, num_rounds, self.first_round, self._about)
+        plan = RecordedPlan(dim, num_rounds, 1, self._about)
         write_atomically(folder / _PLAN, json.dumps(plain(plan)))
 
     def limits(self, project: Project) -> Sequence[str]:
@@ -144,7 +144,7 @@ class RecordedPlan:
     Attributes:
         dim: Float parameters of the model.
         num_rounds: Rounds that were planned.
-        first_round: First round in which canaries may have played.
+        first_round: First round in which canaries may have played; always the first.
         about: What was noted about the run.
     """
 
@@ -179,7 +179,7 @@ class RecordedRound:
             ValueError: It is damaged, or of another round. The text names the file.
         """
         try:
-            found: RecordedRound = codec(cls).read(_with_kinds(unpack(path.read_bytes())))
+            found: RecordedRound = codec(cls).read(unpack(path.read_bytes()))
         except (OSError, CodecError) as error:
             raise ValueError(
                 f"{path} must be a round of a recorder, got {error}: copy it again from where the "
@@ -283,7 +283,6 @@ class Recording(RecordedPlan):
                 f"{auditor.name} looks for canaries, and the recording has none: they cannot be "
                 f"played in hindsight. Run again with {auditor.name} and a recorder"
             )
-        auditor.first_round = self.first_round
         auditor.begin(self.dim, self.num_rounds)
         plan = [set(auditor.instruct(r, range(_MANY)).values()) for r in range(1, len(orders) + 1)]
         seeds = {order.seed for wanted in plan for order in wanted}
@@ -292,8 +291,6 @@ class Recording(RecordedPlan):
                 f"the recording has canaries of another seed than {auditor.name} looks for, and "
                 "canaries cannot be played in hindsight: give the seed of the recorded run"
             )
-        if self.first_round > 1:  # the plan has begun when it was known what clients send
-            return
         for server_round, (played, wanted) in enumerate(zip(orders, plan, strict=True), 1):
             if not {order for order in played if order.seed in seeds} <= wanted:
                 raise ValueError(
@@ -301,15 +298,6 @@ class Recording(RecordedPlan):
                     f"{auditor.name} would play: give the seats, canaries, repetitions and kind of "
                     "the recorded run"
                 )
-
-
-def _with_kinds(state: Any) -> Any:
-    """Return the state of a round whose canaries have a kind: before there were two, the sphere."""
-    try:
-        orders = {i: {"kind": "sphere", **one} for i, one in state["instructed"].items()}
-        return {**state, "instructed": orders}
-    except (AttributeError, KeyError, TypeError):
-        return state  # damaged: whoever reads it says so
 
 
 def replay(
@@ -342,7 +330,6 @@ def replay(
             _log.warning("auditor %s: %s", auditor.name, words)
     share_confidence(auditors)
     for auditor in auditors:
-        auditor.first_round = recording.first_round
         auditor.begin(recording.dim, recording.num_rounds)
     findings: list[Finding] = []
     for view in recording.views():

@@ -193,11 +193,14 @@ def log_wealth(bets: Floats, counts: Indices) -> Floats:
 # from seeds of 128 bits can show.
 _CANDIDATES: Final = np.concatenate([np.arange(400) / 20, np.arange(40, 177) / 2])
 _ROUNDING: Final = 1e-12  # a level below this is a difference of equal numbers
-_ASSUMED: Final = {
-    "canaries": (Assumption.FAIR_COINS, Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
-    "trials": (Assumption.SEPARATE_TRIALS, Assumption.FIXED_THRESHOLD),
+# What bets are on, in words, and what they assume.
+_EVIDENCE: Final = {
+    "canaries": (
+        "coins and p-values of canaries",
+        (Assumption.FAIR_COINS, Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
+    ),
+    "trials": ("trials", (Assumption.SEPARATE_TRIALS, Assumption.FIXED_THRESHOLD)),
 }
-_WHAT: Final = {"canaries": "coins and p-values of canaries", "trials": "trials"}
 
 
 @dataclass(frozen=True)
@@ -317,18 +320,18 @@ class AnytimeBound(Resumable):
 
     def bound(self) -> Bound:
         """Return the bound so far."""
-        kinds = [kind for kind in _ASSUMED if kind in self._sizes]
+        kinds = [_EVIDENCE[kind] for kind in _EVIDENCE if kind in self._sizes]
         return Bound(
             value=self.value,
             kind="lower_bound",
-            rule=f"wealth of bets on {' and '.join(_WHAT[kind] for kind in kinds) or 'nothing'}",
+            rule=f"wealth of bets on {' and '.join(words for words, _ in kinds) or 'nothing'}",
             delta=self._delta,
             confidence=self._confidence,
             sample_sizes=dict(self._sizes),
             cap=(cap := self._cap()),
             saturated=self.value >= cap,
             assumptions=(
-                *dict.fromkeys(name for kind in kinds for name in _ASSUMED[kind]),
+                *dict.fromkeys(name for _, assumed in kinds for name in assumed),
                 Assumption.ALL_ROUNDS_TOGETHER,
             ),
         )

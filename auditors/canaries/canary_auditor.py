@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 from urllib.parse import quote
 
 import numpy as np
@@ -19,10 +19,9 @@ from scipy.special import ndtr
 
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_between_gaussians
-from leakmeter.auditors.bounds.one_run import (
-    FEW,
-)
+from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.transcript import Scores
 from leakmeter.auditors.canary_draws import (
     KINDS,
@@ -34,7 +33,15 @@ from leakmeter.auditors.canary_draws import (
 )
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.errors import BadValueError
-from leakmeter.auditors.finding import Adjacency, Bound, Finding, Histogram
+from leakmeter.auditors.finding import (
+    Adjacency,
+    Bound,
+    Finding,
+    Histogram,
+    Observer,
+    Sees,
+    ThreatModel,
+)
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.values import require_one_of, within
 from leakmeter.auditors.wording import Assumption, counted
@@ -65,39 +72,6 @@ def seats_of(clients: int) -> int:
     [0, 1, 1, 2, 20]
     """
     return 0 if clients < _MIN_COHORT else max(clients // _ONE_IN, 1)
-
-
-def canary_count(
-    canaries: int | None, repetitions: int, seats: int, rounds: int, *, least: int
-) -> int:
-    """Return how many canaries play in the given rounds.
-
-    Args:
-        canaries: The user's setting; None for as many as there are seats.
-        repetitions: In how many rounds each plays.
-        seats: Seats per round.
-        rounds: Number of rounds that may have canaries.
-        least: Canaries that the audit needs.
-
-    Raises:
-        UnableError: The project has too few rounds.
-        ValueError: The user asks for more canaries than that many rounds allow.
-    """
-    slots = seats * rounds
-    # Fewer seats in all come from the project, not from what the user typed.
-    needed = least if canaries is not None else least * repetitions
-    if slots < needed or repetitions > rounds:
-        raise UnableError(
-            f"canaries need at least {needed} seats x rounds and {repetitions} rounds, got {seats} "
-            f"seats and {rounds} rounds"
-        )
-    k = slots // repetitions if canaries is None else canaries
-    if k < least or k * repetitions > slots:
-        raise ValueError(
-            f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
-            f"{least} canaries, got {k} x {repetitions}"
-        )
-    return k
 
 
 def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:
@@ -191,17 +165,17 @@ class CanaryPlan(Resumable):
         self.needs_coins, self.plays_once = include == "coin", False
         self.canary_seed = derive(seed, name)
         self.drawn: DrawnCanaries | None = None
-        self._num_rounds, self._first_round = 0, 1
+        self._num_rounds = 0
         self._forget()
 
-    def begin(self, dim: int, num_rounds: int, first_round: int = 1) -> None:
+    def begin(self, dim: int, num_rounds: int) -> None:
         """Plan a run; with seats="auto" the plan waits for the first cohort."""
-        self._num_rounds, self._first_round = num_rounds, first_round
+        self._num_rounds = num_rounds
         self.kind = self.kind_at(dim)
         self._forget()
         if self.seats != "auto":
             self.repetitions = 1 if self._repetitions == "auto" else self._repetitions
-            self._make(self.seats, first_round)
+            self._make(self.seats, 1)
 
     def kind_at(self, dim: int) -> KindName:
         """Return the kind of canaries for a model of this size, whatever an earlier run took."""
@@ -226,30 +200,54 @@ class CanaryPlan(Resumable):
     def _make(self, seats: int, first_round: int) -> None:
         """Plan the canaries of this many seats in the rounds from the given one on."""
         rounds = max(self._num_rounds - first_round + 1, 0)
-        least = 2 if self.needs_coins else 1
-        k = canary_count(self.canaries, self.repetitions, seats, rounds, least=least)
-        self.seated = seats
+        k = self._count(seats, rounds)
+        self.begun, self.seated = first_round, seats
         # Of few canaries, fair coins would leave nothing to see.
         self.has_coins = self.needs_coins or (self.include == "auto" and k >= FEW)
         self.by_round = schedule(k, self.repetitions, rounds, self.seed)
         coins = stream(self.seed, "coins").random(k) < 0.5
         self.included = coins if self.has_coins else np.ones(k, dtype=bool)
 
+    def _count(self, seats: int, rounds: int) -> int:
+        """Return how many canaries play, all seats if the user has not said.
+
+        Raises:
+            UnableError: The project has too few rounds.
+            ValueError: The user asks for more canaries than that many rounds allow.
+        """
+        slots, least, repetitions = seats * rounds, self._least, self.repetitions
+        # Fewer seats in all come from the project, not from what the user typed.
+        needed = least if self.canaries is not None else least * repetitions
+        if slots < needed or repetitions > rounds:
+            raise UnableError(
+                f"canaries need at least {needed} seats x rounds and {repetitions} rounds, got "
+                f"{seats} seats and {rounds} rounds"
+            )
+        k = slots // repetitions if self.canaries is None else self.canaries
+        if k < least or k * repetitions > slots:
+            raise ValueError(
+                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
+                f"{least} canaries, got {k} x {repetitions}"
+            )
+        return k
+
+    @property
+    def _least(self) -> int:
+        """Canaries that the audit needs: a coin must have two sides."""
+        return 2 if self.needs_coins else 1
+
     def _busy(self, seats: int, first_round: int) -> int:
         """Return in how many rounds a canary plays, as often as a client if that is open."""
         rounds = max(self._num_rounds - first_round + 1, 1)
         if self._repetitions != "auto":
             return self._repetitions
-        least = self.canaries or (2 if self.needs_coins else 1)
+        least = self.canaries or self._least
         wanted = 1 if self.plays_once else self.client_rounds or 1
         return max(min(wanted, rounds, seats * rounds // least), 1)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; seats that came from a cohort are planned again.
-
-        Releases that had one kind of canaries left no kind in a state.
-        """
-        super().restore({"kind": "sphere", **state})
+        """Continue from a state; seats that came from a cohort are planned again."""
+        super().restore(state)
         if self.seats == "auto" and self.seated:
             assert self.begun is not None
             self._make(self.seated, self.begun)
@@ -298,6 +296,32 @@ class CanaryPlan(Resumable):
         is_small = project.clients is not None and not seats_of(project.clients)
         return [f"no canary is played in rounds like the first: {NO_SEATS}"] * is_small
 
+    def seat_limits(self, project: Project, *, has_fits: bool = True) -> list[str]:
+        """Return in words where there are too few canaries, or too few clients beside them.
+
+        Args:
+            project: The run.
+            has_fits: Whether estimates fit a standard deviation.
+        """
+        canaries, seats, clients = self.num_canaries, self.seated, project.clients
+        included = canaries // 2 if self.has_coins else canaries  # as expected
+        said = []
+        if included < MIN_FITTED:
+            noun = "canary" if canaries == 1 else "canaries"
+            part = f"of which about {included} take part" if self.has_coins else "all taking part"
+            fits = f", and estimates that fit a standard deviation are left out below {MIN_FITTED}"
+            said.append(
+                f"{canaries} {noun} in {counted(project.num_rounds, 'round')}, {part}: results "
+                f"vary widely{fits if has_fits else ''}; use more seats or rounds"
+            )
+        if clients is not None and 2 * seats > clients:
+            said.append(
+                f"{min(seats, clients)} of the {clients} clients of round 1 play canaries: the "
+                f"model learns only from {max(clients - seats, 0)}; use fewer seats or more "
+                "clients per round"
+            )
+        return said
+
     def orders(
         self,
         asker: str,
@@ -326,16 +350,13 @@ class CanaryPlan(Resumable):
                 self.client_rounds = max(round(share * self._num_rounds), 1)
             self.repetitions = self._busy(most, server_round)
             self._make(most, server_round)
-            self.begun = server_round
             about = (self._name, most, len(chosen), self.num_canaries)
             often = counted(self.repetitions, "round")
             _log.info(
                 "%s: %d of %d clients per round play canaries, %d in all, each in %s", *about, often
             )
-        if self.begun is None:  # recordings of earlier releases may begin in round 2
-            self.begun = server_round if self._first_round > 1 else 1
         # A strategy's own loop may run longer than planned.
-        ids = self.by_round.get(server_round - self.begun + 1, [])
+        ids = self.by_round.get(self.planned_round(server_round), [])
         if len(ids) > most:  # with Poisson sampling, or fewer clients than seats
             _log.warning(
                 "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
@@ -359,6 +380,10 @@ class CanaryPlan(Resumable):
         # A vector of full norm that is nobody's canary: numbers beyond the last are free.
         return Canary(self.num_canaries + canary, self.canary_seed, kind=self.drawn_as)
 
+    def planned_round(self, server_round: int) -> int:
+        """Return which round of the plan this is, 0 before its first."""
+        return 0 if self.begun is None else server_round - self.begun + 1
+
     def seating(self, server_round: int) -> Mapping[int, int]:
         """Return who sits in a round, client to canary, whatever the coins; {} if nobody asked."""
         is_now = self._asked is not None and self._asked[0] == server_round
@@ -376,38 +401,6 @@ class CanaryPlan(Resumable):
         return sorted(o.id for o in ours if o.included and o.id < self.num_canaries)
 
 
-def seat_limitations(
-    project: Project, *, canaries: int, included: int, seats: int, has_fits: bool = True
-) -> list[str]:
-    """Return in words where there are too few canaries, or too few clients beside them.
-
-    Args:
-        project: The run.
-        canaries: Canaries of the whole run.
-        included: How many of them are expected to take part.
-        seats: Clients per round that play one.
-        has_fits: Whether estimates fit a standard deviation.
-    """
-    rounds, clients = project.num_rounds, project.clients
-    said = []
-    if included < MIN_FITTED:
-        noun = "canary" if canaries == 1 else "canaries"
-        which = (
-            "all taking part" if included == canaries else f"of which about {included} take part"
-        )
-        fits = f", and estimates that fit a standard deviation are left out below {MIN_FITTED}"
-        said.append(
-            f"{canaries} {noun} in {counted(rounds, 'round')}, {which}: results vary widely"
-            f"{fits if has_fits else ''}; use more seats or rounds"
-        )
-    if clients is not None and 2 * seats > clients:
-        said.append(
-            f"{min(seats, clients)} of the {clients} clients of round 1 play canaries: the model "
-            f"learns only from {max(clients - seats, 0)}; use fewer seats or more clients per round"
-        )
-    return said
-
-
 NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
 _MIN_DIM = 100
 Std = Literal["known", "fitted"]
@@ -420,22 +413,63 @@ _SPREAD: dict[Std, Assumption] = {
 class CanaryAuditor(Auditor):
     """Plays the canaries of a plan; a subclass looks for them.
 
-    Args:
-        plan: Which canaries play when.
-        delta: The delta of every epsilon.
-        confidence: Of each single lower bound.
+    The arguments are those of `CanaryPlan`, with the δ and the confidence of bounds.
     """
+
+    can_bet: ClassVar[bool] = False  # whether its confidence may be `Anytime`
+    undelivered: ClassVar[str]  # why no canary was seen although some were played, in words
 
     _plan: Kept[CanaryPlan]
     _played: Kept[NDArray[np.int64]]  # rounds that each canary took part in, (canaries,)
 
-    def __init__(self, plan: CanaryPlan, *, delta: float, confidence: float) -> None:
+    def __init__(
+        self,
+        *,
+        seats: Seats = "auto",
+        canaries: int | None = None,
+        repetitions: Repetitions = "auto",
+        delta: float = 1e-5,
+        confidence: float | Anytime = 0.95,
+        include: Include = "auto",
+        excluded: Excluded = "zero",
+        seed: int = 0,
+        client_rounds: int | None = None,
+        kind: Kind = "auto",
+    ) -> None:
         within("delta", delta, above=0.0, below=1.0)
-        self.seats, self.canaries = plan.seats, plan.canaries
-        self.include, self.excluded, self.seed = plan.include, plan.excluded, plan.seed
-        self.delta, self.confidence = delta, confidence
-        self._plan, self._dim = plan, 0
-        self._played = np.zeros(0, dtype=np.int64)
+        self._plan = self._own_plan = CanaryPlan(
+            self.name,
+            seats=seats,
+            canaries=canaries,
+            repetitions=repetitions,
+            include=include,
+            excluded=excluded,
+            seed=seed,
+            client_rounds=client_rounds,
+            kind=kind,
+        )
+        self._is_anytime = isinstance(confidence, Anytime)
+        if self._is_anytime:
+            self._check_bets(include, confidence)
+            # A canary is bet on when it has played for the last time.
+            self._plan.needs_coins = self._plan.plays_once = True
+        self.seats, self.canaries, self.seed = seats, canaries, seed
+        self.include, self.excluded = include, excluded
+        self.delta, self.confidence = delta, Anytime.level(confidence)
+        self.num_bounds = self._bounds_wanted()
+        self._dim, self._played = 0, np.zeros(0, dtype=np.int64)
+
+    def _check_bets(self, include: Include, confidence: float | Anytime) -> None:
+        """Raise unless coins can be bet on."""
+        if not self.can_bet:
+            raise BadValueError("confidence", "a number, not Anytime", confidence)
+        if include == "all":
+            allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
+            raise BadValueError("include", allowed, include)
+
+    def _bounds_wanted(self) -> int:
+        """Return how many bounds without a condition share the confidence."""
+        return 2  # of the final model, of all models
 
     @property
     def repetitions(self) -> int:
@@ -455,7 +489,7 @@ class CanaryAuditor(Auditor):
             )
         self._dim = dim
         self._plan.plays_once |= any(claim.per == "round" for claim in self.claims)
-        self._plan.begin(dim, num_rounds, self.first_round)
+        self._plan.begin(dim, num_rounds)
         self._settle()
 
     def _settle(self) -> None:
@@ -481,6 +515,13 @@ class CanaryAuditor(Auditor):
         """
         return int((self._played > 0).sum()), int(self._plan.included.sum()) or self._k
 
+    @property
+    def unplayed(self) -> str | None:
+        """Why no canary has taken part; None if one has, or if another auditor says it."""
+        if self.canaries_played is None or self._played.any():
+            return None
+        return self._plan.unplayed or self.undelivered
+
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
         orders = self._plan.orders(self.name, server_round, chosen, self.population)
@@ -502,6 +543,25 @@ class CanaryAuditor(Auditor):
         times = self._plan.null.tail_factor
         factor = {"tail_factor": times} if times > 1 else {}
         return {"canaries": canaries, "dim": self._dim, "directions": directions, **factor, **often}
+
+    def _claims_of(self, observer: Observer, sees: Sees, rounds: int | None) -> Claims:
+        """Return what makes findings about who sees this of a canary in so many rounds.
+
+        They assume how canaries were drawn, and what seats send.
+        """
+        adjacency, assumed = self._plan.world
+        attacker = ThreatModel(
+            observer=observer, sees=sees, holds="canary", knows_cohort=True, participations=rounds
+        )
+        return Claims(
+            self.name,
+            attacker,
+            self.delta,
+            self.confidence,
+            adjacency,
+            seed=self._plan.seed,
+            assumptions=(assumed,),
+        )
 
     def _assuming(self, claims: Claims, bound: Bound) -> Bound:
         """Return a bound with what it assumes of this kind of canaries, and all claims do."""

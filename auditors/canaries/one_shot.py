@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Project, RoundView
-from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
+from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.gaussian import epsilon_between_gaussians
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
@@ -42,15 +42,10 @@ from leakmeter.auditors.canaries.canary_auditor import (
     CanaryAuditor,
     CanaryPlan,
     CanaryScores,
-    Excluded,
-    Include,
-    Repetitions,
-    Seats,
     Std,
     _log,
     histogram,
     normality,
-    seat_limitations,
     without_refuted,
 )
 from leakmeter.auditors.canaries.transcript import (
@@ -61,13 +56,10 @@ from leakmeter.auditors.canaries.transcript import (
     check_room,
     file_size,
 )
-from leakmeter.auditors.canary_draws import (
-    Kind,
-    KindName,
-)
+from leakmeter.auditors.canary_draws import KindName
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.errors import BadValueError
-from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
+from leakmeter.auditors.finding import Bound, Finding, Sees
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector
 from leakmeter.auditors.wording import Assumption
@@ -112,7 +104,11 @@ class OneShotCanaries(CanaryAuditor):
     """
 
     name = "one-shot"
-    num_bounds = 2  # of the final model, of all models
+    can_bet = True
+    undelivered = (
+        "no seat delivered one that reached a model. Either its clients failed, refused, lack "
+        "canary_mod or could not tell what they send, or no round gave a model"
+    )
     # The adversary sees only models. The noise in the facts shows how good the estimates are.
     reads = frozenset({"sent", "released", "facts"})
     wants_mean = False
@@ -120,43 +116,7 @@ class OneShotCanaries(CanaryAuditor):
     _transcript: Kept[Transcript | SignTranscript]
     _interference: Kept[Interference]
     _betting: Kept[Betting | None]
-
-    def __init__(
-        self,
-        *,
-        seats: Seats = "auto",
-        canaries: int | None = None,
-        repetitions: Repetitions = "auto",
-        delta: float = 1e-5,
-        confidence: float | Anytime = 0.95,
-        include: Include = "auto",
-        excluded: Excluded = "zero",
-        seed: int = 0,
-        client_rounds: int | None = None,
-        kind: Kind = "auto",
-    ) -> None:
-        plan = CanaryPlan(
-            self.name,
-            seats=seats,
-            canaries=canaries,
-            repetitions=repetitions,
-            include=include,
-            excluded=excluded,
-            seed=seed,
-            client_rounds=client_rounds,
-            kind=kind,
-        )
-        super().__init__(plan, delta=delta, confidence=Anytime.level(confidence))
-        self._is_anytime = isinstance(confidence, Anytime)
-        if self._is_anytime and include == "all":
-            allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
-            raise BadValueError("include", allowed, include)
-        plan.needs_coins |= self._is_anytime
-        plan.plays_once = (
-            self._is_anytime
-        )  # a canary is bet on when it has played for the last time
-        self.scores: Mapping[Sees, CanaryScores] = {}
-        self._betting = None
+    scores: Mapping[Sees, CanaryScores] = MappingProxyType({})
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
@@ -176,7 +136,7 @@ class OneShotCanaries(CanaryAuditor):
         seed = self._plan.canary_seed
         if kind == "signs":
             return SignTranscript(seed, dim, self.watch)
-        return Transcript(seed, (), dim, self._changes_file, self.watch)
+        return Transcript(seed, (), dim, self._file("changes"), self.watch)
 
     def _settle(self) -> None:
         """Look for the canaries of the plan, and bet on them if asked to."""
@@ -214,32 +174,10 @@ class OneShotCanaries(CanaryAuditor):
         """
         said, plan = self._plan.limits(project), self._plan
         if plan.drawn_as == "sphere":
-            check_room(self._changes_file, file_size(project.dim, project.num_rounds))
+            check_room(self._file("changes"), file_size(project.dim, project.num_rounds))
         if not plan.seated:
             return said
-        return said + canary_limitations(
-            project,
-            canaries=self._k,
-            included=self._k // 2 if plan.has_coins else self._k,
-            seats=plan.seated,
-            watched=int(self._watched.sum()),
-            kind=plan.drawn_as,
-        )
-
-    @property
-    def _changes_file(self) -> Path | None:
-        """File with the changes of the model; None for a temporary one."""
-        return self._file("changes")
-
-    @property
-    def unplayed(self) -> str | None:
-        """Why no canary has taken part, in words; None if one has."""
-        if self._played.any():
-            return None
-        return self._plan.unplayed or (
-            "no seat delivered one that reached a model. Either its clients failed, refused, lack "
-            "canary_mod or could not tell what they send, or no round gave a model"
-        )
+        return said + canary_limitations(project, plan, int(self._watched.sum()))
 
     @property
     def is_anytime(self) -> bool:
@@ -248,7 +186,8 @@ class OneShotCanaries(CanaryAuditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Compute the cosines of this round, and estimate epsilon from this round alone."""
-        now, planned = self._plan.played(view), self._planned_round(view)
+        now = self._plan.played(view)
+        planned = self._plan.planned_round(view.server_round)
         scheduled = self._plan.by_round.get(planned, ())
         cosines = self._transcript.add(*view.step, now, self._plan.drawn, scheduled)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
@@ -294,13 +233,6 @@ class OneShotCanaries(CanaryAuditor):
         took_part = np.zeros(self._watched.size, dtype=bool)
         took_part[: len(self._played)] = self._played > 0
         return np.flatnonzero(took_part), np.flatnonzero(self._watched & ~took_part)
-
-    def _planned_round(self, view: RoundView) -> int:
-        """Return which round of the plan this is, 0 before its first."""
-        plan = self._plan
-        if plan.begun is None and plan.seated and (self.first_round == 1 or view.instructed):
-            plan.begun = view.server_round  # in a replay, where nobody is instructed
-        return 0 if plan.begun is None else view.server_round - plan.begun + 1
 
     def _bet(self, view: RoundView, planned: int) -> list[Finding]:
         """Bet on canaries that have played for the last time; return the bound so far."""
@@ -382,30 +314,10 @@ class OneShotCanaries(CanaryAuditor):
         return prove(*some, **{**settings, "guesses": None})
 
     def _claims(self, sees: Sees, server_round: int | None = None) -> Claims:
-        """Return what makes findings about who sees this, in a round or in the run.
-
-        They assume how canaries were drawn, and what seats send.
-        """
-        adjacency, assumed = self._plan.world
-        if self.include == "all":
-            adjacency = "add-remove"
-        attacker = ThreatModel(
-            observer="outsider",
-            sees=sees,
-            holds="canary",
-            knows_cohort=True,
-            participations=None if sees == _ROUND else self._plan.repetitions,
-        )
-        return Claims(
-            self.name,
-            attacker,
-            self.delta,
-            self.confidence,
-            adjacency,
-            server_round=server_round,
-            seed=self.seed,
-            assumptions=(assumed,),
-        )
+        """Return what makes findings about who sees this, in a round or in the run."""
+        rounds = None if sees == _ROUND else self._plan.repetitions
+        found = replace(self._claims_of("outsider", sees, rounds), server_round=server_round)
+        return replace(found, adjacency="add-remove") if self.include == "all" else found
 
 
 class Betting(Resumable):
@@ -588,34 +500,28 @@ _DRAW: Final = 15e-9
 _ADD: Final = 0.055e-9
 
 
-def canary_limitations(
-    project: Project, *, canaries: int, included: int, seats: int, watched: int, kind: KindName
-) -> list[str]:
+def canary_limitations(project: Project, plan: CanaryPlan, watched: int) -> list[str]:
     """Return in words where there are too few canaries, clients or parameters, or too many.
 
     Args:
         project: The run.
-        canaries: Canaries of the whole run.
-        included: How many of them are expected to take part.
-        seats: Clients per round that play one.
+        plan: Its canaries. Those of signs are searched for in each round, without a file.
         watched: Canaries that are searched for at the end, including those that nobody plays.
-        kind: How they are drawn. Those of signs are searched for in each round, without a file.
     """
     rounds, clients, dim = project.num_rounds, project.clients, project.dim
-    said = []
-    size = file_size(dim, rounds) if kind == "sphere" else 0
-    if size > _LARGE:
+    said, has_file = [], plan.drawn_as == "sphere"
+    if has_file and (size := file_size(dim, rounds)) > _LARGE:
         said.append(
             f"the changes of the model take up to {size / 1e9:.1f} GB of disk until the report is "
             f"written: {rounds} rounds of {dim:,} parameters in single precision"
         )
-    if kind == "sphere" and (seconds := product_seconds(watched, rounds, dim)) > _LONG:
+    if has_file and (seconds := product_seconds(watched, rounds, dim)) > _LONG:
         said.append(
             f"the products of {watched:,} canaries with the changes of {rounds:,} rounds take "
             f"about {_coarse(seconds / 60)} minutes of one core after the last round; use fewer "
             "canaries to save time"
         )
-    said += seat_limitations(project, canaries=canaries, included=included, seats=seats)
+    said += plan.seat_limits(project)
     # Among n updates of equal norm without a common direction, a canary has the cosine 1/√n with
     # their sum. The cosine of a canary that is out has mean 0 and standard deviation 1/√d.
     if clients and (seen := math.sqrt(dim / clients)) < _VISIBLE:

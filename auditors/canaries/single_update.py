@@ -30,29 +30,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.audited_round import Claims
-from leakmeter.auditors.auditor import (
-    Auditor,
-    Canary,
-    Project,
-    RoundView,
-)
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
 from leakmeter.auditors.bounds.one_run import FEW, SHARES, headline
 from leakmeter.auditors.canaries.canary_auditor import (
     CanaryAuditor,
-    CanaryPlan,
     CanaryScores,
-    Excluded,
-    Include,
-    Repetitions,
-    Seats,
     histogram,
-    seat_limitations,
     without_refuted,
 )
 from leakmeter.auditors.canaries.transcript import RowFile, Rows, Scores, check_room, file_size
-from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries, Kind
+from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries
 from leakmeter.auditors.codec import Kept, Resumable
-from leakmeter.auditors.finding import Detail, Finding, ThreatModel
+from leakmeter.auditors.finding import Detail, Finding
 from leakmeter.auditors.values import Vector
 from leakmeter.auditors.verdict.claim import Question
 from leakmeter.auditors.wording import Assumption
@@ -110,6 +99,10 @@ class SingleUpdates(CanaryAuditor):
     """
 
     name = "single-update"
+    undelivered = (
+        "no seat delivered one: its clients failed, refused, lack canary_mod or could not tell "
+        "what they send"
+    )
     reads = frozenset({"replies", "sent", "instructed"})
     wants_mean = False
 
@@ -120,36 +113,7 @@ class SingleUpdates(CanaryAuditor):
     _replies: Kept[SeatReplies]
     _lean: Kept[Lean]
     _is_masked: Kept[bool]
-
-    def __init__(
-        self,
-        *,
-        seats: Seats = "auto",
-        canaries: int | None = None,
-        repetitions: Repetitions = "auto",
-        delta: float = 1e-5,
-        confidence: float = 0.95,
-        include: Include = "auto",
-        excluded: Excluded = "zero",
-        seed: int = 0,
-        client_rounds: int | None = None,
-        kind: Kind = "auto",
-    ) -> None:
-        plan = CanaryPlan(
-            self.name,
-            seats=seats,
-            canaries=canaries,
-            repetitions=repetitions,
-            include=include,
-            excluded=excluded,
-            seed=seed,
-            client_rounds=client_rounds,
-            kind=kind,
-        )
-        super().__init__(plan, delta=delta, confidence=confidence)
-        self._own_plan, self._num_rounds = plan, 0
-        self._replies = SeatReplies(0, None)
-        self.num_bounds = len(self._planned)
+    _num_rounds = 0
 
     def join(self, others: Sequence[Auditor]) -> None:
         """Look for the canaries of another auditor, if one plays some."""
@@ -158,7 +122,11 @@ class SingleUpdates(CanaryAuditor):
         self._plan = next(plans, self._own_plan)
         if self._is_guest:
             self._plan.drawn = self._plan.drawn or DrawnCanaries()
-        self.num_bounds = len(self._planned)
+        self.num_bounds = self._bounds_wanted()
+
+    def _bounds_wanted(self) -> int:
+        """Return how many bounds are planned, as far as the claims are known."""
+        return len(self._planned)
 
     @property
     def _is_guest(self) -> bool:
@@ -211,24 +179,12 @@ class SingleUpdates(CanaryAuditor):
         said, plan = self._plan.limits(project), self._plan
         if not plan.seated:
             return said
-        included = self._k // 2 if plan.has_coins else self._k
-        counts = {"canaries": self._k, "included": included, "seats": plan.seated}
-        return said + seat_limitations(project, **counts, has_fits=False)
+        return said + plan.seat_limits(project, has_fits=False)
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
         """Canaries that took part, of how many planned; None if they are another auditor's."""
         return None if self._is_guest or self._is_masked else super().canaries_played
-
-    @property
-    def unplayed(self) -> str | None:
-        """Why no canary has taken part; None if one has, or if another auditor says it."""
-        if self.canaries_played is None or self._played.any():
-            return None
-        return self._plan.unplayed or (
-            "no seat delivered one: its clients failed, refused, lack canary_mod or could not tell "
-            "what they send"
-        )
 
     @property
     def noticed(self) -> Sequence[str]:
@@ -315,7 +271,8 @@ class SingleUpdates(CanaryAuditor):
 
     def close(self) -> None:
         """Delete the file with replies of seats."""
-        self._replies.close()
+        if self._dim:
+            self._replies.close()
 
     def _drawn(self, cosines: Scores) -> Detail:
         """Return the cosines of canaries that took part for a figure, beside their null."""
@@ -362,25 +319,11 @@ class SingleUpdates(CanaryAuditor):
 
     def _claims(self, rounds: int, delta: float | None = None) -> Claims:
         """Return what makes findings about a server that sees a canary's seat so many times."""
-        adjacency, assumed = self._plan.world
+        found = self._claims_of("server", "updates", rounds)
         if self._is_normalised:
-            adjacency, assumed = "replace", Assumption.SEAT_SENDS_OTHER
-        attacker = ThreatModel(
-            observer="server",
-            sees="updates",
-            holds="canary",
-            knows_cohort=True,
-            participations=rounds,
-        )
-        return Claims(
-            self.name,
-            attacker,
-            self.delta if delta is None else delta,
-            self.confidence,
-            adjacency,
-            seed=self._plan.seed,
-            assumptions=(assumed,),
-        )
+            other = Assumption.SEAT_SENDS_OTHER
+            found = replace(found, adjacency="replace", assumptions=(other,))
+        return found if delta is None else replace(found, delta=delta)
 
 
 DIRECTIONS: Final = 3  # a reply, that less the client's last one, that less another client's

@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -125,7 +126,7 @@ class RowFile(Resumable, ABC):
             DamagedError: The file does not contain these rows.
         """
         super().restore(state)
-        places, lengths = zip(*self._counted(), strict=True) if self._counted() else ((), ())
+        places = [place for place, _ in self._counted()]
         if "rows" in state:
             rows: Rows = codec(Rows).read(state["rows"], "rows")
             if rows.shape != (len(places), self._dim):
@@ -135,9 +136,9 @@ class RowFile(Resumable, ABC):
             for place, row in zip(places, rows, strict=True):
                 self._write(place, 0, row)
         elif places:
-            self._reopen(places, lengths)
+            self._reopen(places)
 
-    def _reopen(self, rows: Sequence[int], lengths: Sequence[float]) -> None:
+    def _reopen(self, rows: Sequence[int]) -> None:
         """Open the file of the interrupted run and check the rows in it; drop what follows them."""
         wanted = self._wanted(len(rows))
         if self._path is None or not self._path.is_file():
@@ -147,14 +148,20 @@ class RowFile(Resumable, ABC):
             raise DamagedError(f"{wanted}, {whole:,} bytes, but it has {size:,}; {_START_AGAIN}")
         file = self._held(self._path.open("r+b", buffering=0))
         file.truncate(whole)  # a round beyond the checkpoint, or half of one
-        self._check(lengths, [self._measured(row) for row in rows])
+        self.check([self._measured(row) for row in rows])
 
-    def _check(self, lengths: Sequence[float], measured: Iterable[float]) -> None:
-        """Raise if a row in the file has another norm than the row that was written."""
-        for number, (length, found) in enumerate(zip(lengths, measured, strict=True), 1):
+    def check(self, measured: Sequence[float] | NDArray[np.float64]) -> None:
+        """Raise if a row in the file has another norm than the row that was written.
+
+        Raises:
+            DamagedError: One of them has.
+        """
+        for number, ((_, length), found) in enumerate(
+            zip(self._counted(), measured, strict=True), 1
+        ):
             if not math.isclose(length, found, rel_tol=self.same):
                 raise DamagedError(
-                    f"{self._wanted(len(lengths))}, but number {number} in it has been altered; "
+                    f"{self._wanted(len(measured))}, but number {number} in it has been altered; "
                     f"{_START_AGAIN}"
                 )
 
@@ -245,14 +252,6 @@ class Changes(RowFile):
             for row, numbers in zip(rows, block, strict=True):
                 self._read(row, start, numbers)
             yield block
-
-    def check(self, measured: Iterable[float]) -> None:
-        """Raise if a row in the file has another norm than the row that was written.
-
-        Raises:
-            DamagedError: One of them has.
-        """
-        self._check(self._lengths, measured)
 
     def _counted(self) -> list[tuple[int, float]]:
         return list(enumerate(self._lengths))
@@ -405,7 +404,6 @@ class Transcript(Resumable):
         self._seed, self.canaries, self._dim = seed, canaries, dim
         self._watch = watch
         self._changes = Changes(dim, path)
-        self._seen: Seen | None = None
 
     @property
     def num_rounds(self) -> int:
@@ -429,7 +427,7 @@ class Transcript(Resumable):
             remembered: Remembers them for another auditor of the round; None if there is none.
             planned: Not used: all canaries are looked for in all rounds.
         """
-        self._seen = None
+        vars(self).pop("_seen", None)  # which was before this round
         drawn = CanaryBlocks(self._seed, canaries, remembered, self._dim)
         products, square = np.zeros((1, len(drawn))), 0.0
         for start in range(0, self._dim, BLOCK):
@@ -450,7 +448,7 @@ class Transcript(Resumable):
 
     def final(self) -> tuple[Scores, Scores]:
         """Return the cosines with the change since the start, and ln of their p-values."""
-        seen = self._look()
+        seen = self._seen
         if seen.length <= _GONE * np.sqrt(np.diag(seen.gram)).sum():
             # Without a change there is no direction: ln p = 0 is no evidence for any canary.
             return np.zeros(len(self.canaries)), np.zeros(len(self.canaries))
@@ -465,7 +463,7 @@ class Transcript(Resumable):
             level: Probability that any of the limits fails.
             rng: Source of the draws.
         """
-        seen = self._look()
+        seen = self._seen
         moved = np.diag(seen.gram) > 0
         if not moved.any():
             nothing = np.zeros(len(self.canaries))
@@ -509,14 +507,9 @@ class Transcript(Resumable):
         """Delete the file of the changes; results that were computed from it stay."""
         self._changes.close()
 
-    def _look(self) -> Seen:
-        """Return the products of all changes, computed once."""
-        if self._seen is None:
-            self._seen = self._computed()
-        return self._seen
-
-    def _computed(self) -> Seen:
-        """Return the products of canaries and changes, in one pass per group of canaries.
+    @cached_property
+    def _seen(self) -> Seen:
+        """The products of canaries and changes, computed once in one pass per group of canaries.
 
         Each block has the sum of the changes as one more row. Adding up the products of single
         rounds instead would lose digits where the changes cancel.

@@ -155,7 +155,6 @@ class Panel(Resumable):
         num_rounds: int,
         folder: Path | None = None,
         *,
-        first_round: int = 1,
         claims: tuple[Claim, ...] = (),
     ) -> None:
         """Start the auditors, each with its state of an interrupted run if there is one."""
@@ -168,7 +167,7 @@ class Panel(Resumable):
                 self._drop(auditor, BEFORE, error)
         share_confidence(self.auditors)
         for auditor in list(self.auditors):
-            auditor.folder, auditor.first_round = folder, first_round
+            auditor.folder = folder
             try:
                 auditor.begin(dim, num_rounds)
             except Exception as error:

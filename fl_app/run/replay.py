@@ -278,13 +278,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     panel = Panel(auditors)
     claims = recorded.claims(config)
     progress.claims(claims)
-    panel.begin(
-        recording.dim,
-        recording.num_rounds,
-        log.folder,
-        first_round=recording.first_round,
-        claims=claims,
-    )
+    panel.begin(recording.dim, recording.num_rounds, log.folder, claims=claims)
     for project in _projects(recording, config, claims):
         panel.consider(project)
     rounds = recorded.left.rounds if recorded.left else ()

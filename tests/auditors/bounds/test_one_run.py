@@ -45,6 +45,9 @@ def test_all_right_without_delta_has_a_closed_form():
     assert bound.value == pytest.approx(-math.log(0.05**-0.01 - 1), rel=1e-13)
     assert bound.saturated
     assert one_run_gaussian_epsilon(100, 100, 100, 1e-5).value == pytest.approx(8.216186, rel=1e-6)
+    for none in (*BOUNDS,):  # nothing guessed, nothing right, one guess
+        assert none(10, 0, 0, 1e-5).value == none(10, 10, 0, 1e-5).value == 0
+        assert none(1, 1, 1, 0).value == 0
 
 
 def plain_p_value(epsilon, canaries, guesses, correct, delta):
@@ -150,13 +153,6 @@ def test_bounds_rise_with_right_guesses_and_fall_with_delta(canaries, share, rig
         assert bound(canaries, guesses, correct, min(0.99, 2 * delta + 1e-9)).value <= result.value
         if correct:
             assert bound(canaries, guesses, correct - 1, delta).value <= result.value
-
-
-def test_nothing_guessed_and_nothing_right_prove_nothing():
-    for bound in BOUNDS:
-        assert bound(10, 0, 0, 1e-5).value == 0
-        assert bound(10, 10, 0, 1e-5).value == 0
-        assert bound(1, 1, 1, 0).value == 0
 
 
 def test_guesses_are_ranked_and_ties_count_as_wrong():

@@ -28,7 +28,7 @@ def watched(source: Source, nudge: float, seed: int) -> Lean:
     return lean
 
 
-@pytest.mark.parametrize("runs", few_or_many(50, 300))
+@pytest.mark.parametrize("runs", few_or_many(20, 300))
 @pytest.mark.parametrize(
     "source",
     [
