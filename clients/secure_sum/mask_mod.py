@@ -42,7 +42,7 @@ from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
 from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser, RingVector
-from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys, take_once
+from leakmeter.clients.secure_sum.signing import Identity, PublicKeys, TrustedKeys, take_once
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,
@@ -53,7 +53,6 @@ from leakmeter.clients.secure_sum.wire import (
     get_roster,
     get_session,
     get_signatures,
-    get_signed_keys_of_peers,
     put_by_number,
     put_participant,
     put_upload,
@@ -398,17 +397,13 @@ class SigningClient:
         self, policy: Policy, order: ConfigRecord, before: Participant
     ) -> tuple[Participant, ConfigRecord]:
         """Share the secrets, once every announcement has a trusted signature."""
-        number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
-        signed = get_signed_keys_of_peers(order)
-        known = {announcement.public for announcement in signed.values()}
-        if len(known) < len(signed) or self.identity.public in known:
+        peers = get_keys_of_peers(order, is_signed=True)
+        known = {keys.signer for keys in peers.values()}
+        if len(known) < len(peers) or self.identity.public in known:
             raise RefusedError("every client must announce keys once; one has done so twice")
-        for peer, announcement in signed.items():
-            announcement.check(before.session, peer, self.trusted)
-        keys = {peer: announcement.keys for peer, announcement in signed.items()}
-        signers = {peer: announcement.signer for peer, announcement in signed.items()}
-        after, boxes = before.share(number, keys, threshold, policy, signers)
-        return after, ConfigRecord(put_by_number("boxes", boxes))
+        for peer, keys in peers.items():
+            keys.check(before.session, peer, self.trusted)
+        return _shared(policy, order, before, peers)
 
     def survivors(
         self, order: ConfigRecord, before: Participant
@@ -427,8 +422,14 @@ def _shares(
     policy: Policy, order: ConfigRecord, before: Participant
 ) -> tuple[Participant, ConfigRecord]:
     """Share the secrets among the peers."""
+    return _shared(policy, order, before, get_keys_of_peers(order))
+
+
+def _shared(
+    policy: Policy, order: ConfigRecord, before: Participant, peers: Mapping[int, PublicKeys]
+) -> tuple[Participant, ConfigRecord]:
     number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
-    after, boxes = before.share(number, get_keys_of_peers(order), threshold, policy)
+    after, boxes = before.share(number, peers, threshold, policy)
     return after, ConfigRecord(put_by_number("boxes", boxes))
 
 

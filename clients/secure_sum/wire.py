@@ -31,7 +31,7 @@ from leakmeter.clients.secure_sum.keys import (
 from leakmeter.clients.secure_sum.participant import BOX_BYTES, Participant, Step
 from leakmeter.clients.secure_sum.quantise import Quantiser, Ring, RingVector
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
-from leakmeter.clients.secure_sum.signing import SIGNATURE_BYTES, PublicKeys, SignedKeys
+from leakmeter.clients.secure_sum.signing import SIGNATURE_BYTES, PublicKeys
 
 _UPLOAD = "masked"
 # A client's own state: sizes of its parts, then the parts; the first has the numbers and the step.
@@ -73,21 +73,26 @@ def get_numbers(record: ConfigRecord, name: str) -> list[int]:
     return list(values)
 
 
-def get_keys(record: ConfigRecord) -> PublicKeys:
-    """Return what a client has announced; keys that no peer could use are refused."""
-    return check_keys(PublicKeys.from_bytes(wire.get_bytes(record, "keys")))
-
-
 def get_settings(record: ConfigRecord) -> bytes:
     """Return the fingerprint of the run's configuration as a client has got it."""
-    value = wire.get_bytes(record, "settings")
-    if len(value) != KEY_BYTES:
-        raise RefusedError(f"settings must be {KEY_BYTES} bytes, got {len(value)}")
+    return _of_size(record, "settings", KEY_BYTES)
+
+
+def get_signature(record: ConfigRecord) -> bytes:
+    """Return a signature of the right length."""
+    return _of_size(record, "signature", SIGNATURE_BYTES)
+
+
+def _of_size(record: ConfigRecord, name: str, size: int) -> bytes:
+    value = wire.get_bytes(record, name)
+    if len(value) != size:
+        raise RefusedError(f"{name} must be {size} bytes, got {len(value)}")
     return value
 
 
-def check_keys(keys: PublicKeys) -> PublicKeys:
-    """Return keys that peers can use; others are refused."""
+def get_keys(record: ConfigRecord, *, is_signed: bool = False) -> PublicKeys:
+    """Return what a client has announced; keys that no peer could use are refused."""
+    keys = PublicKeys.from_bytes(wire.get_bytes(record, "keys"), is_signed=is_signed)
     if keys.share == keys.mask:
         raise RefusedError("the two public keys must differ, got one key twice")
     for key in (keys.share, keys.mask):
@@ -118,26 +123,10 @@ def _exactly(
     return given
 
 
-def get_keys_of_peers(record: ConfigRecord) -> dict[int, PublicKeys]:
+def get_keys_of_peers(record: ConfigRecord, *, is_signed: bool = False) -> dict[int, PublicKeys]:
     """Return number to the keys that a peer has announced."""
-    return {n: PublicKeys.from_bytes(keys) for n, keys in get_by_number(record, "keys").items()}
-
-
-def get_signed_keys(record: ConfigRecord) -> SignedKeys:
-    """Return what a client has announced and signed; keys that no peer could use are refused."""
-    signed = SignedKeys.from_bytes(wire.get_bytes(record, "keys"))
-    check_keys(signed.keys)
-    return signed
-
-
-def get_signed_keys_of_peers(record: ConfigRecord) -> dict[int, SignedKeys]:
-    """Return number to the signed announcement of a peer."""
-    return {n: SignedKeys.from_bytes(keys) for n, keys in get_by_number(record, "keys").items()}
-
-
-def put_roster(clients: Mapping[int, bytes]) -> dict[str, Any]:
-    """Return everybody's public signing key, by number."""
-    return put_by_number("identities", clients)
+    each = get_by_number(record, "keys").items()
+    return {n: PublicKeys.from_bytes(keys, is_signed=is_signed) for n, keys in each}
 
 
 def get_roster(record: ConfigRecord) -> dict[int, bytes]:
@@ -154,14 +143,6 @@ def get_drawn(record: ConfigRecord, own: int, roster: Collection[int], draws: in
     if len(drawn) != draws or own in drawn or set(drawn) - set(roster):
         raise RefusedError(f"drawn must be {draws} other clients of the roster, got {drawn[:20]}")
     return drawn
-
-
-def get_signature(record: ConfigRecord) -> bytes:
-    """Return a signature of the right length."""
-    signature = wire.get_bytes(record, "signature")
-    if len(signature) != SIGNATURE_BYTES:
-        raise RefusedError(f"signature must be {SIGNATURE_BYTES} bytes, got {len(signature)}")
-    return signature
 
 
 def put_signatures(

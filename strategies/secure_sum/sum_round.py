@@ -45,7 +45,6 @@ from leakmeter.clients.secure_sum.quantise import (
 from leakmeter.clients.secure_sum.sharing import recover
 from leakmeter.clients.secure_sum.signing import (
     PublicKeys,
-    SignedKeys,
     TrustedKeys,
     is_signed,
     survivors_text,
@@ -58,10 +57,8 @@ from leakmeter.clients.secure_sum.wire import (
     get_settings,
     get_shares,
     get_signature,
-    get_signed_keys,
     get_upload,
     put_by_number,
-    put_roster,
     put_signatures,
 )
 from leakmeter.strategies.secure_sum.topology import Graph, GraphPlan
@@ -285,7 +282,7 @@ class Exchange:
         self._nodes = {n: m.metadata.dst_node_id for n, m in messages.items()}
         self._run = 0
         self._trusted = trusted
-        self._signed: dict[int, SignedKeys] = {}
+        self._keys: dict[int, PublicKeys] = {}
 
     @property
     def session(self) -> Session:
@@ -297,33 +294,24 @@ class Exchange:
         orders = {n: {"number": n} for n in self._nodes}
         announced = self.ask("keys", orders, self._announced)
         self._drop_others(announced)
-        times = Counter(name for keys, _ in announced.values() for name in self._names(keys))
-        for number, (keys, _) in list(announced.items()):
-            if any(times[name] > 1 for name in self._names(keys)):
+        own = {n: [k.share, k.mask, *filter(None, [k.signer])] for n, (k, _) in announced.items()}
+        times = Counter(key for keys in own.values() for key in keys)
+        for number, keys in own.items():
+            if any(times[key] > 1 for key in keys):
                 self._complain("keys", number, "another client has announced the same key")
                 del announced[number]
-        given = {n: keys for n, (keys, _) in announced.items()}
-        self._signed = {n: keys for n, keys in given.items() if isinstance(keys, SignedKeys)}
-        return {n: k.keys if isinstance(k, SignedKeys) else k for n, k in given.items()}
+        self._keys = {n: keys for n, (keys, _) in announced.items()}
+        return self._keys
 
-    def _announced(
-        self, number: int, record: ConfigRecord
-    ) -> tuple[PublicKeys | SignedKeys, bytes]:
+    def _announced(self, number: int, record: ConfigRecord) -> tuple[PublicKeys, bytes]:
         """Return what a client has announced, and how it was told the run's configuration."""
         settings = get_settings(record)
-        if self._trusted is None:
-            return get_keys(record), settings
-        signed = get_signed_keys(record)
-        signed.check(self.session, number, self._trusted)
-        return signed, settings
+        keys = get_keys(record, is_signed=self._trusted is not None)
+        if self._trusted is not None:
+            keys.check(self.session, number, self._trusted)
+        return keys, settings
 
-    def _names(self, keys: PublicKeys | SignedKeys) -> list[bytes]:
-        """Return what nobody else may have announced."""
-        if isinstance(keys, SignedKeys):
-            return [keys.public, keys.keys.share, keys.keys.mask]
-        return [keys.share, keys.mask]
-
-    def _drop_others(self, announced: dict[int, tuple[PublicKeys | SignedKeys, bytes]]) -> None:
+    def _drop_others(self, announced: dict[int, tuple[PublicKeys, bytes]]) -> None:
         """Keep those who have the same configuration; with others no mask would cancel."""
         usual = Counter(settings for _, settings in announced.values()).most_common(1)
         self.settings = usual[0][0] if usual else b""
@@ -334,24 +322,25 @@ class Exchange:
     @property
     def roster(self) -> bytes:
         """Fingerprint of those among whom neighbours are drawn."""
-        return fingerprint_of({n: signed.public for n, signed in self._signed.items()})
+        return fingerprint_of({n: keys.signer for n, keys in self._keys.items()})
 
     @property
     def announcements(self) -> bytes:
         """Fingerprint of who has announced which keys, where they are signed."""
-        shown = {n: signed.signer.announced for n, signed in self._signed.items()}
-        return fingerprint_of(shown) if shown else b""
+        if self._trusted is None:
+            return b""
+        return fingerprint_of({n: keys.announced for n, keys in self._keys.items()})
 
     def draws(self, draws: int, threshold: int) -> dict[int, list[int]]:
         """Let everybody draw neighbours among all who have announced keys."""
-        roster = put_roster({n: signed.public for n, signed in self._signed.items()})
+        roster = put_by_number("identities", {n: keys.signer for n, keys in self._keys.items()})
         about = {"draws": draws, "threshold": threshold, **roster}
-        orders = {n: {"number": n, **about} for n in self._signed}
-        return self.ask("draw", orders, lambda n, r: get_drawn(r, n, self._signed, draws))
+        orders = {n: {"number": n, **about} for n in self._keys}
+        return self.ask("draw", orders, lambda n, r: get_drawn(r, n, self._keys, draws))
 
     def boxes(self, cohort: MaskedCohort) -> dict[int, dict[int, bytes]]:
         """Tell everybody the keys of its peers and return the boxes it has for them."""
-        shown = {n: k.to_bytes() for n, k in (self._signed or cohort.keys).items()}
+        shown = {n: keys.to_bytes() for n, keys in cohort.keys.items()}
         orders = {
             n: {
                 "number": n,
@@ -407,10 +396,9 @@ class Exchange:
         lists = {n: [n, *cohort.neighbourhood(n, uploads)] for n in sorted(uploads)}
 
         def read(number: int, record: ConfigRecord) -> bytes:
-            signature, signer = get_signature(record), self._signed[number].signer
-            about = (signer.announced, digest, lists[number])
-            text = survivors_text(self.session, number, *about)
-            if not is_signed(signer.public, signature, text):
+            signature, keys = get_signature(record), self._keys[number]
+            text = survivors_text(self.session, number, keys.announced, digest, lists[number])
+            if not is_signed(keys.signer, signature, text):
                 raise ValueError("the signature is not one of these survivors")
             return signature
 

@@ -9,6 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ from leakmeter.clients.secure_sum.keys import (
     unseal,
 )
 from leakmeter.clients.secure_sum.signing import PublicKeys
-from leakmeter.clients.secure_sum.wire import check_keys
+from leakmeter.clients.secure_sum.wire import get_keys
 from tests.helpers.numbers import num_examples
 from tests.helpers.refusals import refuses
 
@@ -231,6 +232,7 @@ def test_a_truncated_box_is_refused(size: int) -> None:
 
 def test_one_key_for_shares_and_masks_is_refused() -> None:
     both = PublicKeys(ALICE.public, BOB.public, bytes(32))
-    assert check_keys(both) == both
+    assert get_keys(ConfigRecord({"keys": both.to_bytes()})) == both
+    twice = PublicKeys(ALICE.public, ALICE.public, bytes(32))
     with pytest.raises(RefusedError, match="must differ, got one key twice"):
-        check_keys(PublicKeys(ALICE.public, ALICE.public, bytes(32)))
+        get_keys(ConfigRecord({"keys": twice.to_bytes()}))

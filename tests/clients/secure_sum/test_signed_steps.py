@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.quantise import Ring
-from leakmeter.clients.secure_sum.signing import Identity, Signer
+from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.clients.secure_sum.wire import get_participant, put_participant
 
 RING, POLICY, DIGEST = Ring(32), Policy(), bytes(range(32))
@@ -30,9 +31,8 @@ def uploaded(session: Session = SESSION, digest: bytes = DIGEST) -> dict[int, Pa
     signed = {n: start[n].signed(IDS[n]) for n in IDS}
     clients, boxes = {}, {}
     for n, client in start.items():
-        keys = {p: s.keys for p, s in signed.items() if p != n}
-        signers = {p: s.signer for p, s in signed.items() if p != n}
-        clients[n], boxes[n] = client.share(n, keys, THRESHOLD, POLICY, signers)
+        keys = {p: own for p, own in signed.items() if p != n}
+        clients[n], boxes[n] = client.share(n, keys, THRESHOLD, POLICY)
     after = {}
     for n, client in clients.items():
         mine = {p: boxes[p][n] for p in IDS if p != n}
@@ -120,18 +120,16 @@ def test_what_was_drawn_must_have_announced_with_the_key_on_the_roster() -> None
     client = Participant.announce(SESSION, 1)
     drawn = get_participant(put_participant(client.draw(1, roster, IDS[1].public, (3, 3))))
     assert len(drawn.drawn) == 3
-    others = {n: Participant.announce(SESSION, n).signed(IDS[n]) for n in IDS if n != 1}
-    keys = {n: s.keys for n, s in others.items()}
-    signers = {n: s.signer for n, s in others.items()}
-    drawn.share(1, keys, 3, POLICY, signers)
+    keys = {n: Participant.announce(SESSION, n).signed(IDS[n]) for n in IDS if n != 1}
+    drawn.share(1, keys, 3, POLICY)
     one = next(iter(drawn.drawn))
-    swapped = {**signers, one: Signer(IDS[1].public, bytes(32))}
-    missing = {n: s for n, s in signers.items() if n != one}
+    swapped = {**keys, one: replace(keys[one], signer=IDS[1].public)}
+    missing = {n: own for n, own in keys.items() if n != one}
     for given in (swapped, missing):
         with pytest.raises(RefusedError, match="all neighbours that were drawn"):
-            drawn.share(1, keys, 3, POLICY, given)
+            drawn.share(1, given, 3, POLICY)
     with pytest.raises(RefusedError, match="threshold must stay 3"):
-        drawn.share(1, keys, 4, POLICY, signers)
+        drawn.share(1, keys, 4, POLICY)
 
 
 def test_a_roster_must_have_the_client_itself_and_nobody_twice() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.signing import (
     Identity,
     KeyFileError,
-    SignedKeys,
+    PublicKeys,
     TrustedKeys,
     is_signed,
     public_line,
@@ -111,21 +112,17 @@ def test_a_mod_refuses_settings_that_cannot_be(options: Any, reason: str) -> Non
         MaskMod(**options)
 
 
-def announcement() -> tuple[Participant, SignedKeys]:
-    client = Participant.announce(SESSION, 1)
-    return client, client.signed(ALICE)
-
-
 def test_an_announcement_is_genuine_in_its_place_only() -> None:
-    _, signed = announcement()
-    assert SignedKeys.from_bytes(signed.to_bytes()) == signed
+    signed = Participant.announce(SESSION, 1).signed(ALICE)
+    assert PublicKeys.from_bytes(signed.to_bytes(), is_signed=True) == signed
     signed.check(SESSION, 1, BOTH)
     for session, number in ((Session(6, 2), 1), (Session(5, 3), 1), (SESSION, 2)):
         with pytest.raises(RefusedError, match="must be signed for it, in this run and round"):
             signed.check(session, number, BOTH)
     with pytest.raises(RefusedError, match="trusted list"):
         signed.check(SESSION, 1, TrustedKeys.of([BOB.line]))
-    swapped = SignedKeys(Participant.announce(SESSION, 1).public, ALICE.public, signed.signature)
+    other = Participant.announce(SESSION, 1).public
+    swapped = replace(other, signer=ALICE.public, signature=signed.signature)
     with pytest.raises(RefusedError, match="must be signed"):
         swapped.check(SESSION, 1, BOTH)
 
