@@ -10,11 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection import gradients
-from leakmeter.clients.protection.gradients import (
-    DenseGradients,
-    FactoredGradients,
-    per_example_gradients,
-)
+from leakmeter.clients.protection.gradients import per_example_gradients
 from tests.helpers.refusals import refuses
 
 COUNT = 7
@@ -118,7 +114,8 @@ def test_every_view_of_the_gradients_equals_that_of_a_loop(name: str, clip_norm:
     model, (x, y) = made(name), examples()
     truth = looped(model, x, y, clip_norm)
     found = per_example_gradients(model, x, y, clip_norm, chunk=3)
-    assert isinstance(found, FactoredGradients if name in FACTORED else DenseGradients)
+    is_dense = all(isinstance(part, gradients.Rows) for part in found.parts)
+    assert is_dense == (name in DENSE)
     assert (found.count, found.dim) == truth.shape
     rng = stream(0, "vectors")
     weights, vector = rng.standard_normal(found.count), rng.standard_normal(found.dim)
@@ -139,8 +136,7 @@ def test_rows_of_a_convolution_that_do_not_fit_are_had_from_its_factors(
     model, (x, y) = made(name), examples()
     truth = looped(model, x, y, clip_norm)
     found = per_example_gradients(model, x, y, clip_norm)
-    assert isinstance(found, FactoredGradients)
-    assert any(isinstance(layer, gradients.Convolution) for layer in found.layers)
+    assert any(isinstance(part, gradients.Convolution) for part in found.parts)
     rng = stream(0, "vectors")
     weights, vector = rng.standard_normal(found.count), rng.standard_normal(found.dim)
     assert found.columns(2, found.dim) == pytest.approx(truth[:, 2:], rel=1e-9, abs=1e-12)

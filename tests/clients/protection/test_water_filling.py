@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.gradients import DenseGradients, FactoredGradients, LayerFactors
+from leakmeter.clients.protection.gradients import Gradients, LayerFactors
 from leakmeter.clients.protection.record_rule import WaterFilling
 from tests.helpers.numbers import FixedNormals, num_examples
 from tests.helpers.refusals import refuses
@@ -46,7 +46,7 @@ def floored(sigma: np.ndarray, floor: float) -> np.ndarray:
 def law_of(g: np.ndarray, sigma2: float, batch: int, blocks: int = 1) -> tuple[np.ndarray, ...]:
     filling = WaterFilling(sigma2, blocks)
     normals = blocks * len(g) + g.shape[1]
-    return exact_law(lambda rng: filling.draw(DenseGradients(g), batch, rng)[0], normals)
+    return exact_law(lambda rng: filling.draw(Gradients.of(g), batch, rng)[0], normals)
 
 
 @settings(deadline=None, max_examples=num_examples(60))
@@ -84,7 +84,7 @@ def test_draws_follow_the_floored_law_and_neither_isotropic_noise_nor_another_fl
     sigma = g.T @ g / (batch * len(g))
     floor = float(np.linalg.eigvalsh(sigma)[-3])
     filling = WaterFilling(floor)
-    draws = np.array([filling.draw(DenseGradients(g), batch, rng)[0] for _ in range(count)])
+    draws = np.array([filling.draw(Gradients.of(g), batch, rng)[0] for _ in range(count)])
     mean = g.mean(axis=0)
     assert p_value(draws, mean, floored(sigma, floor)) > 1e-3
     assert p_value(draws, mean, sigma + floor * np.eye(8)) < 1e-9
@@ -123,7 +123,7 @@ def test_where_sampling_is_enough_nothing_is_added() -> None:
     sigma = g.T @ g / 12
     floor = 0.5 * float(np.linalg.eigvalsh(sigma)[0])
     assert law_of(g, floor, 1)[1] == pytest.approx(sigma, abs=1e-13)
-    filled = WaterFilling(floor).draw(DenseGradients(g), 1, stream(0, "draw"))
+    filled = WaterFilling(floor).draw(Gradients.of(g), 1, stream(0, "draw"))
     assert filled[1][0].added_variance == 0
     assert filled[1][0].eigenvalues == pytest.approx(np.linalg.eigvalsh(sigma))
 
@@ -159,8 +159,8 @@ def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
         LayerFactors(rng.standard_normal((5, a)), rng.standard_normal((5, b)), has_bias)
         for a, b, has_bias in ((4, 3, True), (3, 2, False))
     )
-    factored = FactoredGradients(layers, 0.0)
-    dense = DenseGradients(factored.columns(0, factored.dim))
+    factored = Gradients(layers)
+    dense = Gradients.of(factored.columns(0, factored.dim))
     for blocks in (1, 4):
         filling = WaterFilling(2.0, blocks)
         one, other = (filling.draw(g, 2, stream(0, "draw")) for g in (factored, dense))
@@ -173,7 +173,7 @@ def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
 
 def test_the_spectrum_says_how_much_noise_was_added() -> None:
     g = stream(5, "spectrum").standard_normal((3, 6))
-    spectrum = WaterFilling(0.4).draw(DenseGradients(g), 1, stream(0, "draw"))[1][0]
+    spectrum = WaterFilling(0.4).draw(Gradients.of(g), 1, stream(0, "draw"))[1][0]
     sigma = g.T @ g / 3
     noise = np.trace(floored(sigma, 0.4) - sigma)
     assert spectrum.added_variance == pytest.approx(noise)
@@ -181,7 +181,7 @@ def test_the_spectrum_says_how_much_noise_was_added() -> None:
 
 
 def test_without_a_generator_draws_come_from_the_system_and_differ() -> None:
-    g = DenseGradients(np.zeros((2, 50)))
+    g = Gradients.of(np.zeros((2, 50)))
     one, other = (WaterFilling(1.0).draw(g, 1, None)[0] for _ in range(2))
     assert not np.array_equal(one, other)
     assert 0.3 < one.std() < 2.0
@@ -197,6 +197,6 @@ def test_other_bad_input_is_named() -> None:
     with refuses("blocks"):
         WaterFilling(1.0, 0)
     with refuses("blocks"):
-        WaterFilling(1.0, 3).draw(DenseGradients(np.ones((1, 2))), 1, stream(0, "x"))
+        WaterFilling(1.0, 3).draw(Gradients.of(np.ones((1, 2))), 1, stream(0, "x"))
     with refuses("batch_size"):
-        WaterFilling(1.0).draw(DenseGradients(np.ones((1, 2))), 0, stream(0, "x"))
+        WaterFilling(1.0).draw(Gradients.of(np.ones((1, 2))), 0, stream(0, "x"))

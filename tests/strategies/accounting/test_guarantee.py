@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
-from leakmeter.clients.protection.gradients import DenseGradients
+from leakmeter.clients.protection.gradients import Gradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,
@@ -236,7 +236,7 @@ def test_the_best_test_between_two_worlds_stays_within_epsilon_unless_noise_is_m
     filling, rng = WaterFilling(floor), stream(0, "worlds")
     sums = np.array(
         [
-            sum(filling.draw(DenseGradients(g), batch, rng)[0] for g in (mine, other))
+            sum(filling.draw(Gradients.of(g), batch, rng)[0] for g in (mine, other))
             for _ in range(draws)
         ]
     )
