@@ -363,7 +363,7 @@ class Adversary:
         return int(gaps[1] < gaps[0])
 
 
-TRIALS = 40
+TRIALS = 30
 PAIR = (np.full(8, 3, np.uint32), np.full(8, 900, np.uint32))
 
 
