@@ -66,16 +66,9 @@ def test_a_restored_strategy_goes_on_to_the_same_bits(federation: Any, name: str
     for key in expected:
         assert result[key].dtype == expected[key].dtype
         assert np.array_equal(result[key].numpy(), expected[key].numpy())
-
-
-@NO_DIMENSIONS
-@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedadagrad"])
-def test_without_its_state_the_same_strategy_ends_elsewhere(federation: Any, name: str) -> None:
-    fed = federation(mods=[NoiseMod(seed=2)])
-    expected = run(fed, wrapped(MAKERS[name]), fed.arrays(), 4)
-    half = run(fed, wrapped(MAKERS[name]), fed.arrays(), 2)
-    result = run(fed, wrapped(MAKERS[name]), half, 4, done=2)
-    assert not np.array_equal(result["w"].numpy(), expected["w"].numpy())
+    if name not in ("fedavg", "fedprox"):  # without its state the same strategy ends elsewhere
+        lost = run(fed, wrapped(MAKERS[name]), half, 4, done=2)
+        assert not np.array_equal(lost["w"].numpy(), expected["w"].numpy())
 
 
 @pytest.mark.parametrize("name", MAKERS)
