@@ -260,6 +260,15 @@ def test_held_out_records_move_the_sum_of_the_others_away_from_the_target() -> N
     assert shifts["independent-held-out"] < -6
 
 
+def test_a_candidate_held_just_the_records_that_are_set_apart() -> None:
+    of, (x, y) = sampler("partition"), data()
+    spoilt = torch.full_like(x, float("nan"))
+    held = of.held(2, ("test", 1), [3])
+    spoilt[held] = x[held]
+    found = next(of.on(Listed(spoilt, y)).sample(MODEL, [2], 1, ("test", 1), first=3))
+    np.testing.assert_allclose(found[0, 0], rows(of)[3, 2], atol=1e-6)
+
+
 @pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
 def test_moments_of_a_large_model_leave_out_redundant_coordinates(
     game: str, monkeypatch: pytest.MonkeyPatch
