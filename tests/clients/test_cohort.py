@@ -120,7 +120,7 @@ def by_loop(
 
 def every_pair() -> list[Any]:
     """Return each module with each rule; all rules are fast for one module of each engine."""
-    fast = ("mlp", "tanh", "convolution")
+    fast = ("mlp", "tanh")
     return [
         pytest.param(
             *MODULES[module],
@@ -247,7 +247,7 @@ def test_chunks_and_workers_together_stay_within_the_memory(
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "tanh"])
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", [RULES["fedavg-all"], RULES["fedprox"]], ids=["all", "fedprox"])
 def test_engines_allocate_no_more_than_they_say(name: str, rule: UpdateRule) -> None:
     make, _ = MODULES[name]
     module, size, clients = new(make), 40, 12
@@ -280,7 +280,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
     return peak
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", [RULES["fedprox"], RULES["full"]], ids=["fedprox", "full"])
 @pytest.mark.parametrize("name", ["linear", "mlp", "no bias", "tanh", "convolution"])
 def test_the_coordinates_left_out_follow_from_the_free_ones(name: str, rule: UpdateRule) -> None:
     module = new(MODULES[name][0])

@@ -38,7 +38,7 @@ from leakmeter.strategies.secure_sum.masked import Tally
 from leakmeter.strategies.secure_sum.sum_round import Exchange, _Shared
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers import federation
-from tests.helpers.numbers import few_or_many, num_examples
+from tests.helpers.numbers import num_examples
 from tests.helpers.refusals import refuses
 
 Arrays = dict[str, Any]
@@ -440,7 +440,7 @@ def federations(draw: st.DrawFn) -> tuple[Federation, Arrays, dict[str, Any]]:
     return clients, model, {**options, "left": left}
 
 
-@settings(max_examples=num_examples(40), deadline=None)
+@settings(max_examples=num_examples(25), deadline=None)
 @given(federations())
 def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
     case: tuple[Federation, Arrays, dict[str, Any]],
@@ -460,27 +460,6 @@ def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
     for name, array in model.items():
         assert result.arrays[name].numpy().shape == array.shape
         assert result.arrays[name].numpy().dtype == array.dtype
-
-
-@pytest.mark.parametrize("rounds", few_or_many(20, 80))
-def test_the_mean_is_unbiased(rounds: int) -> None:
-    # Mean of 140 or 560 errors, std at most quantum/(2·√3) each: beyond 6 with chance 2e-9.
-    clients = Federation(num=3, update=lambda c: 0.123 + 0.01 * c)
-    clients.mod = MaskMod(outside=OUTSIDE)  # rounding from the operating system's source
-    strategy = masked(clients, bits=14, threshold=2)
-    means: list[Any] = []
-
-    class Watch(Auditor):
-        def observe(self, view: RoundView) -> Sequence[Finding]:
-            assert view.facts.aggregate is not None
-            means.append(view.facts.aggregate)
-            return ()
-
-    clients.run(Audited(strategy, [Watch()], sends="models"), rounds=rounds)
-    errors = np.concatenate(means) - clients.mean()
-    quantum = strategy.facts().quantum
-    assert np.abs(errors).max() > quantum / 20  # the rounding is coarse enough to be seen
-    assert abs(errors.mean()) < 6 * quantum / (2 * math.sqrt(3 * errors.size))
 
 
 def test_metrics_inside_the_sum_are_averaged_and_others_are_dropped() -> None:
@@ -553,15 +532,12 @@ INNER: dict[str, tuple[dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize("name", INNER)
-@pytest.mark.parametrize("bits", [16, 32])
-def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(
-    name: str, bits: int
-) -> None:
+def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(name: str) -> None:
     options, factor = INNER[name]
     kind = getattr(flower, name)
     model = {"w": np.zeros((2, 3)), "b": np.array([0.25])}
     clients = Federation()
-    strategy = made(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=bits)
+    strategy = made(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=16)
     with_masks = clients.run(strategy, rounds=3, model=model).arrays
     plain = Federation(mod=MaskMod(required=False, outside=OUTSIDE))
     without = plain.run(plain.fedavg(kind, **options), rounds=3, model=model).arrays
@@ -628,10 +604,7 @@ def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() ->
         ({"neighbours": "some"}, "neighbours"),
         ({"neighbours": 1}, "neighbours"),
         ({"colluders": -1}, "colluders"),
-        ({"clip_range": 0.0}, "clip_range"),
         ({"bits": 65}, "bits"),
-        ({"max_weight": math.inf}, "max_weight"),
-        ({"metrics": {"loss": (1.0, 1.0)}}, "metrics['loss']"),
         ({"metrics": {"num-examples": (0.0, 1.0)}}, "metrics"),
     ],
 )
@@ -781,14 +754,6 @@ def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
     json.dumps(finding.to_json())
 
 
-def test_the_finding_never_lets_a_sum_over_one_honest_client_pass() -> None:
-    clients = Federation(num=3)
-    strategy = masked(clients, threshold=3)  # 2·3 − 3 − 1 = 2 colluders would leave one alone
-    clients.run(strategy)
-    [finding] = strategy.findings()
-    assert (finding.threat_model.colluders, finding.value) == (1, 2.0)
-
-
 def test_neither_canary_seats_nor_colluders_are_honest_clients() -> None:
     # Six clients, two of them seats, threshold 5: 2·5 − 6 − 1 = 3 colluders would leave one.
     orders = {0: Canary(id=3, seed=9, norm=0.5), 2: Canary(id=4, seed=9, included=False)}
@@ -798,6 +763,9 @@ def test_neither_canary_seats_nor_colluders_are_honest_clients() -> None:
     [finding] = audited.findings()
     assert finding.facts["clients in the smallest sum"] == 6
     assert (finding.threat_model.colluders, finding.value) == (2, 2.0)
+    # 2·3 − 3 − 1 = 2 colluders of three clients would leave one alone, too.
+    [few] = played(Federation(num=3), threshold=3).findings()
+    assert (few.threat_model.colluders, few.value) == (1, 2.0)
 
 
 def test_the_finding_of_a_sparse_graph_states_its_chance() -> None:
@@ -875,33 +843,6 @@ def test_secrets_reach_neither_logs_nor_records(
         for secret in (secrets.share.secret, secrets.mask.secret, secrets.seed):
             assert secret.hex() not in everything
             assert repr(secret)[2:-1] not in everything
-
-
-def test_the_default_job_learns_the_same_with_and_without_masks(tmp_path: Any) -> None:
-    from leakmeter.fl_app.config.config import Config
-    from leakmeter.fl_app.run.folder import RunFolder
-    from leakmeter.fl_app.run.launch import launch
-    from leakmeter.fl_app.run.progress import Progress
-
-    lines = {}
-    for secagg in ("on", "off"):
-        config = Config(
-            clients=8,
-            sample=6,
-            rounds=2,
-            canary_seats=2,
-            auditors="one-shot",
-            model="linear",
-            secagg=secagg,
-        )
-        folder = RunFolder.create(tmp_path / secagg, config)
-        assert not launch(folder, Progress()).failures
-        rows = (tmp_path / secagg / "rounds.jsonl").read_text().splitlines()
-        lines[secagg] = [json.loads(row)["metrics"] for row in rows]
-    for with_masks, without in zip(lines["on"], lines["off"], strict=True):
-        assert with_masks["accuracy"] == pytest.approx(without["accuracy"], abs=0.01)
-        assert with_masks["loss"] == pytest.approx(without["loss"], abs=1e-4)
-        assert with_masks["train-loss"] == pytest.approx(without["train-loss"], abs=1e-4)
 
 
 def test_a_strategy_that_changes_what_it_reads_changes_no_other_reply() -> None:
