@@ -4,7 +4,7 @@ Bonawitz et al. 2017, Practical Secure Aggregation for Privacy-Preserving Machin
 RFC 7748 for X25519 and RFC 5869 for HKDF. Different from the paper:
 1. every derived key is bound to run, round, purpose, both ids and both public keys, so a key or a
    ciphertext of one place is worthless in another;
-2. a mask key is bound to all that the client was told in the round as well, see `Terms`;
+2. a mask key is bound to all that the client was told in the round as well, see `binding`;
 3. a commitment to the self-mask seed is sent with the public keys, and a reconstructed mask secret
    is compared with its public key: a wrong share is noticed before it spoils the sum.
 
@@ -204,7 +204,7 @@ def agree(
         own_id: Id of the client that `own` belongs to.
         own: Its key pair for this purpose.
         peers: Peer id to the peer's public key for this purpose.
-        digest: For "mask", what both sides were told in the round, see `Terms`; 32 bytes.
+        digest: For "mask", what both sides were told in the round, see `binding`; 32 bytes.
 
     Raises:
         ValueError: If a public key is malformed, of low order, or occurs twice.
@@ -324,30 +324,19 @@ def _check_id(name: str, value: int) -> None:
         raise BadValueError(name, "in [0, 2^64)", value)
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What clients of a round agree on besides the train message.
+def binding(
+    session: Session, threshold: int, settings: bytes, roster: bytes, instruction: bytes
+) -> bytes:
+    """Return the digest of what a client was told in a round; it enters the mask keys.
 
-    Attributes:
+    Args:
         session: Run and round.
         threshold: Shares that open a secret.
         settings: Fingerprint of the run's configuration, see `fingerprint`.
-        roster: Fingerprint of those among whom neighbours were drawn; empty if none were.
+        roster: Fingerprint of those among whom neighbours were drawn, or of who has announced what.
+        instruction: Fingerprint of the train message, see `Instructions`.
     """
-
-    session: Session
-    threshold: int
-    settings: bytes
-    roster: bytes = b""
-
-    def digest(self, instruction: bytes) -> bytes:
-        """Return the 32 bytes that enter the mask keys.
-
-        Args:
-            instruction: Fingerprint of the train message, see `Instructions`.
-        """
-        place = self.session.context("binding", self.threshold)
-        return _hash([place, self.settings, self.roster, instruction])
+    return _hash([session.context("binding", threshold), settings, roster, instruction])
 
 
 class Instructions:

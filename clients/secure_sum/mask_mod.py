@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
@@ -39,7 +39,7 @@ from leakmeter.auditors.hook.mods import (
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector
-from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
+from leakmeter.clients.secure_sum.keys import Instructions, Session, binding, fingerprint
 from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser, RingVector
 from leakmeter.clients.secure_sum.signing import Identity, PublicKeys, TrustedKeys, take_once
@@ -53,6 +53,7 @@ from leakmeter.clients.secure_sum.wire import (
     get_roster,
     get_session,
     get_signatures,
+    metrics_of,
     put_by_number,
     put_participant,
     put_upload,
@@ -331,9 +332,8 @@ class MaskMod:
 
     def _told(self, message: Message, before: Participant, context: Context) -> bytes:
         """Return the digest of all that this client was told, which enters its mask keys."""
-        settings = fingerprint(context.run_config)
-        terms = Terms(before.session, before.threshold, settings, before.roster)
-        return terms.digest(Instructions().of(message))
+        told = (fingerprint(context.run_config), before.roster, Instructions().of(message))
+        return binding(before.session, before.threshold, *told)
 
     def _seats(self, content: RecordDict, number: int) -> tuple[int, ...]:
         """Return who plays a canary; an order for a client that is not on that list is refused."""
@@ -495,8 +495,7 @@ class _Summed:
             return self.quantiser.encode_integers(self._integers(content))
         metrics = _metrics(content)
         inside = {*self.quantiser.metrics, self.weight_key}
-        names = {n for r in content.values() if isinstance(r, MetricRecord) for n in r}
-        if others := sorted(names - inside):
+        if others := sorted(metrics_of(content).keys() - inside):
             _log.info("not sent, since they are no part of the secure sum: %s", ", ".join(others))
         if self.weight_key not in metrics:
             raise wire.FailedError(f"reply must state its weight {self.weight_key!r}")
@@ -541,13 +540,8 @@ class _Summed:
 
 def _metrics(content: RecordDict) -> dict[str, float]:
     """Return all scalar metrics of a reply."""
-    return {
-        name: wire.as_float(value)
-        for record in content.values()
-        if isinstance(record, MetricRecord)
-        for name, value in record.items()
-        if isinstance(value, int | float)
-    }
+    found = metrics_of(content).items()
+    return {name: wire.as_float(value) for name, value in found if isinstance(value, int | float)}
 
 
 def _reply(message: Message, record: ConfigRecord) -> Message:

@@ -32,6 +32,7 @@ _LIMB_BITS = 20
 _NUM_LIMBS = -(-8 * SECRET_BYTES // _LIMB_BITS)
 _EXACT_TERMS = 2**53 // PRIME**2
 _MAX_GAPS = 2**20  # differences of points in memory at once: 8 MB
+_TRIES = 64  # random subsets of an owner's shares before it is given up
 # Three bytes a limb; packing 21 bits tightly would save four bytes of 39.
 SHARE_BYTES = 3 * _NUM_LIMBS
 
@@ -85,8 +86,6 @@ def recover(
     held: Mapping[Owner, Mapping[int, bytes]],
     threshold: int,
     accept: Callable[[Owner, bytes], bool],
-    *,
-    tries: int = 64,
 ) -> dict[Owner, bytes]:
     """Return every secret that can be reconstructed and is accepted, by owner.
 
@@ -99,7 +98,6 @@ def recover(
         held: Owner to its shares by receiver index.
         threshold: Shares needed.
         accept: Whether a secret is the right one for this owner.
-        tries: Further subsets tried for an owner before giving up.
 
     Returns:
         Owner to secret; an owner that is missing could not be recovered.
@@ -111,35 +109,31 @@ def recover(
     for owner, guess in zip(first, secrets, strict=True):
         secret = guess
         if secret is None or not accept(owner, secret):
-            secret = _search(limbs, rows[owner], threshold, partial(accept, owner), tries)
+            secret = _search(limbs, rows[owner], threshold, partial(accept, owner))
         if secret is not None:
             found[owner] = secret
     return found
 
 
 def _search(
-    limbs: Ints,
-    rows: Mapping[int, int],
-    threshold: int,
-    accept: Callable[[bytes], bool],
-    tries: int,
+    limbs: Ints, rows: Mapping[int, int], threshold: int, accept: Callable[[bytes], bool]
 ) -> bytes | None:
     """Return an accepted secret from some random subset, or None."""
     if len(rows) == threshold:
         return None
-    for points in _subsets(sorted(rows), threshold, tries):
+    for points in _subsets(sorted(rows), threshold):
         secret = _combined(limbs, [(rows, points)])[0]
         if secret is not None and accept(secret):
             return secret
     return None
 
 
-def _subsets(indices: Sequence[int], size: int, tries: int) -> Iterator[tuple[int, ...]]:
+def _subsets(indices: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
     """Yield all subsets of this size where there are few, else random ones."""
-    if math.comb(len(indices), size) <= 16 * tries:
+    if math.comb(len(indices), size) <= 16 * _TRIES:
         yield from combinations(indices, size)
         return
-    for _ in range(tries):
+    for _ in range(_TRIES):
         yield tuple(SystemRandom().sample(indices, size))
 
 

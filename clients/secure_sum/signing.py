@@ -29,6 +29,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -346,8 +347,8 @@ class PublicKeys:
         if len(data) != size:
             kind = "signed" if is_signed else "public"
             raise RefusedError(f"{kind} keys must be {size} bytes, got {len(data)}")
-        parts = (data[i : i + KEY_BYTES] for i in range(0, 4 * KEY_BYTES, KEY_BYTES))
-        return cls(*parts, data[4 * KEY_BYTES :])
+        ends = (*range(0, 4 * KEY_BYTES + 1, KEY_BYTES), size)
+        return cls(*(data[start:end] for start, end in pairwise(ends)))
 
     def check(self, session: Session, number: int, trusted: TrustedKeys) -> None:
         """Refuse an announcement that nobody trusted has made here, in this round, for itself."""

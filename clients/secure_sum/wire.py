@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from typing import Any, get_args
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
@@ -237,6 +237,12 @@ def get_layout(record: ConfigRecord, sent: ArrayRecord) -> tuple[Layout, ArrayRe
         raise RefusedError(f"arrays must be names among {list(sent)}, got {names!r}")
     own = ArrayRecord({str(name): sent[str(name)] for name in names})
     return Layout.of(own), own
+
+
+def metrics_of(content: RecordDict) -> MetricRecord:
+    """Return all metrics of a reply in one record."""
+    records = [r for r in content.values() if isinstance(r, MetricRecord)]
+    return MetricRecord({name: value for record in records for name, value in record.items()})
 
 
 def put_upload(masked: RingVector, ring: Ring) -> dict[str, ArrayRecord]:

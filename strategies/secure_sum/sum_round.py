@@ -15,21 +15,20 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout, numbers_in
+from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import SumOpening
 from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import (
     Instructions,
     KeyPair,
     Session,
-    Terms,
     agree,
     belongs,
+    binding,
     opens,
     self_mask_key,
 )
@@ -61,6 +60,7 @@ from leakmeter.clients.secure_sum.wire import (
     put_by_number,
     put_signatures,
 )
+from leakmeter.strategies.flower import ReadArray
 from leakmeter.strategies.secure_sum.topology import Graph, GraphPlan
 
 
@@ -584,15 +584,13 @@ class SumRound:
                 "train messages were changed after Masked had made them, and not all in the same "
                 "way, so the masks do not cancel: put Masked around what changes them"
             )
-        return self.terms.digest(instruction)
+        return self.bound(instruction)
 
-    @property
-    def terms(self) -> Terms:
-        """What the clients agree on besides their train messages."""
-        session, threshold = self.cohort.session, self.cohort.threshold
-        exchange = self.exchange
+    def bound(self, instruction: bytes) -> bytes:
+        """Return what enters the masks of a client with this fingerprint of its train message."""
+        cohort, exchange = self.cohort, self.exchange
         roster = exchange.roster if self.plan.is_drawn else exchange.announcements
-        return Terms(session, threshold, self.exchange.settings, roster)
+        return binding(cohort.session, cohort.threshold, exchange.settings, roster, instruction)
 
     def opening(self, uploads: Sequence[int], fixed_weight: float | None) -> SumOpening:
         """Return what the strategies inside charge for.
@@ -627,9 +625,8 @@ class SumRound:
         """Return one reply per survivor, each with the mean: their mean is the mean."""
         dtypes = ["float64"] * len(layout.names) if is_exact else None
         mean_arrays = layout.restore(self.start + mean.mean, self.sent, dtypes)
-        arrays = ArrayRecord()
-        for name, array in mean_arrays.items():
-            arrays[name] = _Shared(array.dtype, array.shape, array.stype, array.data)
+        # Flower's strategies read these arrays in each reply.
+        arrays = ArrayRecord({name: ReadArray.of(array) for name, array in mean_arrays.items()})
         metrics: dict[str, Any] = {
             weight_key: mean.total_weight / len(survivors),
             **mean.metrics,
@@ -645,14 +642,6 @@ class SumRound:
             )
             for number in survivors
         ]
-
-
-class _Shared(Array):
-    """An array of all replies: Flower's strategies read it in each, and parse it each time."""
-
-    def numpy(self) -> NDArray[Any]:
-        """Return a copy of the numbers, without numpy's parser of file headers."""
-        return numbers_in(self).copy()
 
 
 def check_even(messages: Sequence[Message]) -> None:

@@ -397,9 +397,9 @@ def test_labels_that_cross_entropy_skips_are_skipped() -> None:
 def test_steps_pad_with_the_clients_own_records() -> None:
     chunk = Chunk([np.arange(10, 17), np.arange(20, 23)], rngs(2))
     seen = list(steps(fedavg(1, 4, 0.1), chunk))
-    assert [step.index.shape for step in seen] == [(2, 4), (1, 3)]
-    assert [list(step.counts) for step in seen] == [[4, 3], [3]]
-    assert set(seen[0].index[1]) == {20, 21, 22}
+    assert [index.shape for index, _ in seen] == [(2, 4), (1, 3)]
+    assert [list(counts) for _, counts in seen] == [[4, 3], [3]]
+    assert set(seen[0][0][1]) == {20, 21, 22}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.clients.secure_sum.keys import Terms
+from leakmeter.clients.secure_sum import keys
 from leakmeter.clients.secure_sum.participant import Participant, Policy
 from tests.helpers.machine.compiled import Found, has_compiler, search
 from tests.helpers.machine.local import Group, Part, Reveal, Setting, explored
@@ -348,7 +348,7 @@ def test_a_client_that_takes_any_threshold_is_found(monkeypatch: pytest.MonkeyPa
 def test_masks_that_are_not_bound_to_the_message_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Terms, "digest", lambda *_: bytes(32))
+    monkeypatch.setattr(keys, "binding", lambda *_: bytes(32))
     assert any("different things" in one for one in first_breach(world(3, instructions=2)))
 
 

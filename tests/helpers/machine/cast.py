@@ -14,7 +14,8 @@ from functools import cache
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord
 
-from leakmeter.clients.secure_sum.keys import Session, Terms, agree, seal, unseal
+from leakmeter.clients.secure_sum import keys
+from leakmeter.clients.secure_sum.keys import Session, agree, seal, unseal
 from leakmeter.clients.secure_sum.mask_mod import SigningClient
 from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.quantise import Ring
@@ -55,8 +56,8 @@ def start(of: int, number: int) -> Participant:  # noqa: ARG001
 
 def told(participant: Participant, instruction: int) -> bytes:
     """Return the digest of what a client was told, as `MaskMod` makes it."""
-    terms = Terms(SESSION, participant.threshold, SETTINGS, participant.roster)
-    return terms.digest(INSTRUCTIONS[instruction])
+    told = (SETTINGS, participant.roster, INSTRUCTIONS[instruction])
+    return keys.binding(SESSION, participant.threshold, *told)
 
 
 def peers_order(number: int, threshold: int, keys: Mapping[int, PublicKeys]) -> ConfigRecord:

@@ -33,9 +33,9 @@ from leakmeter.clients.secure_sum.quantise import Quantiser, add_vectors
 from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.strategies import Masked, Risks
-from leakmeter.strategies.flower import restore_strategy, strategy_state
+from leakmeter.strategies.flower import ReadArray, restore_strategy, strategy_state
 from leakmeter.strategies.secure_sum.masked import Tally
-from leakmeter.strategies.secure_sum.sum_round import Exchange, _Shared
+from leakmeter.strategies.secure_sum.sum_round import Exchange
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers import federation
 from tests.helpers.numbers import num_examples
@@ -848,7 +848,7 @@ def test_secrets_reach_neither_logs_nor_records(
 def test_a_strategy_that_changes_what_it_reads_changes_no_other_reply() -> None:
     numbers = np.arange(6.0).reshape(2, 3)
     usual = Array(numbers)
-    shared = _Shared(usual.dtype, usual.shape, usual.stype, usual.data)
+    shared = ReadArray.of(usual)
     first = shared.numpy()
     first += 1
     assert np.array_equal(shared.numpy(), numbers)
