@@ -63,25 +63,6 @@ def split(
     ]
 
 
-def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """Return the secret behind at least `threshold` shares, given by receiver index.
-
-    Raises:
-        ValueError: If there are too few, one is malformed, or they do not give a secret.
-    """
-    require(f"[1, {len(shares)}]", threshold=threshold)
-    points = tuple(sorted(shares)[:threshold])
-    limbs, rows = _read({None: {index: shares[index] for index in points}})
-    if malformed := sorted(set(points) - rows[None].keys()):
-        raise ValueError(
-            f"shares must be {_NUM_LIMBS} limbs below {PRIME}, those of indices {malformed} are not"
-        )
-    secret = _combined(limbs, [(rows[None], points)])[0]
-    if secret is None:
-        raise ValueError(f"shares must belong to one secret, those of {points} do not")
-    return secret
-
-
 def recover(
     held: Mapping[Owner, Mapping[int, bytes]],
     threshold: int,

@@ -101,20 +101,6 @@ def test_nothing_wraps_at_the_extremes(bits: int, clients: int, sign: float, see
     assert result.num_clients == clients
 
 
-def test_grid_points_and_integer_weights_are_exact() -> None:
-    quantiser = plain(bits=16, clip_range=3276.0, max_weight=8.0)
-    assert quantiser.step == 1.0
-    rng = np.random.default_rng(0)
-    updates, weights = np.array([[1.0, -2.0, 3276.0], [8.0, 0.0, -3276.0]]), [4, 8]
-    vectors = [quantiser.encode(u * 2, w, {}, rng) for u, w in zip(updates, weights, strict=True)]
-    # Weighted by w/8 the coordinates are integers, so no rounding takes place.
-    result = quantiser.decode(total_of(quantiser, vectors))
-    expected = (4 * np.array([2.0, -4.0, 3276.0]) + 8 * np.array([16.0, 0.0, -3276.0])) / 12
-    np.testing.assert_allclose(result.mean, expected, rtol=1e-15)
-    assert result.total_weight == 12
-    assert result.saturated == 2
-
-
 def bias_in_standard_errors(rounded: np.ndarray, exact: float) -> float:
     fraction = exact - math.floor(exact)
     return float((rounded.mean() - exact) / math.sqrt(fraction * (1 - fraction) / rounded.size))

@@ -501,22 +501,17 @@ def test_a_largest_weight_that_is_too_small_says_what_to_do() -> None:
     assert not strategy.facts().rejected
 
 
-def test_integer_arrays_stay_as_sent_in_every_round() -> None:
-    model = {"count": np.array(7), **MODEL, "flags": np.array([1, 2, 3], np.int32)}
+def test_integer_arrays_stay_as_sent_in_every_round_and_others_keep_their_type() -> None:
+    whole = {"count": np.array(7), "flags": np.array([1, 2, 3], np.int32)}
+    model = {**whole, **{f"w{b}": np.zeros(4, f"float{b}") for b in (16, 32, 64)}}
     clients = Federation()
     strategy = masked(clients)
-    result = clients.run(strategy, rounds=3, model=model)
-    assert result.arrays["count"].numpy() == pytest.approx(7.0)
-    assert result.arrays["flags"].numpy() == pytest.approx([1, 2, 3])
-    assert strategy.facts().aggregate.shape == (7,)
-    assert np.allclose(result.arrays["w"].numpy(), 3 * clients.mean(), atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
-def test_the_model_keeps_its_type(kind: str) -> None:
-    clients = Federation()
-    result = clients.run(masked(clients), rounds=2, model={"w": np.zeros(4, kind)})
-    assert result.arrays["w"].numpy().dtype == kind
+    arrays = clients.run(strategy, rounds=3, model=model).arrays
+    assert arrays["count"].numpy() == pytest.approx(7.0)
+    assert arrays["flags"].numpy() == pytest.approx([1, 2, 3])
+    assert strategy.facts().aggregate.shape == (12,)
+    assert np.allclose(arrays["w64"].numpy(), 3 * clients.mean(), atol=1e-6)
+    assert all(arrays[f"w{b}"].numpy().dtype == f"float{b}" for b in (16, 32, 64))
 
 
 INNER: dict[str, tuple[dict[str, Any], float]] = {
