@@ -18,6 +18,7 @@ from leakmeter.strategies.flower import (
     PatientGrid,
     Places,
     UnusableNodeError,
+    current_delivery,
     known_nodes,
 )
 
@@ -200,6 +201,7 @@ def test_only_wrappers_that_change_no_node_say_which_client_it_is() -> None:
     assert known_nodes(PatientGrid(PatientGrid(grid))) == range(1, 4)
     assert known_nodes(PartialGrid(grid, [2])) is None
     assert known_nodes(PatientGrid(Scripted(lambda *_: None))) is None
+    assert current_delivery() is None  # only the in-process engine says what it delivers
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,7 @@ def test_strangers_copied_keys_and_clients_without_keys_drop_out_and_the_others_
     "change",
     [
         lambda _: {"signature": bytes(64)},
+        lambda _: {"signature": b""},
         lambda _: {"signature": 7},
         lambda order: {"signature": order["signature"][::-1]},
     ],
