@@ -19,6 +19,7 @@ from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.flower import GridWrapper, PatientGrid
 from tests.helpers.refusals import refuses
+from tests.helpers.strategies import Replies
 
 
 class Renamed(GridWrapper):
@@ -136,15 +137,10 @@ def test_nodes_that_never_come_are_a_timeout_that_says_how_many_are_missing(
 
 
 def test_nodes_that_are_slow_to_answer_are_not_numbered_otherwise(federation: Any) -> None:
-    class Slow(GridWrapper):
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            return list(self.grid.send_and_receive(messages))[:-1]
-
     fed = federation(6)
+    slow = Replies(fed.grid, lambda replies: replies[:-1])
     with pytest.raises(TimeoutError, match="5 of 6 nodes have said which client they are"):
-        chosen(patience=0.1).start(Slow(fed.grid), fed.arrays(), 1)
+        chosen(patience=0.1).start(slow, fed.arrays(), 1)
     assert not trainers(fed)
 
 
@@ -197,39 +193,28 @@ def test_replies_are_summed_in_the_order_of_clients_and_foreign_ones_last(
 def test_in_a_deployment_one_client_cannot_end_the_run_by_its_number(
     claim: int | None, federation: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Lying(GridWrapper):
-        """One node claims a number that is another's or nobody's, or does not answer."""
-
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            replies = list(self.grid.send_and_receive(messages))
-            if not replies or wire.IDENTITY not in replies[0].content:
-                return replies
-            if claim is None:
-                return replies[1:]
-            replies[0].content[wire.IDENTITY] = ConfigRecord({"partition-id": claim})
+    def lying(replies: list[Message]) -> list[Message]:
+        """Let one claim a number that is another's or nobody's, or give no answer."""
+        if not replies or wire.IDENTITY not in replies[0].content:
             return replies
+        if claim is None:
+            return replies[1:]
+        replies[0].content[wire.IDENTITY] = ConfigRecord({"partition-id": claim})
+        return replies
 
     fed = federation(6)
     strategy = chosen(size=6, needs_answers=False)
-    strategy.start(Lying(fed.grid), fed.arrays(), 1)
+    strategy.start(Replies(fed.grid, lying), fed.arrays(), 1)
     assert len(trainers(fed)) == 6
     assert "clients are numbered by node id" in caplog.text
 
 
 def test_a_reply_that_is_delivered_twice_counts_once(federation: Any) -> None:
-    class Twice(GridWrapper):
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            replies = list(self.grid.send_and_receive(messages))
-            return [*replies, *replies[:2]]
-
     results = []
-    for grid_of in (Twice, lambda grid: grid):
+    for extra in (0, 2):
         fed = federation(6)
-        results.append(chosen(size=6).start(grid_of(fed.grid), fed.arrays(), 1).arrays)
+        grid = Replies(fed.grid, lambda replies, extra=extra: [*replies, *replies[:extra]])
+        results.append(chosen(size=6).start(grid, fed.arrays(), 1).arrays)
     for name in results[0]:
         assert (results[0][name].numpy() == results[1][name].numpy()).all()
 

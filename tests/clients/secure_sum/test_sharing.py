@@ -89,13 +89,6 @@ def test_lagrange_rows_equal_the_slow_ones(gaps: int, points: list[int]) -> None
             assert weights[i] == slow_value(unit, 0)
 
 
-@given(st.lists(st.integers(1, PRIME - 1), min_size=1, max_size=6, unique=True), st.integers(1, 70))
-@settings(max_examples=num_examples(40), deadline=None)
-def test_powers_equal_the_slow_ones(points: list[int], count: int) -> None:
-    fast = sharing._powers(tuple(points), count)
-    assert fast.tolist() == [[pow(x, k, PRIME) for k in range(count)] for x in points]
-
-
 def test_a_product_beyond_what_is_exact_is_reduced_in_between() -> None:
     top = np.full((1, 5000), PRIME - 1, np.int64)
     assert sharing._product(top, top.T).item() == 5000 * (PRIME - 1) ** 2 % PRIME

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid
 
 from leakmeter.auditors import Audited, Finding
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
@@ -18,10 +19,10 @@ from leakmeter.clients.secure_sum.keys import KeyPair
 from leakmeter.clients.secure_sum.participant import BOX_BYTES
 from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
 from leakmeter.strategies import Central, Distributed, Masked, Noised
-from leakmeter.strategies.flower import GridWrapper
 from leakmeter.strategies.protection.mechanism import FixedClip
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers.project import ROOT
+from tests.helpers.strategies import Replies
 from tests.strategies.protection import test_noised as noisy
 from tests.strategies.secure_sum.test_masked import (
     Federation,
@@ -113,18 +114,15 @@ def test_two_clients_with_one_key_drop_out_and_the_others_go_on() -> None:
     check_mean(strategy, clients.mean([1, 2, 3, 4]))
 
 
-class Twice(GridWrapper):
-    """Delivers every reply twice."""
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        replies = list(self.grid.send_and_receive(messages, timeout=timeout))
-        return [*replies, *replies]
+def twice(grid: Grid) -> Replies:
+    """Return a grid that delivers every reply twice."""
+    return Replies(grid, lambda replies: [*replies, *replies])
 
 
 def test_replies_that_are_delivered_twice_count_once() -> None:
     clients = Federation()
     strategy = masked(clients)
-    clients.run(Audited(strategy, [], sends="models"), grid_of=Twice)
+    clients.run(Audited(strategy, [], sends="models"), grid_of=twice)
     check_mean(strategy, clients.mean())
     assert strategy.facts().num_clients == 5
 

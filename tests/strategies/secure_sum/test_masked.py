@@ -15,8 +15,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from leakmeter.auditors import Audited, Auditor, Finding, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary, RoundFacts
@@ -38,7 +36,6 @@ from leakmeter.strategies.secure_sum.masked import Tally
 from leakmeter.strategies.secure_sum.sum_round import Exchange
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers import federation
-from tests.helpers.numbers import num_examples
 from tests.helpers.refusals import refuses
 
 Arrays = dict[str, Any]
@@ -413,53 +410,6 @@ def test_a_lie_within_the_limits_moves_the_mean_no_further_than_they_allow() -> 
 
 
 # Arithmetic.
-
-
-@st.composite
-def federations(draw: st.DrawFn) -> tuple[Federation, Arrays, dict[str, Any]]:
-    count = draw(st.integers(3, 7))
-    weights = draw(st.lists(st.integers(1, 100), min_size=count, max_size=count))
-    updates = draw(
-        st.lists(st.floats(-1.0, 1.0, allow_subnormal=False), min_size=count, max_size=count)
-    )
-    shapes = draw(
-        st.lists(st.sampled_from([(), (0,), (1,), (2, 3), (0, 4), (5,)]), min_size=1, max_size=4)
-    )
-    threshold = count // 2 + 1
-    gone = draw(st.sets(st.integers(0, count - 1), max_size=count - max(threshold, 3)))
-    stage = draw(st.sampled_from(["keys", "shares", "train", "unmask"]))
-    model = {f"a{i}": np.zeros(shape) for i, shape in enumerate(shapes)}
-    clients = Federation(
-        num=count,
-        faults=at(stage, gone),
-        update=updates.__getitem__,
-        weight=weights.__getitem__,
-    )
-    left = [c for c in range(count) if stage == "unmask" or c not in gone]
-    options = {"threshold": threshold, "bits": draw(st.sampled_from([12, 16, 24, 32, 48]))}
-    return clients, model, {**options, "left": left}
-
-
-@settings(max_examples=num_examples(25), deadline=None)
-@given(federations())
-def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
-    case: tuple[Federation, Arrays, dict[str, Any]],
-) -> None:
-    clients, model, options = case
-    left = options.pop("left")
-    strategy = masked(clients, **options)
-    # A secure sum of keys needs the majority of those who announced: fewer holders, same number.
-    result = clients.run(strategy, model=model)
-    if strategy.facts().abandoned is not None:
-        assert len(left) < clients.num  # the threshold no longer fits the smaller cohort
-        return
-    assert strategy.facts().num_clients == len(left)
-    assert strategy.facts().total_weight == sum(clients.weight(c) for c in left)
-    expected, quantum = clients.mean(left), strategy.facts().quantum
-    assert (np.abs(strategy.facts().aggregate - expected) <= quantum + 1e-12).all()
-    for name, array in model.items():
-        assert result.arrays[name].numpy().shape == array.shape
-        assert result.arrays[name].numpy().dtype == array.dtype
 
 
 def test_metrics_inside_the_sum_are_averaged_and_others_are_dropped() -> None:
