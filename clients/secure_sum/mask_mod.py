@@ -51,7 +51,6 @@ from leakmeter.clients.secure_sum.wire import (
     get_participant,
     get_quantiser,
     get_roster,
-    get_session,
     get_signatures,
     metrics_of,
     put_by_number,
@@ -211,7 +210,7 @@ class MaskMod:
         """Draw fresh secrets and announce the public half."""
         kept = wire.config(context.state, wire.MASK)
         if kept is not None:
-            last = get_session(kept)
+            last = get_participant(kept).session
             if last.run == session.run and session.server_round <= last.server_round:
                 raise RefusedError(
                     f"round must be above {last.server_round}, got {session.server_round}"

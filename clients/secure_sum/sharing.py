@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.values import require
+from leakmeter.clients.secure_sum.keys import KEY_BYTES, check_bytes
 
 Ints = NDArray[np.int64]
 Owner = TypeVar("Owner", bound=Hashable)
 
-SECRET_BYTES = 32
 PRIME = 2_097_143  # the largest below 2^21
 _LIMB_BITS = 20
-_NUM_LIMBS = -(-8 * SECRET_BYTES // _LIMB_BITS)
+_NUM_LIMBS = -(-8 * KEY_BYTES // _LIMB_BITS)
 _EXACT_TERMS = 2**53 // PRIME**2
 _MAX_GAPS = 2**20  # differences of points in memory at once: 8 MB
 _TRIES = 64  # random subsets of an owner's shares before it is given up
@@ -233,9 +233,7 @@ def _uniform(rows: int, columns: int) -> Ints:
 
 
 def _to_limbs(secret: bytes) -> list[int]:
-    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
-        size = len(secret) if isinstance(secret, bytes) else type(secret).__name__
-        raise BadValueError("secret", f"{SECRET_BYTES} bytes", size)
+    check_bytes("secret", secret)
     number = int.from_bytes(secret, "little")
     return [number >> _LIMB_BITS * i & (2**_LIMB_BITS - 1) for i in range(_NUM_LIMBS)]
 
@@ -245,7 +243,7 @@ def _to_secret(limbs: Sequence[int]) -> bytes | None:
     if max(limbs) >> _LIMB_BITS:
         return None
     number = sum(limb << _LIMB_BITS * i for i, limb in enumerate(limbs))
-    return None if number >> 8 * SECRET_BYTES else number.to_bytes(SECRET_BYTES, "little")
+    return None if number >> 8 * KEY_BYTES else number.to_bytes(KEY_BYTES, "little")
 
 
 def _pack(values: Ints) -> bytes:

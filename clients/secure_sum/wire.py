@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -100,20 +99,11 @@ def get_keys(record: ConfigRecord, *, is_signed: bool = False) -> PublicKeys:
     return keys
 
 
-def get_boxes(record: ConfigRecord, peers: Collection[int]) -> dict[int, bytes]:
-    """Return peer to the box for it; one for each peer, each as long as two sealed shares."""
-    return _exactly(record, "boxes", peers, BOX_BYTES)
-
-
-def get_shares(record: ConfigRecord, owners: Collection[int]) -> dict[int, bytes]:
-    """Return owner to the share of one of its secrets; one for each that was asked for."""
-    return _exactly(record, "shares", owners, SHARE_BYTES)
-
-
-def _exactly(
-    record: ConfigRecord, name: str, numbers: Collection[int], size: int
+def get_answers(
+    record: ConfigRecord, name: Literal["boxes", "shares"], numbers: Collection[int]
 ) -> dict[int, bytes]:
-    given = get_by_number(record, name)
+    """Return number to a client's box for it, or share of its secret: one for each, of one size."""
+    given, size = get_by_number(record, name), BOX_BYTES if name == "boxes" else SHARE_BYTES
     if set(given) != set(numbers):
         wrong = len(set(given) ^ set(numbers))
         raise RefusedError(f"{name} must be for the {len(numbers)} asked for, {wrong} differ")
@@ -309,37 +299,20 @@ def put_participant(participant: Participant) -> ConfigRecord:
     return ConfigRecord({_STATE: _SIZES.pack(*map(len, parts)) + b"".join(parts)})
 
 
-@contextmanager
-def _own_state() -> Iterator[None]:
-    """Refuse a state that is not as `put_participant` writes it, perhaps of another release."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, ArithmeticError, struct.error):
-        # Nothing of the state: it holds secrets, and the text travels to the server.
-        raise RefusedError(
-            "this client's own state of the secure sum is not whole, or another release wrote it; "
-            "start the run again"
-        ) from None
-
-
-def get_session(record: ConfigRecord) -> Session:
-    """Return the run and the round that a client's state belongs to.
-
-    Raises:
-        RefusedError: The state is not whole.
-    """
-    with _own_state():
-        return Session(*_HEAD.unpack_from(wire.get_bytes(record, _STATE), _SIZES.size)[:2])
-
-
 def get_participant(record: ConfigRecord) -> Participant:
     """Return the participant that `put_participant` was given.
 
     Raises:
         RefusedError: The state is not whole.
     """
-    with _own_state():
+    try:
         return _participant(wire.get_bytes(record, _STATE))
+    except (LookupError, TypeError, ValueError, ArithmeticError, struct.error):
+        # Nothing of the state: it holds secrets, and the text travels to the server.
+        raise RefusedError(
+            "this client's own state of the secure sum is not whole, or another release wrote it; "
+            "start the run again"
+        ) from None
 
 
 def _participant(data: bytes) -> Participant:

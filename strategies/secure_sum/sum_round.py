@@ -50,11 +50,10 @@ from leakmeter.clients.secure_sum.signing import (
 )
 from leakmeter.clients.secure_sum.signing import roster as fingerprint_of
 from leakmeter.clients.secure_sum.wire import (
-    get_boxes,
+    get_answers,
     get_drawn,
     get_keys,
     get_settings,
-    get_shares,
     get_signature,
     get_upload,
     put_by_number,
@@ -90,10 +89,6 @@ class MaskedCohort:
     graph: Graph
     threshold: int
     drawn: Mapping[int, Collection[int]] | None = None
-
-    def peers(self, number: int) -> dict[int, PublicKeys]:
-        """Return the keys that one client is told."""
-        return {peer: self.keys[peer] for peer in self.graph[number]}
 
     def neighbourhood(self, number: int, among: Container[int]) -> list[int]:
         """Return the neighbours of a client among some numbers."""
@@ -349,7 +344,7 @@ class Exchange:
             }
             for n in (cohort.keys if cohort.drawn is None else cohort.drawn)
         }
-        return self.ask("shares", orders, lambda n, record: get_boxes(record, cohort.graph[n]))
+        return self.ask("shares", orders, lambda n, r: get_answers(r, "boxes", cohort.graph[n]))
 
     def order(self, number: int, boxes: Mapping[int, bytes], shared: ConfigRecord) -> Message:
         """Return the train message of one client with all it needs to mask."""
@@ -386,7 +381,7 @@ class Exchange:
         return self.ask(
             "unmask",
             orders,
-            lambda n, record: get_shares(record, orders[n]["survivors"] + orders[n]["dropped"]),
+            lambda n, r: get_answers(r, "shares", orders[n]["survivors"] + orders[n]["dropped"]),
         )
 
     def signatures(
@@ -427,7 +422,7 @@ class Exchange:
         return self.ask(
             "unmask",
             orders,
-            lambda n, record: get_shares(record, [n, *cohort.neighbourhood(n, sharers)]),
+            lambda n, r: get_answers(r, "shares", [n, *cohort.neighbourhood(n, sharers)]),
         )
 
     def ask(

@@ -26,7 +26,6 @@ from leakmeter.strategies.secure_sum.topology import (
     GraphRisk,
     assess,
     assess_drawn,
-    complete_graph,
     plan_drawn,
     plan_graph,
     regular_graph,
@@ -87,7 +86,6 @@ def test_regular_graphs_are_regular_symmetric_and_connected(
 
 def test_complete_graph_joins_all() -> None:
     links = {1: (5, 9), 5: (1, 9), 9: (1, 5)}
-    assert complete_graph([5, 1, 9]) == links
     assert regular_graph([5, 1, 9], 2, np.random.default_rng(0)) == links
     drawn = [regular_graph(range(20), 4, np.random.default_rng(s)) for s in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]  # the order comes from the generator
@@ -194,8 +192,6 @@ def test_impossible_graphs_are_refused() -> None:
     for degree in (0, 3, 10, 12):
         with refuses("degree"):
             regular_graph(range(10), degree, rng)
-    with refuses("clients"):
-        complete_graph([1, 1])
     with refuses("num_clients"):
         plan_graph(1, 0.0, 0.0)
     with refuses("dropout_rate"):
