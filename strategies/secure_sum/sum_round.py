@@ -620,8 +620,9 @@ class SumRound:
         """Return one reply per survivor, each with the mean: their mean is the mean."""
         dtypes = ["float64"] * len(layout.names) if is_exact else None
         mean_arrays = layout.restore(self.start + mean.mean, self.sent, dtypes)
-        # Flower's strategies read these arrays in each reply.
-        arrays = ArrayRecord({name: ReadArray.of(array) for name, array in mean_arrays.items()})
+        arrays = ArrayRecord()
+        for name, array in mean_arrays.items():  # the constructor would make plain arrays of them
+            arrays[name] = ReadArray.of(array)
         metrics: dict[str, Any] = {
             weight_key: mean.total_weight / len(survivors),
             **mean.metrics,

@@ -791,13 +791,20 @@ def test_secrets_reach_neither_logs_nor_records(
 
 
 def test_a_strategy_that_changes_what_it_reads_changes_no_other_reply() -> None:
-    numbers = np.arange(6.0).reshape(2, 3)
-    usual = Array(numbers)
-    shared = ReadArray.of(usual)
-    first = shared.numpy()
-    first += 1
-    assert np.array_equal(shared.numpy(), numbers)
-    assert np.array_equal(usual.numpy(), numbers)
+    class Reading(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            one, other = (m.content["arrays"]["w"] for m in list(replies)[:2])
+            assert isinstance(one, ReadArray)  # which parses its header once for all replies
+            before, read = other.numpy(), one.numpy()
+            read += 1
+            assert np.array_equal(one.numpy(), before)
+            assert np.array_equal(other.numpy(), before)
+            return None, None
+
+    clients = Federation(3)
+    strategy = made(clients.fedavg(Reading), max_weight=100.0, threshold=2)
+    clients.run(strategy)
+    assert strategy.facts().num_clients == 3
 
 
 @pytest.mark.parametrize("neighbours", [None, "auto"])
