@@ -370,8 +370,7 @@ def test_survivors_that_differ_from_client_to_client_open_nothing() -> None:
             return [with_order(content, survivors=[1, 2, 3, 4, 5])]
         return [content]
 
-    clients = Signing(6)
-    strategy = attacked(change, clients, threshold=4)
+    strategy = attacked(change, Signing(6), threshold=4)
     assert "have signed" in str(strategy.facts().abandoned)
 
 
