@@ -127,19 +127,19 @@ def test_it_waits_until_all_nodes_are_there_and_those_beyond_them_stay_idle(
     assert [c for _, c in trainers(fed)] == list(range(6))
 
 
-def test_nodes_that_never_come_are_a_timeout_that_says_how_many_are_missing(
-    federation: Any,
+@pytest.mark.parametrize(
+    ("num", "kept", "words"),
+    [
+        (4, 4, "6 nodes are needed, 4 came within 0 s"),
+        (6, -1, "5 of 6 nodes have said which client they are"),  # and get no other number
+    ],
+)
+def test_nodes_that_never_come_or_answer_are_a_timeout_that_says_how_many_are_missing(
+    num: int, kept: int, words: str, federation: Any
 ) -> None:
-    fed = federation(4)
-    with pytest.raises(TimeoutError, match="6 nodes are needed, 4 came within 0 s"):
-        chosen(patience=0.1).start(fed.grid, fed.arrays(), 1)
-    assert not trainers(fed)
-
-
-def test_nodes_that_are_slow_to_answer_are_not_numbered_otherwise(federation: Any) -> None:
-    fed = federation(6)
-    slow = Replies(fed.grid, lambda replies: replies[:-1])
-    with pytest.raises(TimeoutError, match="5 of 6 nodes have said which client they are"):
+    fed = federation(num)
+    slow = Replies(fed.grid, lambda replies: replies[:kept])
+    with pytest.raises(TimeoutError, match=words):
         chosen(patience=0.1).start(slow, fed.arrays(), 1)
     assert not trainers(fed)
 

@@ -67,11 +67,6 @@ def refuses(given: Mapping[int, bytes]) -> None:
         AFTER[1].reveal_signed(given, {})
 
 
-def test_one_signature_too_few_is_not_enough() -> None:
-    refuses({n: SIGNATURES[n] for n in (2, 3)})
-    refuses({n: SIGNATURES[n] for n in (1, 2, 3)})  # its own counts once
-
-
 def test_a_signature_of_another_round_run_or_instruction_does_not_count() -> None:
     others: list[Any] = [
         uploaded(Session(SESSION.run, 7)),
@@ -79,6 +74,8 @@ def test_a_signature_of_another_round_run_or_instruction_does_not_count() -> Non
         uploaded(digest=bytes(32)),
         uploaded(),  # run and round used again: the keys are others
     ]
+    refuses({n: SIGNATURES[n] for n in (2, 3)})  # one too few
+    refuses({n: SIGNATURES[n] for n in (1, 2, 3)})  # its own counts once
     for clients in others:
         _, foreign = signatures(clients)
         refuses({2: SIGNATURES[2], 3: SIGNATURES[3], 4: foreign[4]})
@@ -92,27 +89,20 @@ def test_a_signature_over_another_list_or_of_somebody_else_does_not_count() -> N
     refuses({2: SIGNATURES[2], 3: SIGNATURES[3], 4: bytes(64)})
 
 
-def test_two_lists_cannot_both_be_signed_by_enough() -> None:
-    """Each honest client signs once, so 2·4 > 5 + 2 leaves room for one list only."""
-    with pytest.raises(RefusedError, match="after 'uploaded'"):
-        AFTER[1].sign([1, 2, 3, 4], IDS[1])
-
-
 @pytest.mark.parametrize("survivors", [[1, 2, 3], [2, 3, 4, 5], [1, 2, 3, 9], []])
 def test_a_list_that_is_too_short_or_lacks_the_client_is_not_signed(survivors: list[int]) -> None:
     with pytest.raises(RefusedError):
         CLIENTS[1].sign(survivors, IDS[1])
 
 
-def test_a_client_that_signs_reveals_nothing_for_an_unsigned_list() -> None:
+def test_a_client_signs_once_where_it_signs_and_then_reveals_for_signed_lists_alone() -> None:
+    # Each honest client signs once, so 2·4 > 5 + 2 leaves room for one list only.
+    with pytest.raises(RefusedError, match="after 'uploaded'"):
+        AFTER[1].sign([1, 2, 3, 4], IDS[1])
     with pytest.raises(RefusedError, match="must be signed first"):
         CLIENTS[1].reveal([1, 2, 3, 4, 5], [])
-
-
-def test_a_client_that_does_not_sign_cannot_be_asked_to() -> None:
-    plain = Participant.announce(SESSION, 1)
     with pytest.raises(RefusedError):
-        plain.sign([1, 2], IDS[1])
+        Participant.announce(SESSION, 1).sign([1, 2], IDS[1])
 
 
 def test_what_was_drawn_must_have_announced_with_the_key_on_the_roster() -> None:

@@ -69,6 +69,12 @@ def test_a_list_may_be_a_file_lines_names_or_keys(tmp_path: Path) -> None:
         assert set(TrustedKeys.of(given).names) == {ALICE.public, BOB.public}
     assert ALICE.public in read
     assert len(read) == 2
+    assert TrustedKeys.of([public_line(ALICE.public, "a b")]).names == {ALICE.public: "a b"}
+    with pytest.raises(KeyFileError, match="cannot be read"):
+        TrustedKeys.of(tmp_path / "missing")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(KeyFileError, match="text"):
+        TrustedKeys.of(tmp_path / "binary")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +92,6 @@ def test_a_malformed_list_is_refused_with_its_line(tmp_path: Path, text: str, re
     path.write_text(text)
     with pytest.raises(KeyFileError, match=reason):
         TrustedKeys.of(path)
-
-
-def test_an_unreadable_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="cannot be read"):
-        TrustedKeys.of(tmp_path / "missing")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(KeyFileError, match="text"):
-        TrustedKeys.of(tmp_path / "binary")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,3 @@ def test_a_statement_about_survivors_is_worthless_elsewhere() -> None:
     assert not any(is_signed(ALICE.public, signature, other) for other in others)
     assert not is_signed(b"short", signature, text)
     assert not is_signed(ALICE.public, b"short", text)
-
-
-def test_a_public_line_holds_the_key_and_a_name() -> None:
-    assert TrustedKeys.of([public_line(ALICE.public, "a b")]).names == {ALICE.public: "a b"}
