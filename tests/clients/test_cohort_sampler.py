@@ -394,16 +394,10 @@ def test_generated_records_give_the_numbers_of_listed_ones_bit_for_bit() -> None
     lazy = listed.on(Generated(made, bytes_each=0))
     np.testing.assert_array_equal(rows(lazy), rows(listed))
     assert asked == [2 * RECORDS, 2 * RECORDS, RECORDS]  # two draws a piece, and never all at once
-
-
-def test_records_that_are_generated_count_in_the_size_of_a_piece() -> None:
-    x, y = data()
-
-    def chunk(bytes_each: int) -> int:
-        records = Generated(lambda r: (x.numpy()[r], y.numpy()[r]), bytes_each)
-        return CohortSampler(Cohort(module(), RULE), records, Kept(UNEQUAL), seed=3)._chunk
-
-    assert (chunk(2**14), chunk(2**20), chunk(2**30)) == (2048, 64, 1)
+    cohort = Cohort(module(), RULE)
+    for bytes_each, most in ((2**14, 2048), (2**20, 64), (2**30, 1)):  # they count in its size
+        large = CohortSampler(cohort, Generated(made, bytes_each), Kept(UNEQUAL), seed=3)
+        assert large._chunk == most
 
 
 def test_listed_records_travel_whole_and_a_sampler_without_them() -> None:

@@ -144,14 +144,6 @@ def test_the_mean_is_unbiased_with_the_stated_spread() -> None:
     assert errors.std() <= 1.01 * spread
 
 
-def test_rounding_the_weighted_update_beats_weighting_the_rounded_one() -> None:
-    # 100 clients of weight 60 of at most 1,000: the other order needs a grid 1,000 times coarser.
-    quantiser = plain(max_clients=100, max_weight=1000.0)
-    other = plain(max_clients=100 * 1000)
-    ratio = other.quantum(100, 100.0) / quantiser.quantum(100, 6000.0)
-    assert ratio == pytest.approx(60, rel=1e-3)
-
-
 def test_same_generator_same_vector_and_the_input_is_left_alone() -> None:
     quantiser, update = plain(), np.random.default_rng(0).normal(size=40_000)
     before = update.copy()
@@ -180,21 +172,6 @@ def test_same_generator_same_vector_and_the_input_is_left_alone() -> None:
 def test_impossible_settings_are_refused(name: str, value: Any) -> None:
     with refuses("metrics['loss']" if name == "metrics" else name):
         plain(**({"bits": 8} if value == 128 else {}), **{name: value})
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", [0, 39_999])
-def test_updates_that_are_not_finite_are_refused(bad: float, place: int) -> None:
-    update = np.zeros(40_000)
-    update[place] = bad
-    with pytest.raises(ValueError, match="update must be finite"):
-        plain().encode(update, 1, {}, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("weight", [0, -1, 60.5, math.nan, math.inf, 1e-12])
-def test_weights_out_of_range_are_refused(weight: float) -> None:
-    with refuses("weight"):
-        plain(max_weight=60.0).encode(np.zeros(3), weight, {}, np.random.default_rng(0))
 
 
 def test_metrics_are_required_finite_and_clipped() -> None:
@@ -310,13 +287,24 @@ def test_integer_noise_lets_nobody_set_a_coordinate(law: str) -> None:
     assert "without an update" in str(quantiser.implausible(lie(zero, 5, 1), n))
 
 
-def test_sums_of_the_wrong_type_or_length_and_of_nobody_are_refused() -> None:
-    quantiser = plain()
+def test_updates_weights_and_sums_that_cannot_be_are_refused() -> None:
+    quantiser, rng = plain(max_weight=60.0), np.random.default_rng(0)
+    for bad in (math.nan, math.inf, -math.inf):
+        for place in (0, 39_999):
+            update = np.zeros(40_000)
+            update[place] = bad
+            with pytest.raises(ValueError, match="update must be finite"):
+                quantiser.encode(update, 1, {}, rng)
+    for weight in (0, -1, 60.5, math.nan, math.inf, 1e-12):
+        with refuses("weight"):
+            quantiser.encode(np.zeros(3), weight, {}, rng)
     for wrong in (np.zeros(2, np.uint32), np.zeros(50, np.uint64), np.zeros((9, 9), np.uint32)):
         with pytest.raises(ValueError, match="total must be a flat uint32 vector"):
             quantiser.decode(wrong)
     with pytest.raises(ValueError, match="total weight must be positive, got 0"):
         quantiser.decode(np.zeros(50, np.uint32))
+    with refuses("noise_distribution"):
+        quantiser.encode_integers(np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize("scale", [1e-90, 1e-45, 1e45, 1e90])
@@ -365,16 +353,16 @@ def test_the_ring_has_room_for_all_clients_and_the_noise_of_their_sum() -> None:
     assert quantiser.step < plain(bits=12, max_clients=5, noise_std=0.3).step
     # In a large ring the sampler's table is the limit.
     assert integers(48).step == pytest.approx(0.3 / 2**14)
-
-
-def test_integers_and_floats_are_not_confused() -> None:
     with pytest.raises(ValueError, match="update must be integers"):
-        integers().encode(np.zeros(3), 1.0, {}, np.random.default_rng(0))
-    with refuses("noise_distribution"):
-        plain().encode_integers(np.zeros(3, np.int64))
+        quantiser.encode(np.zeros(3), 1.0, {}, np.random.default_rng(0))
     for wrong in (np.zeros(3), np.zeros((2, 2), np.int64)):
         with refuses("steps"):
-            integers().encode_integers(wrong)
+            quantiser.encode_integers(wrong)
+    # Weights: 100 clients of weight 60 of at most 1,000. Weighting what was rounded needs a grid
+    # 1,000 times coarser.
+    ours, other = plain(max_clients=100, max_weight=1000.0), plain(max_clients=100_000)
+    ratio = other.quantum(100, 100.0) / ours.quantum(100, 6000.0)
+    assert ratio == pytest.approx(60, rel=1e-3)
 
 
 def test_a_distribution_travels_with_its_quantiser_and_gaussian_orders_are_as_before() -> None:

@@ -342,17 +342,13 @@ def test_a_malformed_reply_counts_as_a_dropout(stage: str, form: str) -> None:
     check_mean(strategy, clients.mean(range(5) if stage == "unmask" else [0, 1, 3, 4]))
 
 
-OWN_FAULTS: dict[str, dict[str, Any]] = {
-    "not a number": {"update": lambda c: math.nan if c == 2 else 0.1},
-    "infinite": {"update": lambda c: math.inf if c == 2 else 0.1},
-    "too heavy": {"weight": lambda c: 101 if c == 2 else 10},
-    "weightless": {"weight": lambda c: 0 if c == 2 else 10},
-}
-
-
-@pytest.mark.parametrize("fault", OWN_FAULTS)
-def test_a_clients_own_fault_keeps_it_out_of_the_sum(fault: str) -> None:
-    clients = Federation(**OWN_FAULTS[fault])
+@pytest.mark.parametrize(("update", "weight"), [(math.nan, 10), (0.1, 101)])
+def test_a_clients_own_fault_keeps_it_out_of_the_sum(update: float, weight: float) -> None:
+    odd = {
+        "update": lambda c: update if c == 2 else 0.1,
+        "weight": lambda c: weight if c == 2 else 10,
+    }
+    clients = Federation(**odd)
     strategy = played(clients)
     assert (strategy.facts().num_clients, strategy.facts().blank) == (4, 1)
     check_mean(strategy, clients.mean([0, 1, 3, 4]))
