@@ -103,6 +103,11 @@ def test_parts_of_several_lengths_cannot_be_packed() -> None:
         put_by_number("boxes", {1: b"a", 2: b"bc"})
 
 
+def test_a_client_whose_run_has_another_configuration_drops_out() -> None:
+    clients = Federation(faults=at("keys", {2}, changed(lambda _: {"settings": bytes(32)})))
+    check_mean(played(clients), clients.mean([0, 1, 3, 4]))
+
+
 def test_two_clients_with_one_key_drop_out_and_the_others_go_on() -> None:
     pair = KeyPair.generate().public
 
