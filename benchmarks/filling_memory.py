@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.measure import Row, Scale
 from benchmarks.memory import peak
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.gradients import FactoredGradients, Gradients, LayerFactors
+from leakmeter.clients.protection.gradients import Gradients, LayerFactors
 from leakmeter.clients.protection.record_rule import WaterFilling
 
 FAN_IN, CLASSES, BATCH, FLOOR = 784, 10, 32, 1e-3
@@ -44,7 +44,7 @@ def factors(count: int) -> Gradients:
     """Return made-up gradients of a linear layer."""
     rng = stream(0, "filling-memory")
     slopes = rng.standard_normal((count, CLASSES)) / 10
-    return FactoredGradients((LayerFactors(rng.random((count, FAN_IN)), slopes, True),), 0.0)
+    return Gradients((LayerFactors(rng.random((count, FAN_IN)), slopes, True),), 0.0)
 
 
 def computed(count: int) -> Gradients:

@@ -21,7 +21,7 @@ from leakmeter.auditors.canary_draws import canary_products
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.protection.gradients import DenseGradients
+from leakmeter.clients.protection.gradients import Gradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.clients.sampler import CohortSampler, Kept
 from leakmeter.clients.update import fedavg
@@ -110,7 +110,7 @@ def covariance(dim: int) -> float:
 def filled(examples: int, dim: int) -> float:
     """Draw a gradient with water-filling noise; the gradients are known."""
     rows = stream(0, "benchmark").standard_normal((examples, dim)) / np.sqrt(dim)
-    gradients = DenseGradients(rows)
+    gradients = Gradients.of(rows)
     return seconds(lambda: WaterFilling(1e-4).draw(gradients, BATCH, stream(0, "draw")))
 
 

@@ -144,7 +144,7 @@ def our_functions(case: Case) -> float:
     cohort = MaskedCohort(session, keys, plan.draw(sorted(keys)), plan.threshold)
     boxes = {}
     for n in keys:
-        peers = put_by_number("keys", {p: k.to_bytes() for p, k in cohort.peers(n).items()})
+        peers = put_by_number("keys", {p: cohort.keys[p].to_bytes() for p in cohort.graph[n]})
         announced = get_keys_of_peers(ConfigRecord(peers))
         client, for_peers = get_participant(states[n]).share(n, announced, plan.threshold, policy)
         states[n] = put_participant(client)

@@ -94,26 +94,17 @@ class Trainer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RaggedStep:
-    """One step of those clients that still have a batch in this pass: the first of the chunk.
-
-    Attributes:
-        index: Examples of the batches, then padding. # (active, width)
-        counts: How many of each row are the client's batch, descending. # (active,)
-    """
-
-    index: Indices
-    counts: Indices
-
-
 def clients_in_cache(batch_bytes: int) -> int:
     """Return how many clients' batches fit into the cache together, at least one."""
     return max(1, _CACHE // max(1, batch_bytes))
 
 
-def steps(rule: LocalSteps, chunk: Chunk) -> Iterator[RaggedStep]:
-    """Yield all steps of a chunk, drawn as the plain rule draws them for each client."""
+def steps(rule: LocalSteps, chunk: Chunk) -> Iterator[tuple[Indices, Indices]]:
+    """Yield all steps of a chunk, drawn as the plain rule draws them for each client.
+
+    A step is of the first clients, those that still have a batch in this pass: examples of the
+    batches, then padding, (active, width); and how many of each row are its batch, descending.
+    """
     sizes = [len(own) for own in chunk.records]
     lengths = np.array([rule.weight(size) for size in sizes])
     longest, most = int(lengths[0]), rule.width(sizes[0])
@@ -132,7 +123,7 @@ def steps(rule: LocalSteps, chunk: Chunk) -> Iterator[RaggedStep]:
         for first in range(0, longest, most):
             active = int(np.searchsorted(-lengths, -first))  # those with lengths > first
             counts = np.minimum(lengths[:active] - first, most)
-            yield RaggedStep(index[:active, first : first + most], counts)
+            yield index[:active, first : first + most], counts
 
 
 @dataclass(frozen=True)
@@ -198,8 +189,8 @@ class Functional(Trainer):
             )
             for name, value in begin.items()
         }
-        for step in steps(self._rule, chunk):
-            for rows, index in _groups(step):
+        for padded, counts in steps(self._rule, chunk):
+            for rows, index in _groups(padded, counts):
                 batch = torch.from_numpy(index).to(x.device)
                 values = {name: value[rows] for name, value in now.items()}
                 self._descend(values, slopes(values, x[batch], y[batch]), begin)
@@ -267,13 +258,12 @@ def functional(module: nn.Module, rule: LocalSteps, x: Tensor, y: Tensor) -> Fun
     return engine if engine.is_right(x[:2], y[:2]) else None
 
 
-def _groups(step: RaggedStep) -> Iterator[tuple[slice, Indices]]:
+def _groups(padded: Indices, counts: Indices) -> Iterator[tuple[slice, Indices]]:
     """Yield clients whose batches are of one size: padding could change what a module does."""
     first = 0
-    while first < len(step.counts):
-        count = step.counts[first]
-        last = int((step.counts >= count).sum())  # counts descend
-        yield slice(first, last), step.index[first:last, :count].copy()
+    while first < len(counts):
+        last = int((counts >= counts[first]).sum())  # counts descend
+        yield slice(first, last), padded[first:last, : counts[first]].copy()
         first = last
 
 
@@ -535,10 +525,10 @@ class Dense(Trainer):
     def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
         stack = Stack(self.layers, start, len(chunk), self.rule.lr, self.rule.mu, exact=False)
         x = x.flatten(1)
-        for step in steps(self.rule, chunk):
-            index = torch.from_numpy(step.index.ravel()).to(x.device)
-            inputs = self._gather(x, index).view(*step.index.shape, -1)
-            stack.step(inputs, y[index].view(step.index.shape), step.counts)
+        for padded, counts in steps(self.rule, chunk):
+            index = torch.from_numpy(padded.ravel()).to(x.device)
+            inputs = self._gather(x, index).view(*padded.shape, -1)
+            stack.step(inputs, y[index].view(padded.shape), counts)
         first = 0
         for part in stack.parameters:
             where = slice(first, first := first + math.prod(part.shape[1:]))

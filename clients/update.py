@@ -246,23 +246,6 @@ class Stack:
             bias.sub_(slope.sum(dim=1), alpha=self._lr)
 
 
-def descend(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    lr: float,
-    mu: float = 0.0,
-    start: Sequence[Tensor] | None = None,
-) -> None:
-    """Take one step in place, without a graph around it.
-
-    With a start, the proximal term's gradient mu (w - w_start) is added.
-    """
-    for at, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-        if start is not None:
-            gradient = gradient + mu * (parameter - start[at])
-        parameter.sub_(gradient, alpha=lr)
-
-
 def products(left: Tensor, right: Tensor, *, exact: bool) -> Tensor:
     """Return the products of two stacks of matrices, (clients, n, m) by (clients, m, k)."""
     if not _is_apart(left, right, exact=exact):
@@ -481,7 +464,7 @@ class LocalSteps:
     ) -> Trained:
         """Take all steps of any module."""
         parameters, losses = list(model.parameters()), []
-        start = [p.detach().clone() for p in parameters] if self.mu else None
+        start = [p.detach().clone() for p in parameters]
         forward = fast_forward(model)
         for _ in range(self.passes):
             order = torch.from_numpy(self.order(len(y), rng)).to(x.device)
@@ -489,7 +472,9 @@ class LocalSteps:
                 loss = cross_entropy(forward(x[batch]), y[batch])
                 slopes = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():
-                    descend(parameters, slopes, self.lr, self.mu, start)
+                    for now, slope, before in zip(parameters, slopes, start, strict=True):
+                        pulled = slope + self.mu * (now - before) if self.mu else slope
+                        now.sub_(pulled, alpha=self.lr)
                 losses.append(loss.item())
         return Trained(self.weight(len(y)), float(np.mean(losses)))
 

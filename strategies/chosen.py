@@ -14,14 +14,12 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import numbers_in
 from leakmeter.auditors.hook.wrapper import Wrapper, foreigners, weight_key
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Indices, require
@@ -29,6 +27,7 @@ from leakmeter.clients.node import identity_of
 from leakmeter.strategies.flower import (
     PartialGrid,
     Places,
+    ReadArray,
     evaluated,
     known_nodes,
     left_out,
@@ -43,25 +42,6 @@ _ANSWER = 10
 # From this many clients on a Poisson round draws its size first. Below, every client has a coin of
 # its own, as in all earlier releases.
 _MANY = 2**16
-
-
-class _Read(Array):
-    """An array whose header was read before.
-
-    Flower's own parses it whenever it is asked for the numbers, which takes longer than to average
-    those of most updates.
-    """
-
-    @classmethod
-    def of(cls, array: Array) -> _Read:
-        read = object.__new__(cls)
-        read.__dict__.update(array.__dict__, _numbers=numbers_in(array))
-        return read
-
-    def numpy(self) -> NDArray[Any]:
-        """Return a copy of the numbers, which a strategy may change."""
-        numbers: NDArray[Any] = self.__dict__["_numbers"]
-        return numbers.copy()
 
 
 class Participation(Protocol):
@@ -271,7 +251,7 @@ class Chosen(Wrapper):
         for message in (one for one in usable if one.has_content()):
             record = wire.arrays(message.content)
             for name, array in list(record.items()):
-                record[name] = _Read.of(array)
+                record[name] = ReadArray.of(array)
         return self._inner_aggregate_train(server_round, usable)
 
     def aggregate_evaluate(

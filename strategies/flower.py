@@ -216,6 +216,26 @@ def _attributes(strategy: Strategy) -> dict[str, Any]:
     return Foreign(strategy).attributes(_ATTRIBUTES[type(strategy)])
 
 
+class ReadArray(Array):
+    """An array whose header was read before.
+
+    Flower's own parses it whenever it is asked for the numbers, which takes longer than to average
+    those of most updates.
+    """
+
+    @classmethod
+    def of(cls, array: Array) -> Self:
+        """Return the same array, read."""
+        read = object.__new__(cls)
+        read.__dict__.update(array.__dict__, _numbers=numbers_in(array))
+        return read
+
+    def numpy(self) -> NDArray[Any]:
+        """Return a copy of the numbers, which a strategy may change."""
+        numbers: NDArray[Any] = self.__dict__["_numbers"]
+        return numbers.copy()
+
+
 @dataclass(frozen=True, eq=False)
 class _Arrays:
     """Arrays that a strategy of Flower's keeps in one attribute.

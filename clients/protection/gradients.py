@@ -42,10 +42,8 @@ _CHUNK = 64  # examples whose patches are in memory at a time
 _ROOM = 2**26  # bytes of a layer's rows that are kept
 
 
-class Gradients(ABC):
-    """Rows of gradients G, (count, dim), however they are stored."""
-
-    loss: float = math.nan  # mean of the examples, where the rows are over all parameters
+class Part(ABC):
+    """Some columns of G, (count, dim), such as those of a layer, as rows or as factors."""
 
     @property
     @abstractmethod
@@ -55,27 +53,23 @@ class Gradients(ABC):
     @property
     @abstractmethod
     def dim(self) -> int:
-        """Number of parameters."""
+        """Number of columns."""
 
     @abstractmethod
     def gram(self) -> Floats:
-        """Return G Gᵀ, (count, count)."""
+        """Return the product with its transpose, (count, count)."""
 
     @abstractmethod
     def combined(self, weights: Floats) -> Floats:
-        """Return Gᵀ w, (dim,)."""
+        """Return the sum of the rows times these weights, (dim,)."""
 
     @abstractmethod
     def products(self, vector: Floats) -> Floats:
-        """Return G v, (count,)."""
+        """Return the product of every row with a vector, (count,)."""
 
     @abstractmethod
     def columns(self, start: int, stop: int) -> Floats:
-        """Return these columns of G, (count, stop - start)."""
-
-
-class Part(Gradients):
-    """One layer's columns of G, (count, layer's parameters), stored as rows or as factors."""
+        """Return some of the columns, (count, stop - start)."""
 
     @abstractmethod
     def squares(self) -> Floats:
@@ -154,9 +148,9 @@ class LayerFactors(_Factors):
 
 @dataclass(frozen=True, eq=False)
 class Rows(Part):
-    """One layer's part of G as it is."""
+    """Columns of G as they are, in the model's own precision; products are in double."""
 
-    matrix: Floats
+    matrix: NDArray[np.floating]
 
     @property
     def count(self) -> int:
@@ -166,23 +160,29 @@ class Rows(Part):
     def dim(self) -> int:
         return int(self.matrix.shape[1])
 
+    @property
+    def _doubles(self) -> Floats:
+        return self.matrix.astype(np.float64, copy=False)
+
     def squares(self) -> Floats:
-        return np.asarray(np.einsum("ji,ji->j", self.matrix, self.matrix))
+        doubles = self._doubles
+        return np.asarray(np.einsum("ji,ji->j", doubles, doubles))
 
     def scaled(self, factors: Floats) -> Rows:
         return Rows(self.matrix * factors[:, None])
 
     def gram(self) -> Floats:
-        return np.asarray(self.matrix @ self.matrix.T)
+        doubles = self._doubles
+        return np.asarray(doubles @ doubles.T)
 
     def combined(self, weights: Floats) -> Floats:
-        return np.asarray(weights @ self.matrix)
+        return np.asarray(weights @ self._doubles)
 
     def products(self, vector: Floats) -> Floats:
-        return np.asarray(self.matrix @ vector)
+        return np.asarray(self._doubles @ vector)
 
     def columns(self, start: int, stop: int) -> Floats:
-        return self.matrix[:, start:stop]
+        return self.matrix[:, start:stop].astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,89 +293,67 @@ def can_factor(layer: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class FactoredGradients(Gradients):
-    """G of a chain of layers, layer by layer; never formed as a whole."""
+class Gradients:
+    """Rows of gradients G, (count, dim), part by part; those of layers are never one matrix.
 
-    layers: tuple[Part, ...]
-    loss: float
+    Attributes:
+        parts: The columns from left to right, such as those of each layer.
+        loss: Mean of the examples, where the rows are over all parameters.
+    """
 
-    @property
-    def count(self) -> int:
-        return self.layers[0].count
-
-    @property
-    def dim(self) -> int:
-        return sum(layer.dim for layer in self.layers)
-
-    def gram(self) -> Floats:
-        first, *others = self.layers
-        total = first.gram().astype(np.float64, copy=False)
-        for layer in others:
-            total += layer.gram()
-        return total
-
-    def combined(self, weights: Floats) -> Floats:
-        return np.concatenate([layer.combined(weights) for layer in self.layers])
-
-    def products(self, vector: Floats) -> Floats:
-        total = np.zeros(self.count)
-        for layer, (start, stop) in zip(self.layers, self._spans(), strict=True):
-            total += layer.products(vector[start:stop])
-        return total
-
-    def columns(self, start: int, stop: int) -> Floats:
-        parts = [
-            layer.columns(max(start - first, 0), min(stop, last) - first)
-            for layer, (first, last) in zip(self.layers, self._spans(), strict=True)
-            if start < last and stop > first
-        ]
-        return np.hstack(parts) if parts else np.zeros((self.count, 0))
-
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        """Yield the range of each layer's parameters in a flat vector."""
-        start = 0
-        for layer in self.layers:
-            yield start, start + layer.dim
-            start += layer.dim
-
-
-@dataclass(frozen=True)
-class DenseGradients(Gradients):
-    """G as a matrix, in the model's own precision; products are in double."""
-
-    matrix: NDArray[np.floating]
+    parts: tuple[Part, ...]
     loss: float = math.nan
 
+    @classmethod
+    def of(cls, matrix: NDArray[np.floating], loss: float = math.nan) -> Self:
+        """Return the gradients in a matrix, of which few columns at a time are made doubles."""
+        starts = range(0, max(matrix.shape[1], 1), _COLUMNS)
+        return cls(tuple(Rows(matrix[:, i : i + _COLUMNS]) for i in starts), loss)
+
     @property
     def count(self) -> int:
-        return int(self.matrix.shape[0])
+        """Number of examples."""
+        return self.parts[0].count
 
     @property
     def dim(self) -> int:
-        return int(self.matrix.shape[1])
+        """Number of parameters."""
+        return sum(part.dim for part in self.parts)
 
     def gram(self) -> Floats:
-        total = np.zeros((self.count, self.count))
-        for _, part in self._parts():
-            total += part @ part.T
+        """Return G Gᵀ, (count, count)."""
+        first, *others = self.parts
+        total = first.gram().astype(np.float64, copy=False)
+        for part in others:
+            total += part.gram()
         return total
 
     def combined(self, weights: Floats) -> Floats:
-        return np.concatenate([weights @ part for _, part in self._parts()])
+        """Return Gᵀ w, (dim,)."""
+        return np.concatenate([part.combined(weights) for part in self.parts])
 
     def products(self, vector: Floats) -> Floats:
+        """Return G v, (count,)."""
         total = np.zeros(self.count)
-        for start, part in self._parts():
-            total += part @ vector[start : start + part.shape[1]]
+        for part, (start, stop) in zip(self.parts, self._spans(), strict=True):
+            total += part.products(vector[start:stop])
         return total
 
     def columns(self, start: int, stop: int) -> Floats:
-        return self.matrix[:, start:stop].astype(np.float64)
+        """Return these columns of G, (count, stop - start)."""
+        found = [
+            part.columns(max(start - first, 0), min(stop, last) - first)
+            for part, (first, last) in zip(self.parts, self._spans(), strict=True)
+            if start < last and stop > first
+        ]
+        return np.hstack(found) if found else np.zeros((self.count, 0))
 
-    def _parts(self) -> Iterator[tuple[int, Floats]]:
-        for start in range(0, self.dim, _COLUMNS):
-            part = self.matrix[:, start : start + _COLUMNS]
-            yield start, part.astype(np.float64, copy=False)
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Yield the range of each part's parameters in a flat vector."""
+        start = 0
+        for part in self.parts:
+            yield start, start + part.dim
+            start += part.dim
 
 
 CHUNK = 64  # examples that one call of vmap takes
@@ -439,7 +417,7 @@ def _keeps(layer: nn.Module) -> bool:
 
 def _by_factors(
     layers: Sequence[nn.Module], x: Tensor, y: Tensor, clip_norm: float
-) -> FactoredGradients | None:
+) -> Gradients | None:
     """Return the factors from one pass forward and one back; None if an input has more axes."""
     seen: list[tuple[nn.Linear | nn.Conv2d, Tensor, Tensor]] = []
     for layer in layers:
@@ -468,12 +446,10 @@ def _by_factors(
         parts, norms = measured((one, _rows(a, kept), _rows(s, kept)) for one, a, s in factors)
     scale = _shrink(norms, clip_norm)
     made = tuple(part.scaled(scale) for part in parts)
-    return FactoredGradients(made, float(losses.detach().mean()))
+    return Gradients(made, float(losses.detach().mean()))
 
 
-def _by_vmap(
-    model: nn.Module, x: Tensor, y: Tensor, clip_norm: float, chunk: int
-) -> DenseGradients:
+def _by_vmap(model: nn.Module, x: Tensor, y: Tensor, clip_norm: float, chunk: int) -> Gradients:
     """Return the matrix, some examples at a time."""
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     buffers = dict(model.named_buffers())
@@ -502,7 +478,7 @@ def _by_vmap(
         matrix[some] = _rows(rows, np.isfinite(norms)) * scale[:, None]
         losses.append(_double(values))
     _usable(np.concatenate(lengths))
-    return DenseGradients(matrix.numpy(), float(np.concatenate(losses).mean()))
+    return Gradients.of(matrix.numpy(), float(np.concatenate(losses).mean()))
 
 
 def _usable(norms: Floats) -> NDArray[np.bool_] | None:

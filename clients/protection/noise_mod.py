@@ -50,7 +50,7 @@ from leakmeter.auditors.noise import (
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import NotFiniteError, Vector, require, within
 from leakmeter.clients.secure_sum.quantise import Rounding
-from leakmeter.clients.secure_sum.wire import get_quantiser
+from leakmeter.clients.secure_sum.wire import get_quantiser, metrics_of
 
 if TYPE_CHECKING:
     from leakmeter.clients.protection.record_rule import GaussianSampling
@@ -394,12 +394,6 @@ def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
             words, kept = "exactly", own == asked
         if not kept:
             raise BadValueError(name, f"{words} this client's own {own:g}", asked)
-
-
-def metrics_of(content: RecordDict) -> MetricRecord:
-    """Return all metrics of a reply in one record."""
-    records = [r for r in content.values() if isinstance(r, MetricRecord)]
-    return MetricRecord({name: value for record in records for name, value in record.items()})
 
 
 @dataclass(frozen=True)

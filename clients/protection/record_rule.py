@@ -34,7 +34,7 @@ from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.records.game import CovarianceSpectrum
 from leakmeter.auditors.values import Floats, require
-from leakmeter.clients.protection.gradients import DenseGradients, Gradients, per_example_gradients
+from leakmeter.clients.protection.gradients import Gradients, per_example_gradients
 from leakmeter.clients.update import Trained
 
 Sampling = Literal["gaussian", "minibatch", "full"]
@@ -85,7 +85,7 @@ class WaterFilling:
         require(f"[1, {gradients.dim}]", blocks=self.blocks)
         cuts = np.linspace(0, gradients.dim, self.blocks + 1).astype(int)
         for start, stop in pairwise(cuts):
-            yield DenseGradients(gradients.columns(int(start), int(stop)))
+            yield Gradients.of(gradients.columns(int(start), int(stop)))
 
     def _draw_block(
         self, gradients: Gradients, batch_size: int, rng: np.random.Generator | None

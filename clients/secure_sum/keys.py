@@ -4,7 +4,7 @@ Bonawitz et al. 2017, Practical Secure Aggregation for Privacy-Preserving Machin
 RFC 7748 for X25519 and RFC 5869 for HKDF. Different from the paper:
 1. every derived key is bound to run, round, purpose, both ids and both public keys, so a key or a
    ciphertext of one place is worthless in another;
-2. a mask key is bound to all that the client was told in the round as well, see `Terms`;
+2. a mask key is bound to all that the client was told in the round as well, see `binding`;
 3. a commitment to the self-mask seed is sent with the public keys, and a reconstructed mask secret
    is compared with its public key: a wrong share is noticed before it spoils the sum.
 
@@ -120,7 +120,7 @@ class KeyPair:
     @classmethod
     def of(cls, secret: bytes) -> Self:
         """Return the pair that a 32-byte secret belongs to."""
-        _check_bytes("secret", secret)
+        check_bytes("secret", secret)
         public = X25519PrivateKey.from_private_bytes(secret).public_key()
         return cls(secret, public.public_bytes_raw())
 
@@ -204,7 +204,7 @@ def agree(
         own_id: Id of the client that `own` belongs to.
         own: Its key pair for this purpose.
         peers: Peer id to the peer's public key for this purpose.
-        digest: For "mask", what both sides were told in the round, see `Terms`; 32 bytes.
+        digest: For "mask", what both sides were told in the round, see `binding`; 32 bytes.
 
     Raises:
         ValueError: If a public key is malformed, of low order, or occurs twice.
@@ -212,7 +212,7 @@ def agree(
     if (purpose == "mask") != bool(digest):
         raise ValueError(f"digest must be given for mask keys alone, got one for {purpose!r}")
     if digest:
-        _check_bytes("digest", digest)
+        check_bytes("digest", digest)
     if own_id in peers:
         raise BadValueError("peers", f"others than {own_id}", sorted(peers))
     if len({own.public, *peers.values()}) != len(peers) + 1:
@@ -220,7 +220,7 @@ def agree(
     secret, label = X25519PrivateKey.from_private_bytes(own.secret), f"agree {purpose}"
     keys = {}
     for peer, public in peers.items():
-        _check_bytes(f"public key of {peer}", public)
+        check_bytes(f"public key of {peer}", public)
         # The lower id first, so that both sides have the same text.
         if own_id < peer:
             place, both = session.context(label, own_id, peer), own.public + public
@@ -236,7 +236,7 @@ def check_order(public: bytes) -> None:
     Raises:
         ValueError: If it is one, or no key at all.
     """
-    _check_bytes("public key", public)
+    check_bytes("public key", public)
     # RFC 7748, section 5: the highest bit is ignored, and what is left taken modulo the prime.
     if (int.from_bytes(public, "little") & (1 << 255) - 1) % _FIELD in _LOW_ORDER:
         raise ValueError("public key must not be of low order")
@@ -249,7 +249,7 @@ def _loaded(public: bytes) -> X25519PublicKey:
 
 def self_mask_key(session: Session, owner: int, seed: bytes) -> bytes:
     """Return the key of the self mask that belongs to `seed`."""
-    _check_bytes("seed", seed)
+    check_bytes("seed", seed)
     return _derive(seed, session.context("self mask", owner))
 
 
@@ -259,7 +259,7 @@ def commit(session: Session, owner: int, seed: bytes) -> bytes:
     Hiding because the seed has 256 random bits and the mask key is derived under another label;
     binding because HKDF-SHA256 with a fixed salt and inputs of one length is collision resistant.
     """
-    _check_bytes("seed", seed)
+    check_bytes("seed", seed)
     return _derive(seed, session.context("commitment", owner))
 
 
@@ -311,7 +311,7 @@ def _derive(secret: bytes, info: bytes) -> bytes:
     return hmac.digest(hmac.digest(PROTOCOL, secret, "sha256"), info + b"\x01", "sha256")
 
 
-def _check_bytes(name: str, value: bytes) -> None:
+def check_bytes(name: str, value: bytes) -> None:
     """Refuse anything but 32 bytes, without showing what may be secret."""
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         size = len(value) if isinstance(value, bytes) else type(value).__name__
@@ -324,30 +324,19 @@ def _check_id(name: str, value: int) -> None:
         raise BadValueError(name, "in [0, 2^64)", value)
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What clients of a round agree on besides the train message.
+def binding(
+    session: Session, threshold: int, settings: bytes, roster: bytes, instruction: bytes
+) -> bytes:
+    """Return the digest of what a client was told in a round; it enters the mask keys.
 
-    Attributes:
+    Args:
         session: Run and round.
         threshold: Shares that open a secret.
         settings: Fingerprint of the run's configuration, see `fingerprint`.
-        roster: Fingerprint of those among whom neighbours were drawn; empty if none were.
+        roster: Fingerprint of those among whom neighbours were drawn, or of who has announced what.
+        instruction: Fingerprint of the train message, see `Instructions`.
     """
-
-    session: Session
-    threshold: int
-    settings: bytes
-    roster: bytes = b""
-
-    def digest(self, instruction: bytes) -> bytes:
-        """Return the 32 bytes that enter the mask keys.
-
-        Args:
-            instruction: Fingerprint of the train message, see `Instructions`.
-        """
-        place = self.session.context("binding", self.threshold)
-        return _hash([place, self.settings, self.roster, instruction])
+    return _hash([session.context("binding", threshold), settings, roster, instruction])
 
 
 class Instructions:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
@@ -39,10 +39,10 @@ from leakmeter.auditors.hook.mods import (
 from leakmeter.auditors.hook.wire import RefusedError
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.values import Vector
-from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
+from leakmeter.clients.secure_sum.keys import Instructions, Session, binding, fingerprint
 from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser, RingVector
-from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys, take_once
+from leakmeter.clients.secure_sum.signing import Identity, PublicKeys, TrustedKeys, take_once
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,
@@ -51,9 +51,8 @@ from leakmeter.clients.secure_sum.wire import (
     get_participant,
     get_quantiser,
     get_roster,
-    get_session,
     get_signatures,
-    get_signed_keys_of_peers,
+    metrics_of,
     put_by_number,
     put_participant,
     put_upload,
@@ -211,7 +210,7 @@ class MaskMod:
         """Draw fresh secrets and announce the public half."""
         kept = wire.config(context.state, wire.MASK)
         if kept is not None:
-            last = get_session(kept)
+            last = get_participant(kept).session
             if last.run == session.run and session.server_round <= last.server_round:
                 raise RefusedError(
                     f"round must be above {last.server_round}, got {session.server_round}"
@@ -332,9 +331,8 @@ class MaskMod:
 
     def _told(self, message: Message, before: Participant, context: Context) -> bytes:
         """Return the digest of all that this client was told, which enters its mask keys."""
-        settings = fingerprint(context.run_config)
-        terms = Terms(before.session, before.threshold, settings, before.roster)
-        return terms.digest(Instructions().of(message))
+        told = (fingerprint(context.run_config), before.roster, Instructions().of(message))
+        return binding(before.session, before.threshold, *told)
 
     def _seats(self, content: RecordDict, number: int) -> tuple[int, ...]:
         """Return who plays a canary; an order for a client that is not on that list is refused."""
@@ -398,17 +396,13 @@ class SigningClient:
         self, policy: Policy, order: ConfigRecord, before: Participant
     ) -> tuple[Participant, ConfigRecord]:
         """Share the secrets, once every announcement has a trusted signature."""
-        number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
-        signed = get_signed_keys_of_peers(order)
-        known = {announcement.public for announcement in signed.values()}
-        if len(known) < len(signed) or self.identity.public in known:
+        peers = get_keys_of_peers(order, is_signed=True)
+        known = {keys.signer for keys in peers.values()}
+        if len(known) < len(peers) or self.identity.public in known:
             raise RefusedError("every client must announce keys once; one has done so twice")
-        for peer, announcement in signed.items():
-            announcement.check(before.session, peer, self.trusted)
-        keys = {peer: announcement.keys for peer, announcement in signed.items()}
-        signers = {peer: announcement.signer for peer, announcement in signed.items()}
-        after, boxes = before.share(number, keys, threshold, policy, signers)
-        return after, ConfigRecord(put_by_number("boxes", boxes))
+        for peer, keys in peers.items():
+            keys.check(before.session, peer, self.trusted)
+        return _shared(policy, order, before, peers)
 
     def survivors(
         self, order: ConfigRecord, before: Participant
@@ -427,8 +421,14 @@ def _shares(
     policy: Policy, order: ConfigRecord, before: Participant
 ) -> tuple[Participant, ConfigRecord]:
     """Share the secrets among the peers."""
+    return _shared(policy, order, before, get_keys_of_peers(order))
+
+
+def _shared(
+    policy: Policy, order: ConfigRecord, before: Participant, peers: Mapping[int, PublicKeys]
+) -> tuple[Participant, ConfigRecord]:
     number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
-    after, boxes = before.share(number, get_keys_of_peers(order), threshold, policy)
+    after, boxes = before.share(number, peers, threshold, policy)
     return after, ConfigRecord(put_by_number("boxes", boxes))
 
 
@@ -494,8 +494,7 @@ class _Summed:
             return self.quantiser.encode_integers(self._integers(content))
         metrics = _metrics(content)
         inside = {*self.quantiser.metrics, self.weight_key}
-        names = {n for r in content.values() if isinstance(r, MetricRecord) for n in r}
-        if others := sorted(names - inside):
+        if others := sorted(metrics_of(content).keys() - inside):
             _log.info("not sent, since they are no part of the secure sum: %s", ", ".join(others))
         if self.weight_key not in metrics:
             raise wire.FailedError(f"reply must state its weight {self.weight_key!r}")
@@ -540,13 +539,8 @@ class _Summed:
 
 def _metrics(content: RecordDict) -> dict[str, float]:
     """Return all scalar metrics of a reply."""
-    return {
-        name: wire.as_float(value)
-        for record in content.values()
-        if isinstance(record, MetricRecord)
-        for name, value in record.items()
-        if isinstance(value, int | float)
-    }
+    found = metrics_of(content).items()
+    return {name: wire.as_float(value) for name, value in found if isinstance(value, int | float)}
 
 
 def _reply(message: Message, record: ConfigRecord) -> Message:

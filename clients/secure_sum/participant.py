@@ -54,6 +54,7 @@ from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.hook.wire import WEIGHT, RefusedError, one_line
 from leakmeter.auditors.values import require
 from leakmeter.clients.secure_sum.keys import (
+    KEY_BYTES,
     SEAL_BYTES,
     ClientSecrets,
     Session,
@@ -68,9 +69,6 @@ from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, split
 from leakmeter.clients.secure_sum.signing import (
     Identity,
     PublicKeys,
-    SignedKeys,
-    Signer,
-    announced,
     announcement_text,
     is_signed,
     roster,
@@ -200,8 +198,8 @@ class Participant:
             empty where all peers do.
         roster: Fingerprint of those among whom it has drawn; in a complete graph, where things are
             signed, of who has announced which keys under which number.
-        signers: Peer number to what that peer's signatures are checked against; empty where
-            nothing is signed.
+        signers: Peer number to what that peer's signatures are checked against: its signing key
+            and the fingerprint of its announcement. Empty where nothing is signed.
         announced: Fingerprint of its own announcement, where things are signed.
         digest: What it was told, once the vector is uploaded.
         seats: Those who were told to play a canary: they hide nobody.
@@ -239,11 +237,11 @@ class Participant:
         commitment = commit(self.session, self.number, secrets.seed)
         return PublicKeys(secrets.share.public, secrets.mask.public, commitment)
 
-    def signed(self, identity: Identity) -> SignedKeys:
+    def signed(self, identity: Identity) -> PublicKeys:
         """Return the announcement with this client's signature."""
-        keys = self.public
-        text = announcement_text(self.session, self.number, keys.to_bytes())
-        return SignedKeys(keys, identity.public, identity.sign(text))
+        public = self.public
+        text = announcement_text(self.session, self.number, public.keys)
+        return replace(public, signer=identity.public, signature=identity.sign(text))
 
     def draw(
         self, number: int, clients: Mapping[int, bytes], own: bytes, shape: tuple[int, int]
@@ -267,26 +265,20 @@ class Participant:
         return replace(self, step="drawn", drawn=chosen, roster=listed, threshold=threshold)
 
     def share(
-        self,
-        number: int,
-        peers: Mapping[int, PublicKeys],
-        threshold: int,
-        policy: Policy,
-        signers: Mapping[int, Signer] | None = None,
+        self, number: int, peers: Mapping[int, PublicKeys], threshold: int, policy: Policy
     ) -> tuple[Self, dict[int, bytes]]:
         """Share mask secret and seed; return a sealed box for each peer.
 
         Args:
             number: This client's.
-            peers: Number to what that peer has announced.
+            peers: Number to what that peer has announced; all are signed, or none.
             threshold: Shares that open a secret.
             policy: What this client insists on.
-            signers: Where things are signed, number to who has signed its announcement.
         """
         self._after("drawn" if self.drawn else "announced")
         if number != self.number or number in peers:
             raise RefusedError(f"number must be {self.number} and no peer's, got {number}")
-        holders = self._drawn_among(signers or {}, threshold) if self.drawn else {*peers}
+        holders = self._drawn_among(peers, threshold) if self.drawn else {*peers}
         policy.check(len(holders), threshold)
         secrets = self._secrets()
         own = [secrets.share.public, secrets.mask.public]
@@ -304,12 +296,16 @@ class Participant:
             peer: seal(locks[peer], text, self.session, _STAGE, number, peer)
             for peer, text in texts.items()
         }
+        signers = {
+            peer: keys.signer + keys.announced for peer, keys in peers.items() if keys.signer
+        }
+        announced = self.public.announced if signers else b""
         listed = self.roster
         if signers and not self.drawn:
             # Lists of survivors have numbers, which the server hands out. Whoever signs the same
             # list must mean the same clients: with two clients of one number a server read updates.
-            shown = {peer: signer.announced for peer, signer in signers.items()}
-            listed = roster({number: announced(self.public.to_bytes()), **shown})
+            shown = {peer: keys.announced for peer, keys in peers.items()}
+            listed = roster({number: announced, **shown})
         after = replace(
             self,
             step="shared",
@@ -318,8 +314,8 @@ class Participant:
             locks=locks,
             masks={peer: keys.mask for peer, keys in peers.items()},
             own_shares=of_mask[number] + of_seed[number],
-            signers={peer: signer.to_bytes() for peer, signer in (signers or {}).items()},
-            announced=announced(self.public.to_bytes()) if signers else b"",
+            signers=signers,
+            announced=announced,
         )
         return after, boxes
 
@@ -450,15 +446,15 @@ class Participant:
         signed = set(lists.get(holder, ())) if self.drawn else set(self.alive)
         if self.number not in signed:
             return False
-        signer = Signer.from_bytes(self.signers[holder])
-        text = survivors_text(self.session, holder, signer.announced, self.digest, signed)
-        return is_signed(signer.public, signature, text)
+        signer, announced = self.signers[holder][:KEY_BYTES], self.signers[holder][KEY_BYTES:]
+        text = survivors_text(self.session, holder, announced, self.digest, signed)
+        return is_signed(signer, signature, text)
 
-    def _drawn_among(self, signers: Mapping[int, Signer], threshold: int) -> set[int]:
+    def _drawn_among(self, peers: Mapping[int, PublicKeys], threshold: int) -> set[int]:
         """Return the neighbours that were drawn, if all of them have announced keys."""
         if threshold != self.threshold:
             raise RefusedError(f"threshold must stay {self.threshold}, got {threshold}")
-        if any(n not in signers or signers[n].public != key for n, key in self.drawn.items()):
+        if any(n not in peers or peers[n].signer != key for n, key in self.drawn.items()):
             raise RefusedError("keys must come from all neighbours that were drawn, some do not")
         return set(self.drawn)
 

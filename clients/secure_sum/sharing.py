@@ -22,16 +22,17 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.values import require
+from leakmeter.clients.secure_sum.keys import KEY_BYTES, check_bytes
 
 Ints = NDArray[np.int64]
 Owner = TypeVar("Owner", bound=Hashable)
 
-SECRET_BYTES = 32
 PRIME = 2_097_143  # the largest below 2^21
 _LIMB_BITS = 20
-_NUM_LIMBS = -(-8 * SECRET_BYTES // _LIMB_BITS)
+_NUM_LIMBS = -(-8 * KEY_BYTES // _LIMB_BITS)
 _EXACT_TERMS = 2**53 // PRIME**2
 _MAX_GAPS = 2**20  # differences of points in memory at once: 8 MB
+_TRIES = 64  # random subsets of an owner's shares before it is given up
 # Three bytes a limb; packing 21 bits tightly would save four bytes of 39.
 SHARE_BYTES = 3 * _NUM_LIMBS
 
@@ -62,31 +63,10 @@ def split(
     ]
 
 
-def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """Return the secret behind at least `threshold` shares, given by receiver index.
-
-    Raises:
-        ValueError: If there are too few, one is malformed, or they do not give a secret.
-    """
-    require(f"[1, {len(shares)}]", threshold=threshold)
-    points = tuple(sorted(shares)[:threshold])
-    limbs, rows = _read({None: {index: shares[index] for index in points}})
-    if malformed := sorted(set(points) - rows[None].keys()):
-        raise ValueError(
-            f"shares must be {_NUM_LIMBS} limbs below {PRIME}, those of indices {malformed} are not"
-        )
-    secret = _combined(limbs, [(rows[None], points)])[0]
-    if secret is None:
-        raise ValueError(f"shares must belong to one secret, those of {points} do not")
-    return secret
-
-
 def recover(
     held: Mapping[Owner, Mapping[int, bytes]],
     threshold: int,
     accept: Callable[[Owner, bytes], bool],
-    *,
-    tries: int = 64,
 ) -> dict[Owner, bytes]:
     """Return every secret that can be reconstructed and is accepted, by owner.
 
@@ -99,7 +79,6 @@ def recover(
         held: Owner to its shares by receiver index.
         threshold: Shares needed.
         accept: Whether a secret is the right one for this owner.
-        tries: Further subsets tried for an owner before giving up.
 
     Returns:
         Owner to secret; an owner that is missing could not be recovered.
@@ -111,35 +90,31 @@ def recover(
     for owner, guess in zip(first, secrets, strict=True):
         secret = guess
         if secret is None or not accept(owner, secret):
-            secret = _search(limbs, rows[owner], threshold, partial(accept, owner), tries)
+            secret = _search(limbs, rows[owner], threshold, partial(accept, owner))
         if secret is not None:
             found[owner] = secret
     return found
 
 
 def _search(
-    limbs: Ints,
-    rows: Mapping[int, int],
-    threshold: int,
-    accept: Callable[[bytes], bool],
-    tries: int,
+    limbs: Ints, rows: Mapping[int, int], threshold: int, accept: Callable[[bytes], bool]
 ) -> bytes | None:
     """Return an accepted secret from some random subset, or None."""
     if len(rows) == threshold:
         return None
-    for points in _subsets(sorted(rows), threshold, tries):
+    for points in _subsets(sorted(rows), threshold):
         secret = _combined(limbs, [(rows, points)])[0]
         if secret is not None and accept(secret):
             return secret
     return None
 
 
-def _subsets(indices: Sequence[int], size: int, tries: int) -> Iterator[tuple[int, ...]]:
+def _subsets(indices: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
     """Yield all subsets of this size where there are few, else random ones."""
-    if math.comb(len(indices), size) <= 16 * tries:
+    if math.comb(len(indices), size) <= 16 * _TRIES:
         yield from combinations(indices, size)
         return
-    for _ in range(tries):
+    for _ in range(_TRIES):
         yield tuple(SystemRandom().sample(indices, size))
 
 
@@ -258,9 +233,7 @@ def _uniform(rows: int, columns: int) -> Ints:
 
 
 def _to_limbs(secret: bytes) -> list[int]:
-    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
-        size = len(secret) if isinstance(secret, bytes) else type(secret).__name__
-        raise BadValueError("secret", f"{SECRET_BYTES} bytes", size)
+    check_bytes("secret", secret)
     number = int.from_bytes(secret, "little")
     return [number >> _LIMB_BITS * i & (2**_LIMB_BITS - 1) for i in range(_NUM_LIMBS)]
 
@@ -270,7 +243,7 @@ def _to_secret(limbs: Sequence[int]) -> bytes | None:
     if max(limbs) >> _LIMB_BITS:
         return None
     number = sum(limb << _LIMB_BITS * i for i, limb in enumerate(limbs))
-    return None if number >> 8 * SECRET_BYTES else number.to_bytes(SECRET_BYTES, "little")
+    return None if number >> 8 * KEY_BYTES else number.to_bytes(KEY_BYTES, "little")
 
 
 def _pack(values: Ints) -> bytes:

@@ -29,6 +29,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -242,33 +243,6 @@ class TrustedKeys:
         return cls(names)
 
 
-@dataclass(frozen=True)
-class Signer:
-    """What a signature about survivors is checked against.
-
-    Attributes:
-        public: The signer's public key.
-        announced: Fingerprint of what it has announced in this round, see `announced`.
-    """
-
-    public: bytes
-    announced: bytes
-
-    def to_bytes(self) -> bytes:
-        """Return the 64 bytes that a client keeps."""
-        return self.public + self.announced
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Return what `to_bytes` was given."""
-        return cls(data[:KEY_BYTES], data[KEY_BYTES:])
-
-
-def announced(keys: bytes) -> bytes:
-    """Return the fingerprint of an announcement, whose keys are fresh in every round."""
-    return hashlib.sha256(keys).digest()
-
-
 def roster(clients: Mapping[int, bytes]) -> bytes:
     """Return the fingerprint of who takes part: number to public key."""
     listed = (struct.pack("<Q", number) + clients[number] for number in sorted(clients))
@@ -336,63 +310,52 @@ def _checked(key: bytes, where: str = "trusted") -> bytes:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a client announces: two public keys and a commitment to its self-mask seed."""
+    """What a client announces, with who has signed it where clients sign.
+
+    Attributes:
+        share: Public key of the boxes.
+        mask: Public key of the masks.
+        commitment: To its self-mask seed.
+        signer: The client's public signing key; empty where nothing is signed.
+        signature: Over run, round, number and the three above.
+    """
 
     share: bytes
     mask: bytes
     commitment: bytes
-
-    def to_bytes(self) -> bytes:
-        """Return the 96 bytes that travel."""
-        return self.share + self.mask + self.commitment
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Return the keys behind 96 bytes."""
-        if len(data) != 3 * KEY_BYTES:
-            raise RefusedError(f"public keys must be {3 * KEY_BYTES} bytes, got {len(data)}")
-        return cls(*(data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES)))
-
-
-@dataclass(frozen=True)
-class SignedKeys:
-    """An announcement with who has made it.
-
-    Attributes:
-        keys: What is announced.
-        public: The signer's public key.
-        signature: Over run, round, number and keys.
-    """
-
-    keys: PublicKeys
-    public: bytes
-    signature: bytes
-
-    SIZE = 4 * KEY_BYTES + SIGNATURE_BYTES
-
-    def to_bytes(self) -> bytes:
-        """Return the 192 bytes that travel."""
-        return self.keys.to_bytes() + self.public + self.signature
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Return the announcement behind 192 bytes."""
-        if len(data) != cls.SIZE:
-            raise RefusedError(f"signed keys must be {cls.SIZE} bytes, got {len(data)}")
-        keys, rest = data[: 3 * KEY_BYTES], data[3 * KEY_BYTES :]
-        return cls(PublicKeys.from_bytes(keys), rest[:KEY_BYTES], rest[KEY_BYTES:])
+    signer: bytes = b""
+    signature: bytes = b""
 
     @property
-    def signer(self) -> Signer:
-        """What later signatures of this client are checked against."""
-        return Signer(self.public, announced(self.keys.to_bytes()))
+    def keys(self) -> bytes:
+        """The 96 bytes that are signed."""
+        return self.share + self.mask + self.commitment
+
+    @property
+    def announced(self) -> bytes:
+        """Fingerprint of the announcement, whose keys are fresh in every round."""
+        return hashlib.sha256(self.keys).digest()
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that travel: 96, or 192 with a signature."""
+        return self.keys + self.signer + self.signature
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, is_signed: bool = False) -> Self:
+        """Return the announcement behind 96 bytes, or 192 if it must be signed."""
+        size = 4 * KEY_BYTES + SIGNATURE_BYTES if is_signed else 3 * KEY_BYTES
+        if len(data) != size:
+            kind = "signed" if is_signed else "public"
+            raise RefusedError(f"{kind} keys must be {size} bytes, got {len(data)}")
+        ends = (*range(0, 4 * KEY_BYTES + 1, KEY_BYTES), size)
+        return cls(*(data[start:end] for start, end in pairwise(ends)))
 
     def check(self, session: Session, number: int, trusted: TrustedKeys) -> None:
         """Refuse an announcement that nobody trusted has made here, in this round, for itself."""
-        if self.public not in trusted:
+        if self.signer not in trusted:
             raise RefusedError(f"client {number} must have a key on the trusted list, it has none")
-        text = announcement_text(session, number, self.keys.to_bytes())
-        if not is_signed(self.public, self.signature, text):
+        text = announcement_text(session, number, self.keys)
+        if not is_signed(self.signer, self.signature, text):
             raise RefusedError(
                 f"keys of client {number} must be signed for it, in this run and round"
             )

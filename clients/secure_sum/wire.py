@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
@@ -31,7 +30,7 @@ from leakmeter.clients.secure_sum.keys import (
 from leakmeter.clients.secure_sum.participant import BOX_BYTES, Participant, Step
 from leakmeter.clients.secure_sum.quantise import Quantiser, Ring, RingVector
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
-from leakmeter.clients.secure_sum.signing import SIGNATURE_BYTES, PublicKeys, SignedKeys
+from leakmeter.clients.secure_sum.signing import SIGNATURE_BYTES, PublicKeys
 
 _UPLOAD = "masked"
 # A client's own state: sizes of its parts, then the parts; the first has the numbers and the step.
@@ -73,21 +72,26 @@ def get_numbers(record: ConfigRecord, name: str) -> list[int]:
     return list(values)
 
 
-def get_keys(record: ConfigRecord) -> PublicKeys:
-    """Return what a client has announced; keys that no peer could use are refused."""
-    return check_keys(PublicKeys.from_bytes(wire.get_bytes(record, "keys")))
-
-
 def get_settings(record: ConfigRecord) -> bytes:
     """Return the fingerprint of the run's configuration as a client has got it."""
-    value = wire.get_bytes(record, "settings")
-    if len(value) != KEY_BYTES:
-        raise RefusedError(f"settings must be {KEY_BYTES} bytes, got {len(value)}")
+    return _of_size(record, "settings", KEY_BYTES)
+
+
+def get_signature(record: ConfigRecord) -> bytes:
+    """Return a signature of the right length."""
+    return _of_size(record, "signature", SIGNATURE_BYTES)
+
+
+def _of_size(record: ConfigRecord, name: str, size: int) -> bytes:
+    value = wire.get_bytes(record, name)
+    if len(value) != size:
+        raise RefusedError(f"{name} must be {size} bytes, got {len(value)}")
     return value
 
 
-def check_keys(keys: PublicKeys) -> PublicKeys:
-    """Return keys that peers can use; others are refused."""
+def get_keys(record: ConfigRecord, *, is_signed: bool = False) -> PublicKeys:
+    """Return what a client has announced; keys that no peer could use are refused."""
+    keys = PublicKeys.from_bytes(wire.get_bytes(record, "keys"), is_signed=is_signed)
     if keys.share == keys.mask:
         raise RefusedError("the two public keys must differ, got one key twice")
     for key in (keys.share, keys.mask):
@@ -95,20 +99,11 @@ def check_keys(keys: PublicKeys) -> PublicKeys:
     return keys
 
 
-def get_boxes(record: ConfigRecord, peers: Collection[int]) -> dict[int, bytes]:
-    """Return peer to the box for it; one for each peer, each as long as two sealed shares."""
-    return _exactly(record, "boxes", peers, BOX_BYTES)
-
-
-def get_shares(record: ConfigRecord, owners: Collection[int]) -> dict[int, bytes]:
-    """Return owner to the share of one of its secrets; one for each that was asked for."""
-    return _exactly(record, "shares", owners, SHARE_BYTES)
-
-
-def _exactly(
-    record: ConfigRecord, name: str, numbers: Collection[int], size: int
+def get_answers(
+    record: ConfigRecord, name: Literal["boxes", "shares"], numbers: Collection[int]
 ) -> dict[int, bytes]:
-    given = get_by_number(record, name)
+    """Return number to a client's box for it, or share of its secret: one for each, of one size."""
+    given, size = get_by_number(record, name), BOX_BYTES if name == "boxes" else SHARE_BYTES
     if set(given) != set(numbers):
         wrong = len(set(given) ^ set(numbers))
         raise RefusedError(f"{name} must be for the {len(numbers)} asked for, {wrong} differ")
@@ -118,26 +113,10 @@ def _exactly(
     return given
 
 
-def get_keys_of_peers(record: ConfigRecord) -> dict[int, PublicKeys]:
+def get_keys_of_peers(record: ConfigRecord, *, is_signed: bool = False) -> dict[int, PublicKeys]:
     """Return number to the keys that a peer has announced."""
-    return {n: PublicKeys.from_bytes(keys) for n, keys in get_by_number(record, "keys").items()}
-
-
-def get_signed_keys(record: ConfigRecord) -> SignedKeys:
-    """Return what a client has announced and signed; keys that no peer could use are refused."""
-    signed = SignedKeys.from_bytes(wire.get_bytes(record, "keys"))
-    check_keys(signed.keys)
-    return signed
-
-
-def get_signed_keys_of_peers(record: ConfigRecord) -> dict[int, SignedKeys]:
-    """Return number to the signed announcement of a peer."""
-    return {n: SignedKeys.from_bytes(keys) for n, keys in get_by_number(record, "keys").items()}
-
-
-def put_roster(clients: Mapping[int, bytes]) -> dict[str, Any]:
-    """Return everybody's public signing key, by number."""
-    return put_by_number("identities", clients)
+    each = get_by_number(record, "keys").items()
+    return {n: PublicKeys.from_bytes(keys, is_signed=is_signed) for n, keys in each}
 
 
 def get_roster(record: ConfigRecord) -> dict[int, bytes]:
@@ -154,14 +133,6 @@ def get_drawn(record: ConfigRecord, own: int, roster: Collection[int], draws: in
     if len(drawn) != draws or own in drawn or set(drawn) - set(roster):
         raise RefusedError(f"drawn must be {draws} other clients of the roster, got {drawn[:20]}")
     return drawn
-
-
-def get_signature(record: ConfigRecord) -> bytes:
-    """Return a signature of the right length."""
-    signature = wire.get_bytes(record, "signature")
-    if len(signature) != SIGNATURE_BYTES:
-        raise RefusedError(f"signature must be {SIGNATURE_BYTES} bytes, got {len(signature)}")
-    return signature
 
 
 def put_signatures(
@@ -258,6 +229,12 @@ def get_layout(record: ConfigRecord, sent: ArrayRecord) -> tuple[Layout, ArrayRe
     return Layout.of(own), own
 
 
+def metrics_of(content: RecordDict) -> MetricRecord:
+    """Return all metrics of a reply in one record."""
+    records = [r for r in content.values() if isinstance(r, MetricRecord)]
+    return MetricRecord({name: value for record in records for name, value in record.items()})
+
+
 def put_upload(masked: RingVector, ring: Ring) -> dict[str, ArrayRecord]:
     """Return a masked vector for the content of a reply, in as few bytes as whole bytes allow."""
     flat: RingVector = np.ascontiguousarray(masked)
@@ -322,37 +299,20 @@ def put_participant(participant: Participant) -> ConfigRecord:
     return ConfigRecord({_STATE: _SIZES.pack(*map(len, parts)) + b"".join(parts)})
 
 
-@contextmanager
-def _own_state() -> Iterator[None]:
-    """Refuse a state that is not as `put_participant` writes it, perhaps of another release."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, ArithmeticError, struct.error):
-        # Nothing of the state: it holds secrets, and the text travels to the server.
-        raise RefusedError(
-            "this client's own state of the secure sum is not whole, or another release wrote it; "
-            "start the run again"
-        ) from None
-
-
-def get_session(record: ConfigRecord) -> Session:
-    """Return the run and the round that a client's state belongs to.
-
-    Raises:
-        RefusedError: The state is not whole.
-    """
-    with _own_state():
-        return Session(*_HEAD.unpack_from(wire.get_bytes(record, _STATE), _SIZES.size)[:2])
-
-
 def get_participant(record: ConfigRecord) -> Participant:
     """Return the participant that `put_participant` was given.
 
     Raises:
         RefusedError: The state is not whole.
     """
-    with _own_state():
+    try:
         return _participant(wire.get_bytes(record, _STATE))
+    except (LookupError, TypeError, ValueError, ArithmeticError, struct.error):
+        # Nothing of the state: it holds secrets, and the text travels to the server.
+        raise RefusedError(
+            "this client's own state of the secure sum is not whole, or another release wrote it; "
+            "start the run again"
+        ) from None
 
 
 def _participant(data: bytes) -> Participant:

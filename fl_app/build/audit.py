@@ -34,7 +34,7 @@ from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.sampling.sampler import RoundSampler
 from leakmeter.auditors.values import Floats, Indices, Vector, Watch
 from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.protection.gradients import DenseGradients, Gradients, per_example_gradients
+from leakmeter.clients.protection.gradients import Gradients, per_example_gradients
 from leakmeter.clients.protection.record_rule import GaussianSampling, WaterFilling
 from leakmeter.clients.sampler import CohortSampler, Dealt, Endless, Fresh, Kept, Source, typical
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg
@@ -452,7 +452,7 @@ class SimulatedRecords:
             return gradients.columns(0, gradients.dim)
 
         def draw(which: Indices, rng: np.random.Generator) -> Floats:
-            estimate, _ = rule.estimate(DenseGradients(matrix()[which]), rng)
+            estimate, _ = rule.estimate(Gradients.of(matrix()[which]), rng)
             return estimate + gaussian(gradients.dim, rest**0.5, rng)
 
         is_small = own <= _MAX_DRAWN_RECORDS and gradients.dim * len(y) <= _MAX_DRAWN_NUMBERS

@@ -20,6 +20,7 @@ between the worlds and continued to α, by its second derivative.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
@@ -190,9 +191,7 @@ def composed(rounds: Sequence[Round]) -> Curve:
     """Return the Rényi divergence of all rounds together, the sum at each order."""
     if not rounds:
         raise ValueError("rounds must not be empty, got none")
-    counts = dict.fromkeys(rounds, 0)
-    for one in rounds:
-        counts[one] += 1
+    counts = Counter(rounds)
 
     def total(alpha: Floats) -> Floats:
         parts = [count * one.rdp(alpha) for one, count in counts.items()]

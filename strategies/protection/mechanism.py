@@ -26,7 +26,7 @@ from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.noise import Distribution, distribution_named
 from leakmeter.auditors.values import Vector, require
-from leakmeter.clients.protection.noise_mod import metrics_of
+from leakmeter.clients.secure_sum.wire import metrics_of
 from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
 from leakmeter.strategies.accounting.assurance import (
     Assurance,
@@ -248,33 +248,21 @@ class Mechanism(ABC):
         """Return what the charges of a run, at least one, guarantee to whom."""
 
 
-def vector_std(noise_multiplier: float, clip: Clip) -> float:
-    """Return the noise on the sum so that vector and clip bits together cost the requested one."""
-    if noise_multiplier > 0 and clip.bit_std is not None:
-        noise_multiplier = multiplier_with_bit(noise_multiplier, clip.bit_std)
-    return noise_multiplier * clip.norm
-
-
 class NotNoisedError(ValueError):
     """A reply did not pass noise_mod, so the guarantee would not hold."""
-
-
-def reply_of_nobody(arrays: ArrayRecord, weight_key: str) -> Message:
-    """Return the reply that brings the noise of an empty round to the inner strategy."""
-    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({weight_key: 1})})
-    return Message(content, dst_node_id=0, message_type="train")
 
 
 def with_arrays(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
     """Return copies of replies with other arrays; the replies themselves stay as they came.
 
     Flower's strategies raise if metrics differ in names or kinds. Metrics that not all clients sent
-    in the same form are left out.
+    in the same form are left out. An empty round has a reply of nobody, which brings its noise.
     """
+    messages = messages or [Message(RecordDict(), dst_node_id=0, message_type="train")]
     sent = [metrics_of(message.content) for message in messages]
     alike = [
         name
-        for name in (sent[0] if sent else {})
+        for name in sent[0]
         if name not in (wire.CLIP_BIT, weight_key) and len({_form(m.get(name)) for m in sent}) == 1
     ]
     copies = []
@@ -429,7 +417,11 @@ class Central(ClientNoise):
         self._check("[0, inf)")
 
     def server_std(self, clip: Clip) -> float:
-        return vector_std(self.noise_multiplier, clip)
+        """Return the noise with which vector and clip bits together cost the requested one."""
+        multiplier = self.noise_multiplier
+        if multiplier > 0 and clip.bit_std is not None:
+            multiplier = multiplier_with_bit(multiplier, clip.bit_std)
+        return multiplier * clip.norm
 
     def discounted(self, bearable: int | None) -> int:
         """Return 0: clients add no noise that they could reveal."""

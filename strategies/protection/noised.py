@@ -58,7 +58,6 @@ from leakmeter.strategies.protection.mechanism import (
     NotNoisedError,
     Summed,
     clip_bit,
-    reply_of_nobody,
     with_arrays,
 )
 from leakmeter.strategies.secure_sum.masked import check_is_inside, check_mean_only
@@ -291,7 +290,6 @@ class Noised(Wrapper):
         noised = self._noised(parts, server_round)
         arrays = self._layout.restore(self._start + noised, self._sent)
         copies = with_arrays([m for m, _, _ in parts], arrays, self._weight_key)
-        copies = copies or [reply_of_nobody(arrays, self._weight_key)]
         return self._inner_aggregate_train(server_round, copies)
 
     def _noised(self, parts: Sequence[tuple[Message, Vector, float]], server_round: int) -> Vector:

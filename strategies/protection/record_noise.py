@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message
 
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Adjacency, Bound, Conduct, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.values import Vector, require
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
+from leakmeter.clients.secure_sum.wire import metrics_of
 from leakmeter.strategies.accounting.assurance import (
     OF_OWNERS,
     Charge,
@@ -130,9 +131,7 @@ class RecordNoise(Mechanism):
                 f"{weight_key} must be 1 under water filling, got {weight:g} on average: "
                 "list fill_mod in the client app"
             )
-        records = message.content.values()
-        metrics = {name for r in records if isinstance(r, MetricRecord) for name in r}
-        if extra := sorted(metrics - {weight_key}):
+        if extra := sorted(metrics_of(message.content).keys() - {weight_key}):
             raise BadValueError(
                 "metrics",
                 f"none but {weight_key!r} under water filling",

@@ -67,6 +67,11 @@ class Masked(Wrapper):
         metrics: Name to (low, high) of the metrics to average inside the secure sum.
         stage_timeout: Seconds to wait for the replies of a stage.
 
+    Attributes:
+        current: The secure sum between its train messages and its mean; None outside of it.
+        num_announced: How many clients have announced keys in the last round.
+        asked_to_train: Whether the last round got as far as the training.
+
     Example:
         strategy = Masked(FedAvg(), max_weight=500, metrics={"train-loss": (0.0, 10.0)})
         result = strategy.start(grid, initial_arrays, num_rounds=20)
@@ -112,8 +117,8 @@ class Masked(Wrapper):
             raise BadValueError("metrics", "others than the weight", self._weight_key)
         self._layout = None
         self._last = 0
-        self._round: SumRound | None = None
-        self._num_announced, self._asked_to_train = 0, False
+        self.current: SumRound | None = None
+        self.num_announced, self.asked_to_train = 0, False
         self._facts = RoundFacts()
         self._tally = Tally()
         self._rejected = 0
@@ -154,21 +159,6 @@ class Masked(Wrapper):
             **self._shape,
         ).step
 
-    @property
-    def current(self) -> SumRound | None:
-        """The secure sum between its train messages and its mean; None outside of it."""
-        return self._round
-
-    @property
-    def num_announced(self) -> int:
-        """How many clients have announced keys in the last round."""
-        return self._num_announced
-
-    @property
-    def asked_to_train(self) -> bool:
-        """Whether the last round got as far as the training."""
-        return self._asked_to_train
-
     def findings(self) -> Sequence[Finding]:
         """Say what secure aggregation has hidden, and from whom."""
         return self._tally.findings(self._topology.risks)
@@ -190,8 +180,8 @@ class Masked(Wrapper):
             )
             _log.error("the run ends early: %s", self.ended)
             raise EndedError(self.ended, self._result)
-        self._round, self._facts = None, RoundFacts()
-        self._num_announced, self._asked_to_train = 0, False
+        self.current, self._facts = None, RoundFacts()
+        self.num_announced, self.asked_to_train = 0, False
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         check_even(messages)
         is_first, self._last = self._last == 0, max(server_round, self._last + 1)
@@ -212,7 +202,7 @@ class Masked(Wrapper):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the masks off the sum and let the inner strategy aggregate the mean."""
-        current, self._round = self._round, None
+        current, self.current = self.current, None
         if current is None:
             return None, None
         try:
@@ -280,7 +270,7 @@ class Masked(Wrapper):
         if len(exchange.messages) < 3:
             raise AbandonedError(f"{len(exchange.messages)} clients were chosen, 3 are needed")
         keys = exchange.keys()
-        self._num_announced = len(keys)
+        self.num_announced = len(keys)
         try:
             plan = self._topology.plan(len(keys))
         except ValueError as error:
@@ -312,8 +302,8 @@ class Masked(Wrapper):
         except CoarseError as error:  # more clients than in the first round: a coarser grid
             raise AbandonedError(str(error)) from None
         start = layout.flatten(arrays)
-        self._asked_to_train = True
-        self._round = SumRound(exchange, plan, cohort, sharers, quantiser, arrays, start)
+        self.asked_to_train = True
+        self.current = SumRound(exchange, plan, cohort, sharers, quantiser, arrays, start)
         shared = put_sum(quantiser, layout, self._weight_key)
         return [
             exchange.order(

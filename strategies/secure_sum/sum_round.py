@@ -15,21 +15,20 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.layout import Layout, numbers_in
+from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import SumOpening
 from leakmeter.auditors.values import Vector
 from leakmeter.clients.secure_sum.keys import (
     Instructions,
     KeyPair,
     Session,
-    Terms,
     agree,
     belongs,
+    binding,
     opens,
     self_mask_key,
 )
@@ -45,25 +44,22 @@ from leakmeter.clients.secure_sum.quantise import (
 from leakmeter.clients.secure_sum.sharing import recover
 from leakmeter.clients.secure_sum.signing import (
     PublicKeys,
-    SignedKeys,
     TrustedKeys,
     is_signed,
     survivors_text,
 )
 from leakmeter.clients.secure_sum.signing import roster as fingerprint_of
 from leakmeter.clients.secure_sum.wire import (
-    get_boxes,
+    get_answers,
     get_drawn,
     get_keys,
     get_settings,
-    get_shares,
     get_signature,
-    get_signed_keys,
     get_upload,
     put_by_number,
-    put_roster,
     put_signatures,
 )
+from leakmeter.strategies.flower import ReadArray
 from leakmeter.strategies.secure_sum.topology import Graph, GraphPlan
 
 
@@ -93,10 +89,6 @@ class MaskedCohort:
     graph: Graph
     threshold: int
     drawn: Mapping[int, Collection[int]] | None = None
-
-    def peers(self, number: int) -> dict[int, PublicKeys]:
-        """Return the keys that one client is told."""
-        return {peer: self.keys[peer] for peer in self.graph[number]}
 
     def neighbourhood(self, number: int, among: Container[int]) -> list[int]:
         """Return the neighbours of a client among some numbers."""
@@ -285,7 +277,7 @@ class Exchange:
         self._nodes = {n: m.metadata.dst_node_id for n, m in messages.items()}
         self._run = 0
         self._trusted = trusted
-        self._signed: dict[int, SignedKeys] = {}
+        self._keys: dict[int, PublicKeys] = {}
 
     @property
     def session(self) -> Session:
@@ -297,33 +289,24 @@ class Exchange:
         orders = {n: {"number": n} for n in self._nodes}
         announced = self.ask("keys", orders, self._announced)
         self._drop_others(announced)
-        times = Counter(name for keys, _ in announced.values() for name in self._names(keys))
-        for number, (keys, _) in list(announced.items()):
-            if any(times[name] > 1 for name in self._names(keys)):
+        own = {n: [k.share, k.mask, *filter(None, [k.signer])] for n, (k, _) in announced.items()}
+        times = Counter(key for keys in own.values() for key in keys)
+        for number, keys in own.items():
+            if any(times[key] > 1 for key in keys):
                 self._complain("keys", number, "another client has announced the same key")
                 del announced[number]
-        given = {n: keys for n, (keys, _) in announced.items()}
-        self._signed = {n: keys for n, keys in given.items() if isinstance(keys, SignedKeys)}
-        return {n: k.keys if isinstance(k, SignedKeys) else k for n, k in given.items()}
+        self._keys = {n: keys for n, (keys, _) in announced.items()}
+        return self._keys
 
-    def _announced(
-        self, number: int, record: ConfigRecord
-    ) -> tuple[PublicKeys | SignedKeys, bytes]:
+    def _announced(self, number: int, record: ConfigRecord) -> tuple[PublicKeys, bytes]:
         """Return what a client has announced, and how it was told the run's configuration."""
         settings = get_settings(record)
-        if self._trusted is None:
-            return get_keys(record), settings
-        signed = get_signed_keys(record)
-        signed.check(self.session, number, self._trusted)
-        return signed, settings
+        keys = get_keys(record, is_signed=self._trusted is not None)
+        if self._trusted is not None:
+            keys.check(self.session, number, self._trusted)
+        return keys, settings
 
-    def _names(self, keys: PublicKeys | SignedKeys) -> list[bytes]:
-        """Return what nobody else may have announced."""
-        if isinstance(keys, SignedKeys):
-            return [keys.public, keys.keys.share, keys.keys.mask]
-        return [keys.share, keys.mask]
-
-    def _drop_others(self, announced: dict[int, tuple[PublicKeys | SignedKeys, bytes]]) -> None:
+    def _drop_others(self, announced: dict[int, tuple[PublicKeys, bytes]]) -> None:
         """Keep those who have the same configuration; with others no mask would cancel."""
         usual = Counter(settings for _, settings in announced.values()).most_common(1)
         self.settings = usual[0][0] if usual else b""
@@ -334,24 +317,25 @@ class Exchange:
     @property
     def roster(self) -> bytes:
         """Fingerprint of those among whom neighbours are drawn."""
-        return fingerprint_of({n: signed.public for n, signed in self._signed.items()})
+        return fingerprint_of({n: keys.signer for n, keys in self._keys.items()})
 
     @property
     def announcements(self) -> bytes:
         """Fingerprint of who has announced which keys, where they are signed."""
-        shown = {n: signed.signer.announced for n, signed in self._signed.items()}
-        return fingerprint_of(shown) if shown else b""
+        if self._trusted is None:
+            return b""
+        return fingerprint_of({n: keys.announced for n, keys in self._keys.items()})
 
     def draws(self, draws: int, threshold: int) -> dict[int, list[int]]:
         """Let everybody draw neighbours among all who have announced keys."""
-        roster = put_roster({n: signed.public for n, signed in self._signed.items()})
+        roster = put_by_number("identities", {n: keys.signer for n, keys in self._keys.items()})
         about = {"draws": draws, "threshold": threshold, **roster}
-        orders = {n: {"number": n, **about} for n in self._signed}
-        return self.ask("draw", orders, lambda n, r: get_drawn(r, n, self._signed, draws))
+        orders = {n: {"number": n, **about} for n in self._keys}
+        return self.ask("draw", orders, lambda n, r: get_drawn(r, n, self._keys, draws))
 
     def boxes(self, cohort: MaskedCohort) -> dict[int, dict[int, bytes]]:
         """Tell everybody the keys of its peers and return the boxes it has for them."""
-        shown = {n: k.to_bytes() for n, k in (self._signed or cohort.keys).items()}
+        shown = {n: keys.to_bytes() for n, keys in cohort.keys.items()}
         orders = {
             n: {
                 "number": n,
@@ -360,7 +344,7 @@ class Exchange:
             }
             for n in (cohort.keys if cohort.drawn is None else cohort.drawn)
         }
-        return self.ask("shares", orders, lambda n, record: get_boxes(record, cohort.graph[n]))
+        return self.ask("shares", orders, lambda n, r: get_answers(r, "boxes", cohort.graph[n]))
 
     def order(self, number: int, boxes: Mapping[int, bytes], shared: ConfigRecord) -> Message:
         """Return the train message of one client with all it needs to mask."""
@@ -397,7 +381,7 @@ class Exchange:
         return self.ask(
             "unmask",
             orders,
-            lambda n, record: get_shares(record, orders[n]["survivors"] + orders[n]["dropped"]),
+            lambda n, r: get_answers(r, "shares", orders[n]["survivors"] + orders[n]["dropped"]),
         )
 
     def signatures(
@@ -407,10 +391,9 @@ class Exchange:
         lists = {n: [n, *cohort.neighbourhood(n, uploads)] for n in sorted(uploads)}
 
         def read(number: int, record: ConfigRecord) -> bytes:
-            signature, signer = get_signature(record), self._signed[number].signer
-            about = (signer.announced, digest, lists[number])
-            text = survivors_text(self.session, number, *about)
-            if not is_signed(signer.public, signature, text):
+            signature, keys = get_signature(record), self._keys[number]
+            text = survivors_text(self.session, number, keys.announced, digest, lists[number])
+            if not is_signed(keys.signer, signature, text):
                 raise ValueError("the signature is not one of these survivors")
             return signature
 
@@ -439,7 +422,7 @@ class Exchange:
         return self.ask(
             "unmask",
             orders,
-            lambda n, record: get_shares(record, [n, *cohort.neighbourhood(n, sharers)]),
+            lambda n, r: get_answers(r, "shares", [n, *cohort.neighbourhood(n, sharers)]),
         )
 
     def ask(
@@ -596,15 +579,13 @@ class SumRound:
                 "train messages were changed after Masked had made them, and not all in the same "
                 "way, so the masks do not cancel: put Masked around what changes them"
             )
-        return self.terms.digest(instruction)
+        return self.bound(instruction)
 
-    @property
-    def terms(self) -> Terms:
-        """What the clients agree on besides their train messages."""
-        session, threshold = self.cohort.session, self.cohort.threshold
-        exchange = self.exchange
+    def bound(self, instruction: bytes) -> bytes:
+        """Return what enters the masks of a client with this fingerprint of its train message."""
+        cohort, exchange = self.cohort, self.exchange
         roster = exchange.roster if self.plan.is_drawn else exchange.announcements
-        return Terms(session, threshold, self.exchange.settings, roster)
+        return binding(cohort.session, cohort.threshold, exchange.settings, roster, instruction)
 
     def opening(self, uploads: Sequence[int], fixed_weight: float | None) -> SumOpening:
         """Return what the strategies inside charge for.
@@ -640,8 +621,8 @@ class SumRound:
         dtypes = ["float64"] * len(layout.names) if is_exact else None
         mean_arrays = layout.restore(self.start + mean.mean, self.sent, dtypes)
         arrays = ArrayRecord()
-        for name, array in mean_arrays.items():
-            arrays[name] = _Shared(array.dtype, array.shape, array.stype, array.data)
+        for name, array in mean_arrays.items():  # the constructor would make plain arrays of them
+            arrays[name] = ReadArray.of(array)
         metrics: dict[str, Any] = {
             weight_key: mean.total_weight / len(survivors),
             **mean.metrics,
@@ -657,14 +638,6 @@ class SumRound:
             )
             for number in survivors
         ]
-
-
-class _Shared(Array):
-    """An array of all replies: Flower's strategies read it in each, and parse it each time."""
-
-    def numpy(self) -> NDArray[Any]:
-        """Return a copy of the numbers, without numpy's parser of file headers."""
-        return numbers_in(self).copy()
 
 
 def check_even(messages: Sequence[Message]) -> None:

@@ -131,8 +131,6 @@ class GraphPlan:
 
     def draw(self, clients: Sequence[int]) -> Graph:
         """Return who masks with whom where the server draws it; nobody can foresee it."""
-        if self.degree == len(clients) - 1:
-            return complete_graph(clients)
         return regular_graph(clients, self.degree, np.random.default_rng())
 
 
@@ -267,12 +265,6 @@ class Topology:
         return max(math.ceil(self.threshold * holders - 1e-9), 2)
 
 
-def complete_graph(clients: Sequence[int]) -> Graph:
-    """Return everybody's neighbours when all are joined."""
-    _check_clients(clients)
-    return {own: tuple(sorted(set(clients) - {own})) for own in clients}
-
-
 def regular_graph(clients: Sequence[int], degree: int, rng: np.random.Generator) -> Graph:
     """Return everybody's `degree` neighbours in a random cyclic order.
 
@@ -281,11 +273,10 @@ def regular_graph(clients: Sequence[int], degree: int, rng: np.random.Generator)
         degree: Even and below the number of clients, or one less than it (complete).
         rng: Draws the order. It must not be foreseeable by clients that choose to collude.
     """
-    _check_clients(clients)
     count = len(clients)
     _check_degree(count, degree)
     if degree == count - 1:
-        return complete_graph(clients)
+        return {own: tuple(sorted(set(clients) - {own})) for own in clients}
     ring = [clients[i] for i in rng.permutation(count)]
     reach = [*range(-degree // 2, 0), *range(1, degree // 2 + 1)]
     return {own: tuple(sorted(ring[(i + j) % count] for j in reach)) for i, own in enumerate(ring)}
@@ -457,11 +448,6 @@ def count(name: str, rate: float, num_clients: int) -> int:
     """Return ⌈rate·n⌉, at most n − 1, forgiving the rounding of products such as 0.07 · 100."""
     within(name, rate, lowest=0.0, below=1.0)
     return min(math.ceil(rate * num_clients - 1e-9), num_clients - 1)
-
-
-def _check_clients(clients: Sequence[int]) -> None:
-    if len(clients) < 2 or len(set(clients)) != len(clients):
-        raise BadValueError("clients", "at least two and distinct", list(clients))
 
 
 def _check_degree(num_clients: int, degree: int) -> None:

@@ -120,7 +120,7 @@ def by_loop(
 
 def every_pair() -> list[Any]:
     """Return each module with each rule; all rules are fast for one module of each engine."""
-    fast = ("mlp", "tanh", "convolution")
+    fast = ("mlp", "tanh")
     return [
         pytest.param(
             *MODULES[module],
@@ -186,15 +186,6 @@ def test_the_generators_end_where_the_plain_rule_leaves_them(make: Callable[[], 
     assert [rng.random() for rng in used] == [rng.random() for rng in twins]
 
 
-@pytest.mark.parametrize("make", [linear, MODULES["tanh"][0], convolution])
-def test_other_batches_give_other_updates(make: Callable[[], nn.Module]) -> None:
-    module = new(make)
-    cohort = Cohort(module, RULES["fedavg"])
-    first = cohort.updates(flat(module), *data(), parts(), rngs())
-    second = cohort.updates(flat(module), *data(), parts(), rngs()[::-1])
-    assert (first - second).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("make", [linear, MODULES["mlp"][0], MODULES["tanh"][0], convolution])
 def test_the_numbers_do_not_depend_on_threads(
     make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
@@ -256,7 +247,7 @@ def test_chunks_and_workers_together_stay_within_the_memory(
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "tanh"])
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", [RULES["fedavg-all"], RULES["fedprox"]], ids=["all", "fedprox"])
 def test_engines_allocate_no_more_than_they_say(name: str, rule: UpdateRule) -> None:
     make, _ = MODULES[name]
     module, size, clients = new(make), 40, 12
@@ -289,13 +280,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
     return peak
 
 
-def test_a_client_too_large_for_the_memory_is_refused() -> None:
-    module = new(linear)
-    with refuses("memory"):
-        Cohort(module, RULES["full"], memory=1000).updates(flat(module), *data(), parts(), rngs())
-
-
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", [RULES["fedprox"], RULES["full"]], ids=["fedprox", "full"])
 @pytest.mark.parametrize("name", ["linear", "mlp", "no bias", "tanh", "convolution"])
 def test_the_coordinates_left_out_follow_from_the_free_ones(name: str, rule: UpdateRule) -> None:
     module = new(MODULES[name][0])
@@ -315,11 +300,16 @@ def test_the_coordinates_left_out_follow_from_the_free_ones(name: str, rule: Upd
 
 
 @pytest.mark.parametrize(("features", "classes", "free"), [(784, 10, 7065), (104, 2, 105)])
-def test_one_class_is_redundant(features: int, classes: int, free: int) -> None:
+def test_one_class_is_redundant_after_a_linear_layer_that_is_there_once(
+    features: int, classes: int, free: int
+) -> None:
     cohort = Cohort(nn.Linear(features, classes), RULES["fedsgd"])
     assert cohort.dim == (features + 1) * classes
     assert cohort.free is not None
     assert len(cohort.free) == len(set(cohort.free)) == free
+    tied = nn.Linear(4, 4)
+    for other in (nn.Sequential(tied, nn.Tanh()), nn.Sequential(tied, nn.ReLU(), tied)):
+        assert Cohort(other, RULES["fedavg"]).free is None
 
 
 def own_rule(model: nn.Module, _: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
@@ -330,33 +320,25 @@ def own_rule(model: nn.Module, _: Tensor, y: Tensor, rng: np.random.Generator) -
     return Trained(len(y), 0.0)
 
 
-def test_a_foreign_rule_is_called_as_it_is_and_leaves_no_coordinate_out() -> None:
+def test_weights_are_what_the_rules_report() -> None:
+    x, y = data()
+    for rule in RULES.values():
+        done = [rule(new(linear), x[own], y[own], stream(0, "w")).num_examples for own in parts()]
+        assert list(Cohort(new(linear), rule).weights(parts())) == done
+
+
+def test_foreign_rules_and_few_clients_for_vmap_are_trained_by_the_rule_itself() -> None:
     module = new(linear)
     cohort = Cohort(module, own_rule)
     found = cohort.updates(flat(module), *data(), parts(), rngs())
     assert torch.equal(found, by_loop(module, own_rule, flat(module), parts()))
     assert cohort.free is None
     assert list(cohort.weights(parts())) == list(RAGGED)
-
-
-def test_a_module_that_does_not_end_in_a_linear_layer_leaves_no_coordinate_out() -> None:
-    assert Cohort(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), RULES["fedavg"]).free is None
-    tied = nn.Linear(4, 4)
-    assert Cohort(nn.Sequential(tied, nn.ReLU(), tied), RULES["fedavg"]).free is None
-
-
-def test_a_layer_that_stands_twice_is_not_taken_for_two() -> None:
-    tied = nn.Linear(SIDE * SIDE, SIDE * SIDE)
-    module = new(lambda: nn.Sequential(nn.Flatten(), tied, nn.ReLU(), tied))
-    found = Cohort(module, RULES["fedavg"]).updates(flat(module), *data(), parts(), rngs())
-    truth = by_loop(module, RULES["fedavg"], flat(module), parts())
-    assert (found - truth).abs().max() <= 1e-5
-
-
-def test_few_clients_of_a_module_for_vmap_are_trained_by_the_rule_itself() -> None:
-    module, rule = new(MODULES["tanh"][0]), RULES["fedavg"]
-    found = Cohort(module, rule).updates(flat(module), *data(), parts((20,)), rngs(1))
-    assert torch.equal(found, by_loop(module, rule, flat(module), parts((20,))))
+    few, rule = new(MODULES["tanh"][0]), RULES["fedavg"]
+    found = Cohort(few, rule).updates(flat(few), *data(), parts((20,)), rngs(1))
+    assert torch.equal(found, by_loop(few, rule, flat(few), parts((20,))))
+    nobody = Cohort(few, rule).updates(flat(few)[None], *data(), [], [])
+    assert nobody.shape == (1, 0, len(flat(few)))
 
 
 @pytest.mark.parametrize("make", [linear, MODULES["tanh"][0], convolution])
@@ -385,13 +367,14 @@ def test_frozen_parameters_are_refused_as_the_plain_rule_refuses_them(
         Cohort(module, RULES["fedavg"]).updates(flat(module), *data(), parts(), rngs())
 
 
-def test_hooks_are_not_overlooked() -> None:
-    module = new(linear)
-    module[1].register_forward_hook(lambda *a: 2 * a[2])  # type: ignore[index]
-    found = Cohort(module, RULES["fedavg"]).updates(flat(module), *data(), parts(), rngs())
-    truth = by_loop(module, RULES["fedavg"], flat(module), parts())
-    assert (found - truth).abs().max() <= 1e-5
-    assert (found - by_loop(new(linear), RULES["fedavg"], flat(module), parts())).abs().max() > 0.01
+def test_hooks_and_a_layer_that_is_there_twice_are_not_overlooked() -> None:
+    hooked, tied = new(linear), nn.Linear(SIDE * SIDE, SIDE * SIDE)
+    hooked[1].register_forward_hook(lambda *a: 2 * a[2])  # type: ignore[index]
+    twice = new(lambda: nn.Sequential(nn.Flatten(), tied, nn.ReLU(), tied))
+    for module in (hooked, twice):
+        found = Cohort(module, RULES["fedavg"]).updates(flat(module), *data(), parts(), rngs())
+        truth = by_loop(module, RULES["fedavg"], flat(module), parts())
+        assert (found - truth).abs().max() <= 1e-5
 
 
 def test_labels_that_cross_entropy_skips_are_skipped() -> None:
@@ -404,33 +387,12 @@ def test_labels_that_cross_entropy_skips_are_skipped() -> None:
     assert (found[0] - (flat(net) - flat(module))).abs().max() <= 1e-5
 
 
-def test_a_label_out_of_range_is_an_error() -> None:
-    module, (x, y) = new(linear), data()
-    y[:] = CLASSES
-    with pytest.raises(IndexError, match="out of bounds"):
-        Cohort(module, RULES["fedavg"]).updates(flat(module), x, y, parts(), rngs())
-
-
-def test_weights_are_what_the_rules_report() -> None:
-    x, y = data()
-    for rule in RULES.values():
-        done = [rule(new(linear), x[own], y[own], stream(0, "w")).num_examples for own in parts()]
-        assert list(Cohort(new(linear), rule).weights(parts())) == done
-
-
-def test_no_clients_give_no_updates() -> None:
-    module = new(linear)
-    cohort = Cohort(module, RULES["fedavg"])
-    assert cohort.updates(flat(module), *data(), [], []).shape == (0, cohort.dim)
-    assert cohort.updates(flat(module)[None], *data(), [], []).shape == (1, 0, cohort.dim)
-
-
 def test_steps_pad_with_the_clients_own_records() -> None:
     chunk = Chunk([np.arange(10, 17), np.arange(20, 23)], rngs(2))
     seen = list(steps(fedavg(1, 4, 0.1), chunk))
-    assert [step.index.shape for step in seen] == [(2, 4), (1, 3)]
-    assert [list(step.counts) for step in seen] == [[4, 3], [3]]
-    assert set(seen[0].index[1]) == {20, 21, 22}
+    assert [index.shape for index, _ in seen] == [(2, 4), (1, 3)]
+    assert [list(counts) for _, counts in seen] == [[4, 3], [3]]
+    assert set(seen[0][0][1]) == {20, 21, 22}
 
 
 @pytest.mark.parametrize(
@@ -443,16 +405,18 @@ def test_steps_pad_with_the_clients_own_records() -> None:
             {"records": [*parts()[:-1], np.zeros(0, np.int64)]},
             r"records\[6\] must contain at least",
         ),
+        ({"y": torch.full((EXAMPLES,), CLASSES)}, "out of bounds"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
     x, y = data()
     good = {"start": torch.zeros(51), "x": x, "y": y, "records": parts(), "rngs": rngs()}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, IndexError), match=message):
         Cohort(new(linear), RULES["fedavg"]).updates(**(good | change))
 
 
-@pytest.mark.parametrize("name", ["memory", "threads"])
-def test_bad_settings_are_named(name: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("memory", 0), ("threads", 0), ("memory", 1000)])
+def test_bad_settings_and_clients_too_large_for_the_memory_are_named(name: str, value: int) -> None:
     with refuses(name):
-        Cohort(new(linear), RULES["fedavg"], **{name: 0})  # type: ignore[arg-type]
+        cohort = Cohort(new(linear), RULES["full"], **{name: value})  # type: ignore[arg-type]
+        cohort.updates(torch.zeros(51), *data(), parts(), rngs())

@@ -107,20 +107,11 @@ def test_who_else_is_asked_for_and_in_what_chunks_changes_nothing(game: str) -> 
         np.testing.assert_allclose(found, everyone[:, asked], atol=1e-6)
     late = rows(sampler(game), draws=3, first=4)
     np.testing.assert_allclose(late, everyone[4:], atol=1e-6)
-
-
-def test_chunks_are_the_same_for_the_same_call_and_hold_no_more_than_allowed() -> None:
-    of = sampler(chunk=13)
-    sizes = [len(part) for part in of.sample(MODEL, range(CLIENTS), 5, ("test", 1))]
-    assert sizes == [2, 2, 1]
-    np.testing.assert_array_equal(rows(of), rows(sampler(chunk=13)))
-
-
-def test_draws_streams_and_seeds_differ() -> None:
-    found = rows(sampler())[:, 0]
-    assert len(np.unique(found.round(7), axis=0)) == 5
-    other = np.concatenate(list(sampler().sample(MODEL, [0], 5, ("test", 2))))[:, 0]
-    assert not np.isclose(found, other, atol=1e-7).all(axis=1).any()
+    of = sampler(game, chunk=13)
+    assert [len(part) for part in of.sample(MODEL, range(CLIENTS), 5, ("test", 1))] == [2, 2, 1]
+    assert len(np.unique(everyone[:, 0].round(7), axis=0)) == 7  # draws differ, and so do streams
+    other = np.concatenate(list(of.sample(MODEL, [0], 7, ("test", 2))))[:, 0]
+    assert not np.isclose(everyone[:, 0], other, atol=1e-7).all(axis=1).any()
 
 
 @pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
@@ -155,20 +146,16 @@ def test_several_models_share_the_batches_of_each() -> None:
     np.testing.assert_allclose(each[1].covariance, other.covariance, atol=1e-6)
 
 
-def test_scale_turns_the_sum_of_rows_into_the_servers_mean() -> None:
-    of = sampler()
-    assert of.scale == RECORDS / CLIENTS
+def test_rows_times_scale_over_weight_are_updates_and_equal_weights_leave_them_as_they_are() -> (
+    None
+):
+    of, equal = sampler(), sampler(weighted=False)
+    assert (of.scale, equal.scale) == (RECORDS / CLIENTS, 1.0)
     sizes = np.array([len(part) for part in UNEQUAL])
-    updates = rows(of)[0] * of.scale / sizes[:, None]
-    mean = of.scale / sizes.sum() * rows(of)[0].sum(axis=0)
+    updates = rows(of) * of.scale / sizes[:, None]
+    np.testing.assert_allclose(rows(equal), updates, atol=1e-6)
+    mean = of.scale / sizes.sum() * rows(of).sum(axis=1)
     np.testing.assert_allclose(mean, sizes @ updates / sizes.sum(), atol=1e-6)
-
-
-def test_equal_weights_leave_updates_as_they_are() -> None:
-    equal, of = sampler(weighted=False), sampler()
-    sizes = np.array([len(part) for part in UNEQUAL])
-    assert equal.scale == 1.0
-    np.testing.assert_allclose(rows(equal) * (sizes / 20)[:, None], rows(of), atol=1e-6)
 
 
 # Laws of the games.
@@ -235,6 +222,12 @@ def test_independent_clients_may_hold_what_the_target_held() -> None:
     rest = of.on(Listed(spoilt, y)).excluding_drawn(2, ("candidates",), [3, 8])
     assert not np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
     others = [0, 1, 3, 4, 5]
+    reruns = sampler()
+    np.testing.assert_array_equal(rows(reruns.excluding_drawn(2, ("c",), [1])), rows(reruns))
+    np.testing.assert_array_equal(reruns.held(2, ("c",), [1, 4]), UNEQUAL[2])
+    assert len(reruns.held(2, ("c",), [])) == 0
+    assert sampler("independent-held-out").excluding_real(2) is None
+    assert sampler("independent-held-out", holdings=UNEQUAL).excluding_real(2) is not None
     for same in (
         of.excluding_drawn(2, ("candidates",), [3, 8]),
         of.excluding_real(2),
@@ -242,12 +235,6 @@ def test_independent_clients_may_hold_what_the_target_held() -> None:
     ):
         assert same is not None
         np.testing.assert_array_equal(rows(same, others), rows(of, others))
-
-
-def test_records_that_are_not_known_are_missed_only_where_they_are_held_out() -> None:
-    assert sampler("independent").excluding_real(2) is not None
-    assert sampler("independent-held-out").excluding_real(2) is None
-    assert sampler("independent-held-out", holdings=UNEQUAL).excluding_real(2) is not None
 
 
 def test_held_out_records_move_the_sum_of_the_others_away_from_the_target() -> None:
@@ -274,22 +261,12 @@ def test_held_out_records_move_the_sum_of_the_others_away_from_the_target() -> N
 
 
 def test_a_candidate_held_just_the_records_that_are_set_apart() -> None:
-    of = sampler("partition")
-    x, y = data()
-    others = np.setdiff1d(np.arange(RECORDS), of.held(2, ("test", 1), [3]))
-    spoilt = x.clone()
-    spoilt[others] = float("nan")
-    found = np.concatenate(
-        list(of.on(Listed(spoilt, y)).sample(MODEL, [2], 1, ("test", 1), first=3))
-    )
+    of, (x, y) = sampler("partition"), data()
+    spoilt = torch.full_like(x, float("nan"))
+    held = of.held(2, ("test", 1), [3])
+    spoilt[held] = x[held]
+    found = next(of.on(Listed(spoilt, y)).sample(MODEL, [2], 1, ("test", 1), first=3))
     np.testing.assert_allclose(found[0, 0], rows(of)[3, 2], atol=1e-6)
-
-
-def test_reruns_have_nothing_to_set_apart() -> None:
-    of = sampler()
-    np.testing.assert_array_equal(rows(of.excluding_drawn(2, ("c",), [1])), rows(of))
-    np.testing.assert_array_equal(of.held(2, ("c",), [1, 4]), UNEQUAL[2])
-    assert len(of.held(2, ("c",), [])) == 0
 
 
 @pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
@@ -316,15 +293,10 @@ def test_moments_of_a_large_model_leave_out_redundant_coordinates(
 
 
 def test_clipping_is_part_of_every_row_and_ends_redundancy() -> None:
-    of, clipped = sampler(), sampler(clip_norm=0.05, weighted=False)
+    of, loose, tight = sampler(), sampler(clip_norm=1e3), sampler(clip_norm=0.05, weighted=False)
     assert of.free is not None
-    assert clipped.free is None
-    lengths = np.linalg.norm(rows(clipped), axis=2)
-    np.testing.assert_allclose(lengths, 0.05, rtol=1e-5)
-
-
-def test_short_updates_are_not_clipped_and_several_models_are_clipped_alike() -> None:
-    of, loose, tight = sampler(), sampler(clip_norm=1e3), sampler(clip_norm=0.05)
+    assert tight.free is None
+    np.testing.assert_allclose(np.linalg.norm(rows(tight), axis=2), 0.05, rtol=1e-5)
     np.testing.assert_allclose(rows(loose), rows(of), rtol=1e-6)
     two = next(tight.sample(np.stack([2 * MODEL, MODEL]), range(CLIENTS), 5, ("test", 1)))
     np.testing.assert_allclose(two[1], rows(tight), atol=1e-6)
@@ -368,25 +340,12 @@ def test_kept_data_do_not_depend_on_who_else_is_asked_for(game: str) -> None:
         assert sorted(together) == list(range(RECORDS))
 
 
-def test_a_rule_without_randomness_gives_equal_reruns() -> None:
-    found = rows(sampler(rule=gd(steps=2, lr=0.1)))
-    np.testing.assert_array_equal(found, found[:1].repeat(5, axis=0))
-
-
-def test_a_sampler_can_be_sent_to_another_process() -> None:
-    of = sampler("partition", clip_norm=1.0)
-    np.testing.assert_array_equal(rows(pickle.loads(pickle.dumps(of))), rows(of))
-
-
-@pytest.mark.parametrize("asked", [[0, 6], [1, 1]])
-def test_unknown_or_repeated_clients_are_refused(asked: list[int]) -> None:
-    with refuses("clients"):  # at the call, not with the first chunk
-        sampler().sample(MODEL, asked, 5, ("test", 1))
-    with refuses("clients"):
-        sampler("independent").moments(MODEL, asked, 5, ("test", 1))
-
-
 def test_wrong_settings_name_field_range_and_value() -> None:
+    for asked in ([0, 6], [1, 1]):
+        with refuses("clients"):  # at the call, not with the first chunk
+            sampler().sample(MODEL, asked, 5, ("test", 1))
+        with refuses("clients"):
+            sampler("independent").moments(MODEL, asked, 5, ("test", 1))
     with refuses("chunk"):
         sampler(chunk=0)
     for norm in (0.0, -1.0, float("nan"), float("inf")):
@@ -435,16 +394,10 @@ def test_generated_records_give_the_numbers_of_listed_ones_bit_for_bit() -> None
     lazy = listed.on(Generated(made, bytes_each=0))
     np.testing.assert_array_equal(rows(lazy), rows(listed))
     assert asked == [2 * RECORDS, 2 * RECORDS, RECORDS]  # two draws a piece, and never all at once
-
-
-def test_records_that_are_generated_count_in_the_size_of_a_piece() -> None:
-    x, y = data()
-
-    def chunk(bytes_each: int) -> int:
-        records = Generated(lambda r: (x.numpy()[r], y.numpy()[r]), bytes_each)
-        return CohortSampler(Cohort(module(), RULE), records, Kept(UNEQUAL), seed=3)._chunk
-
-    assert (chunk(2**14), chunk(2**20), chunk(2**30)) == (2048, 64, 1)
+    cohort = Cohort(module(), RULE)
+    for bytes_each, most in ((2**14, 2048), (2**20, 64), (2**30, 1)):  # they count in its size
+        large = CohortSampler(cohort, Generated(made, bytes_each), Kept(UNEQUAL), seed=3)
+        assert large._chunk == most
 
 
 def test_listed_records_travel_whole_and_a_sampler_without_them() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
+from leakmeter.auditors.hook.grid import GridWrapper
 from leakmeter.auditors.hook.wrapper import Wrapper
 
 
@@ -79,3 +81,17 @@ class Counting(FedAvg):
             replies = grid.send_and_receive(messages)
             result.arrays, _metrics = self.aggregate_train(number, replies)
         return result
+
+
+class Replies(GridWrapper):
+    """Delivers messages, and hands on what a function makes of their replies."""
+
+    def __init__(self, grid: Grid, change: Callable[[list[Message]], Iterable[Message]]) -> None:
+        super().__init__(grid)
+        self._change = change
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return the changed replies."""
+        return self._change(list(self.grid.send_and_receive(messages, timeout=timeout)))

@@ -19,6 +19,7 @@ from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from leakmeter.strategies.flower import GridWrapper, PatientGrid
 from tests.helpers.refusals import refuses
+from tests.helpers.strategies import Replies
 
 
 class Renamed(GridWrapper):
@@ -64,25 +65,6 @@ def test_cohorts_and_model_do_not_depend_on_node_ids_or_reply_order(federation: 
         assert np.array_equal(expected.arrays[name].numpy(), result.arrays[name].numpy())
 
 
-def test_without_chosen_the_same_test_would_fail(federation: Any) -> None:
-    cohorts = []
-    for seed in (1, 2):
-        fed = federation()
-        random.seed(seed)
-        half = FedAvg(fraction_train=0.5, fraction_evaluate=0.0)
-        half.start(fed.grid, fed.arrays(), 4)
-        cohorts.append(trainers(fed))
-    assert cohorts[0] != cohorts[1]
-
-
-def test_clients_are_named_by_their_partition_id(federation: Any) -> None:
-    fed = federation()
-    strategy = chosen()
-    strategy.start(fed.grid, fed.arrays(), 1)
-    assert strategy.client_of == {node: node - 1 for node in fed.grid.get_node_ids()}
-    assert trainers(fed) == [(1, c) for c in FixedSize(3).cohort(5, 1, 6)]
-
-
 def test_nodes_are_asked_who_they_are_only_where_the_grid_does_not_know(federation: Any) -> None:
     for make, asked in ((PatientGrid, 0), (GridWrapper, 6)):
         fed = federation()
@@ -116,14 +98,6 @@ def test_choosing_among_a_billion_clients_takes_no_room(federation: Any) -> None
     assert len(clients) == 100
 
 
-def test_messages_come_in_the_order_of_clients(federation: Any) -> None:
-    fed = federation()
-    strategy = chosen(size=6)
-    grid = Renamed(fed.grid, seed=3)
-    messages = strategy.configure_train(1, fed.arrays(), ConfigRecord(), grid)
-    assert [strategy.client_of[m.metadata.dst_node_id] for m in messages] == list(range(6))
-
-
 def test_an_app_without_identity_is_numbered_by_node_id_with_a_warning(
     federation: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,32 +118,29 @@ class Growing(GridWrapper):
         return list(self.grid.get_node_ids())[: self.asked]
 
 
-def test_it_waits_until_all_nodes_are_there(federation: Any) -> None:
-    fed = federation()
-    grid = Growing(fed.grid)
-    chosen(size=6).start(grid, fed.arrays(), 1)
-    assert len(trainers(fed)) == 6
-
-
-def test_nodes_that_never_come_are_a_timeout_that_says_how_many_are_missing(
-    federation: Any,
+def test_it_waits_until_all_nodes_are_there_and_those_beyond_them_stay_idle(
+    federation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = federation(4)
-    with pytest.raises(TimeoutError, match="6 nodes are needed, 4 came within 0 s"):
-        chosen(patience=0.1).start(fed.grid, fed.arrays(), 1)
-    assert not trainers(fed)
+    monkeypatch.setattr("leakmeter.strategies.chosen.time.sleep", lambda _: None)
+    fed = federation(9)
+    chosen(size=6).start(Growing(fed.grid), fed.arrays(), 1)
+    assert [c for _, c in trainers(fed)] == list(range(6))
 
 
-def test_nodes_that_are_slow_to_answer_are_not_numbered_otherwise(federation: Any) -> None:
-    class Slow(GridWrapper):
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            return list(self.grid.send_and_receive(messages))[:-1]
-
-    fed = federation(6)
-    with pytest.raises(TimeoutError, match="5 of 6 nodes have said which client they are"):
-        chosen(patience=0.1).start(Slow(fed.grid), fed.arrays(), 1)
+@pytest.mark.parametrize(
+    ("num", "kept", "words"),
+    [
+        (4, 4, "6 nodes are needed, 4 came within 0 s"),
+        (6, -1, "5 of 6 nodes have said which client they are"),  # and get no other number
+    ],
+)
+def test_nodes_that_never_come_or_answer_are_a_timeout_that_says_how_many_are_missing(
+    num: int, kept: int, words: str, federation: Any
+) -> None:
+    fed = federation(num)
+    slow = Replies(fed.grid, lambda replies: replies[:kept])
+    with pytest.raises(TimeoutError, match=words):
+        chosen(patience=0.1).start(slow, fed.arrays(), 1)
     assert not trainers(fed)
 
 
@@ -183,17 +154,13 @@ def test_partition_ids_that_leave_a_gap_are_refused(federation: Any) -> None:
         chosen().start(WithoutFirst(fed.grid), fed.arrays(), 1)
 
 
-def test_nodes_beyond_the_number_of_clients_stay_idle(federation: Any) -> None:
-    fed = federation(9)
-    chosen(size=6).start(fed.grid, fed.arrays(), 1)
-    assert [c for _, c in trainers(fed)] == list(range(6))
-
-
 def test_a_fraction_inside_is_refused_also_behind_a_wrapper() -> None:
     half = FedAvg(fraction_train=0.5)
     for strategy in (half, Wrapper(half)):
         with refuses("fraction_train"):
             chosen(strategy)
+    with refuses("size"):
+        chosen(size=7)
 
 
 @pytest.mark.parametrize("name", ["min_train_nodes", "min_available_nodes"])
@@ -205,11 +172,6 @@ def test_a_minimum_above_the_cohort_is_an_error_not_an_endless_wait(
     strategy = chosen(FedAvg(fraction_evaluate=0.0, **nodes), size=1)
     with refuses(name):
         strategy.start(fed.grid, fed.arrays(), 1)
-
-
-def test_a_cohort_larger_than_the_federation_is_refused_at_once() -> None:
-    with refuses("size"):
-        chosen(size=7)
 
 
 @pytest.mark.parametrize("step", ["train", "evaluate"])
@@ -231,39 +193,28 @@ def test_replies_are_summed_in_the_order_of_clients_and_foreign_ones_last(
 def test_in_a_deployment_one_client_cannot_end_the_run_by_its_number(
     claim: int | None, federation: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Lying(GridWrapper):
-        """One node claims a number that is another's or nobody's, or does not answer."""
-
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            replies = list(self.grid.send_and_receive(messages))
-            if not replies or wire.IDENTITY not in replies[0].content:
-                return replies
-            if claim is None:
-                return replies[1:]
-            replies[0].content[wire.IDENTITY] = ConfigRecord({"partition-id": claim})
+    def lying(replies: list[Message]) -> list[Message]:
+        """Let one claim a number that is another's or nobody's, or give no answer."""
+        if not replies or wire.IDENTITY not in replies[0].content:
             return replies
+        if claim is None:
+            return replies[1:]
+        replies[0].content[wire.IDENTITY] = ConfigRecord({"partition-id": claim})
+        return replies
 
     fed = federation(6)
     strategy = chosen(size=6, needs_answers=False)
-    strategy.start(Lying(fed.grid), fed.arrays(), 1)
+    strategy.start(Replies(fed.grid, lying), fed.arrays(), 1)
     assert len(trainers(fed)) == 6
     assert "clients are numbered by node id" in caplog.text
 
 
 def test_a_reply_that_is_delivered_twice_counts_once(federation: Any) -> None:
-    class Twice(GridWrapper):
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            replies = list(self.grid.send_and_receive(messages))
-            return [*replies, *replies[:2]]
-
     results = []
-    for grid_of in (Twice, lambda grid: grid):
+    for extra in (0, 2):
         fed = federation(6)
-        results.append(chosen(size=6).start(grid_of(fed.grid), fed.arrays(), 1).arrays)
+        grid = Replies(fed.grid, lambda replies, extra=extra: [*replies, *replies[:extra]])
+        results.append(chosen(size=6).start(grid, fed.arrays(), 1).arrays)
     for name in results[0]:
         assert (results[0][name].numpy() == results[1][name].numpy()).all()
 

@@ -66,22 +66,17 @@ def test_a_restored_strategy_goes_on_to_the_same_bits(federation: Any, name: str
     for key in expected:
         assert result[key].dtype == expected[key].dtype
         assert np.array_equal(result[key].numpy(), expected[key].numpy())
+    if name not in ("fedavg", "fedprox"):  # without its state the same strategy ends elsewhere
+        lost = run(fed, wrapped(MAKERS[name]), half, 4, done=2)
+        assert not np.array_equal(lost["w"].numpy(), expected["w"].numpy())
 
 
-@NO_DIMENSIONS
-@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedadagrad"])
-def test_without_its_state_the_same_strategy_ends_elsewhere(federation: Any, name: str) -> None:
-    fed = federation(mods=[NoiseMod(seed=2)])
-    expected = run(fed, wrapped(MAKERS[name]), fed.arrays(), 4)
-    half = run(fed, wrapped(MAKERS[name]), fed.arrays(), 2)
-    result = run(fed, wrapped(MAKERS[name]), half, 4, done=2)
-    assert not np.array_equal(result["w"].numpy(), expected["w"].numpy())
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_strategy_that_has_not_run_yet_has_a_state_too(name: str) -> None:
-    state = strategy_state(wrapped(MAKERS[name]))
-    restore_strategy(wrapped(MAKERS[name]), state)
+def test_a_strategy_that_has_not_run_yet_has_a_state_too_and_no_other_chain_takes_it() -> None:
+    for make in MAKERS.values():
+        state = strategy_state(wrapped(make))
+        restore_strategy(wrapped(make), state)
+        with pytest.raises(ValueError, match="there must be 1 strategies, got 3"):
+            restore_strategy(FedAvg(**NODES), state)
 
 
 def test_single_numbers_keep_their_type_in_a_checkpoint() -> None:
@@ -103,9 +98,3 @@ def test_an_unknown_strategy_is_refused_with_the_reason() -> None:
             strategy_state(inner)
         with pytest.raises(TypeError):
             restore_strategy(inner, [{}])
-
-
-def test_a_state_of_another_chain_is_refused() -> None:
-    state = strategy_state(wrapped(MAKERS["fedavg"]))
-    with pytest.raises(ValueError, match="there must be 1 strategies, got 3"):
-        restore_strategy(FedAvg(**NODES), state)

@@ -222,7 +222,7 @@ class Ending:
         if self._server.federation.mode == "unbound":
             return bytes(KEY_BYTES)
         told = self._current.exchange.messages[TARGET]
-        return self._current.terms.digest(Instructions().of(told))
+        return self._current.bound(Instructions().of(told))
 
 
 class _Cohort(FedAvg):

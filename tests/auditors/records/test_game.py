@@ -25,7 +25,7 @@ from leakmeter.auditors.records.game import (
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.claim import is_weaker
 from leakmeter.auditors.wording import Assumption
-from leakmeter.clients.protection.gradients import DenseGradients
+from leakmeter.clients.protection.gradients import Gradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
 from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of
@@ -43,7 +43,7 @@ def gradients(count: int, dim: int, clip: float = 1.0, seed: int = 0) -> np.ndar
 
 def case(rows: np.ndarray, **options: Any) -> RecordCase:
     given = {"records": len(rows) - 2, "batch": 2, "floor": 0.05, "rest": 0.1, **options}
-    return RecordCase((DenseGradients(rows),), **given)
+    return RecordCase((Gradients.of(rows),), **given)
 
 
 def dense_law(
@@ -94,7 +94,7 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
     draws = 1500
 
     def draw(which: np.ndarray, rng: np.random.Generator, floor: float = 0.15) -> np.ndarray:
-        return WaterFilling(floor).draw(DenseGradients(rows[which]), 2, rng)[0]
+        return WaterFilling(floor).draw(Gradients.of(rows[which]), 2, rng)[0]
 
     def scores(by: Any) -> np.ndarray:
         found = case(rows, **options, draw=by)
@@ -121,7 +121,7 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
 def test_blocks_are_independent_and_add_up() -> None:
     rows = gradients(8, 10)
     whole = case(rows, floor=5.0)  # the floor is above all eigenvalues: blocks make no difference
-    halves = (DenseGradients(rows[:, :4]), DenseGradients(rows[:, 4:]))
+    halves = (Gradients.of(rows[:, :4]), Gradients.of(rows[:, 4:]))
     split = replace(whole, blocks=halves)
     points = stream(0, "points").standard_normal((3, 10))
     own, other = np.arange(6), np.array([7, 1, 2, 3, 4, 5])
@@ -167,7 +167,7 @@ def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(
     more[0, 0] = 5.4  # ten times the variance of 0.5 + 0.1 along the pair
 
     def draw(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        own = WaterFilling(0.5).draw(DenseGradients(rows[which]), 2, rng)[0]
+        own = WaterFilling(0.5).draw(Gradients.of(rows[which]), 2, rng)[0]
         return own + gaussian(5, math.sqrt(0.1), rng)
 
     budget = RecordBudget(pairs=3, pilot=50, trials=trials)
@@ -200,7 +200,7 @@ def test_gradients_that_vanish_leak_nothing_even_in_one_block_of_two() -> None:
     assert (empty.bound.value, empty.means) == (0.0, (0.0, 0.0))
     rows = gradients(7, 6)
     whole = case(rows)
-    beside = replace(whole, blocks=(*whole.blocks, DenseGradients(np.zeros((7, 3)))))
+    beside = replace(whole, blocks=(*whole.blocks, Gradients.of(np.zeros((7, 3)))))
     one, two = (audit_records(c, delta=DELTA, budget=QUICK) for c in (whole, beside))
     assert one.means == pytest.approx(two.means, abs=1e-12)
 
@@ -243,7 +243,7 @@ def test_without_the_floor_the_guarantee_is_exceeded() -> None:
     rows = gradients(7, 12)
 
     def filled(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        own = WaterFilling(0.3).draw(DenseGradients(rows[which]), 2, rng)[0]
+        own = WaterFilling(0.3).draw(Gradients.of(rows[which]), 2, rng)[0]
         return own + gaussian(12, math.sqrt(2 * 0.3), rng)
 
     def bare(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -346,7 +346,7 @@ def test_what_cannot_be_is_refused(options: dict[str, float], field: str) -> Non
 def test_blocks_of_different_records_and_draws_of_another_length_are_refused() -> None:
     rows = gradients(7, 9)
     with refuses("blocks"):
-        replace(case(rows), blocks=(DenseGradients(rows), DenseGradients(rows[:5])))
+        replace(case(rows), blocks=(Gradients.of(rows), Gradients.of(rows[:5])))
     with refuses("draw"):
         audit_records(case(rows, draw=lambda *_: np.zeros(3)), delta=DELTA, budget=QUICK)
     with refuses("excess"):

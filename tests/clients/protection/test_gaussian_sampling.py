@@ -58,18 +58,15 @@ def clipped(norm: float) -> np.ndarray:
     return per_example_gradients(new_model(), *examples(), norm).columns(0, DIM)
 
 
-def test_the_full_gradient_without_noise_is_gradient_descent() -> None:
-    rule = GaussianSampling(0.3, LOOSE, sampling="full")
-    assert update_of(rule, stream(0, "r")) == pytest.approx(
-        update_of(gd(1, 0.3), stream(0, "r")), abs=1e-14
-    )
-
-
-def test_a_minibatch_without_noise_is_fedsgd() -> None:
-    rule = GaussianSampling(0.3, LOOSE, 2, sampling="minibatch", simulated=True)
-    assert update_of(rule, stream(0, "r")) == pytest.approx(
-        update_of(fedsgd(2, 0.3), stream(0, "r")), abs=1e-14
-    )
+@pytest.mark.parametrize(
+    ("batch", "sampling", "known"), [(0, "full", gd(1, 0.3)), (2, "minibatch", fedsgd(2, 0.3))]
+)
+def test_without_noise_and_clipping_the_rule_is_a_known_one(
+    batch: int, sampling: Any, known: UpdateRule
+) -> None:
+    rule = GaussianSampling(0.3, LOOSE, batch, sampling=sampling, simulated=True)
+    found, expected = (update_of(one, stream(0, "r")) for one in (rule, known))
+    assert found == pytest.approx(expected, abs=1e-14)
 
 
 @pytest.mark.parametrize("noise", [None, Isotropic(0.02), WaterFilling(0.02)])
@@ -136,28 +133,18 @@ def test_the_spectra_of_the_last_step_can_be_had_for_a_diagnosis() -> None:
     assert total == pytest.approx((g**2).sum() / (4 * COUNT))
 
 
-@pytest.mark.parametrize("sampling", ["minibatch", "full"])
-def test_water_filling_without_gaussian_sampling_is_refused(sampling: Any) -> None:
-    with refuses("sampling"):
-        GaussianSampling(0.5, 1.0, 2, sampling, WaterFilling(1.0))
-
-
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "values"),
     [
-        ("lr", 0.0),
-        ("clip_norm", float("inf")),
-        ("batch_size", 0),
-        ("steps", 0),
-        ("sampling", "poisson"),
+        *((name, {name: 0}) for name in ("lr", "batch_size", "steps")),
+        ("clip_norm", {"clip_norm": float("inf")}),
+        ("sampling", {"sampling": "poisson"}),
+        *(("sampling", {"sampling": s, "noise": WaterFilling(1.0)}) for s in ("minibatch", "full")),
     ],
 )
-def test_bad_settings_are_named(name: str, value: Any) -> None:
+def test_bad_settings_are_named(name: str, values: dict[str, Any]) -> None:
     with refuses(name):
-        GaussianSampling(**({"lr": 0.5, "clip_norm": 1.0, "batch_size": 2} | {name: value}))
-
-
-def test_noise_without_variance_and_too_large_batches_are_refused() -> None:
+        GaussianSampling(**({"lr": 0.5, "clip_norm": 1.0, "batch_size": 2} | values))
     with refuses("sigma2"):
         Isotropic(0.0)
     with refuses("batch_size"):

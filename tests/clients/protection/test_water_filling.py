@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.protection.gradients import DenseGradients, FactoredGradients, LayerFactors
-from leakmeter.clients.protection.record_rule import WaterFilling
+from leakmeter.clients.protection import record_rule
+from leakmeter.clients.protection.gradients import Gradients, LayerFactors
+from leakmeter.clients.protection.record_rule import WaterFilling, function_times
 from tests.helpers.numbers import FixedNormals, num_examples
 from tests.helpers.refusals import refuses
 
@@ -46,7 +47,7 @@ def floored(sigma: np.ndarray, floor: float) -> np.ndarray:
 def law_of(g: np.ndarray, sigma2: float, batch: int, blocks: int = 1) -> tuple[np.ndarray, ...]:
     filling = WaterFilling(sigma2, blocks)
     normals = blocks * len(g) + g.shape[1]
-    return exact_law(lambda rng: filling.draw(DenseGradients(g), batch, rng)[0], normals)
+    return exact_law(lambda rng: filling.draw(Gradients.of(g), batch, rng)[0], normals)
 
 
 @settings(deadline=None, max_examples=num_examples(60))
@@ -84,7 +85,7 @@ def test_draws_follow_the_floored_law_and_neither_isotropic_noise_nor_another_fl
     sigma = g.T @ g / (batch * len(g))
     floor = float(np.linalg.eigvalsh(sigma)[-3])
     filling = WaterFilling(floor)
-    draws = np.array([filling.draw(DenseGradients(g), batch, rng)[0] for _ in range(count)])
+    draws = np.array([filling.draw(Gradients.of(g), batch, rng)[0] for _ in range(count)])
     mean = g.mean(axis=0)
     assert p_value(draws, mean, floored(sigma, floor)) > 1e-3
     assert p_value(draws, mean, sigma + floor * np.eye(8)) < 1e-9
@@ -93,39 +94,16 @@ def test_draws_follow_the_floored_law_and_neither_isotropic_noise_nor_another_fl
     assert p_value(draws, np.zeros(8), floored(sigma, floor)) < 1e-9
 
 
-def test_the_naive_construction_has_the_same_law() -> None:
-    # The paper's way: form Σ, take the root of h(Σ) - Σ, and add that noise to the sampled sum.
-    rng = stream(1, "naive")
-    g = rng.standard_normal((4, 6))
-    batch, floor = 3, 0.2
-    sigma = g.T @ g / (batch * len(g))
-    values, vectors = np.linalg.eigh(floored(sigma, floor) - sigma)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-
-    def naive(source: np.random.Generator) -> np.ndarray:
-        weights = 1 / len(g) + source.standard_normal(len(g)) / np.sqrt(batch * len(g))
-        return np.asarray(weights @ g + root @ source.standard_normal(6))
-
-    mean, covariance = exact_law(naive, 10)
-    ours_mean, ours = law_of(g, floor, batch)
-    assert ours_mean == pytest.approx(mean, abs=1e-14)
-    assert ours == pytest.approx(covariance, abs=1e-12)
-
-
-def test_without_gradients_the_noise_is_isotropic() -> None:
-    mean, covariance = law_of(np.zeros((3, 4)), 0.5, 1)
-    assert not mean.any()
-    assert covariance == pytest.approx(0.5 * np.eye(4))
-
-
 def test_where_sampling_is_enough_nothing_is_added() -> None:
     g = stream(2, "rich").standard_normal((12, 3))
     sigma = g.T @ g / 12
     floor = 0.5 * float(np.linalg.eigvalsh(sigma)[0])
     assert law_of(g, floor, 1)[1] == pytest.approx(sigma, abs=1e-13)
-    filled = WaterFilling(floor).draw(DenseGradients(g), 1, stream(0, "draw"))
+    filled = WaterFilling(floor).draw(Gradients.of(g), 1, stream(0, "draw"))
     assert filled[1][0].added_variance == 0
     assert filled[1][0].eigenvalues == pytest.approx(np.linalg.eigvalsh(sigma))
+    high = WaterFilling(4.0).draw(Gradients.of(g), 1, stream(0, "draw"))[1][0]
+    assert high.added_variance == pytest.approx(np.trace(floored(sigma, 4.0) - sigma))
 
 
 def test_a_tiny_floor_loses_no_digits_against_huge_gradients() -> None:
@@ -143,14 +121,12 @@ def test_blocks_are_independent_and_each_is_filled() -> None:
         expected[start:stop, start:stop] = floored(part.T @ part / 8, 0.3)
     assert covariance == pytest.approx(expected, abs=1e-12)
     assert np.linalg.eigvalsh(covariance)[0] >= 0.3 - 1e-12
-
-
-def test_one_sampling_for_all_blocks_would_leave_a_direction_without_noise() -> None:
-    # g = (1, 1), B = D = 1, σ² = 1, blocks of one: each block has enough, the pair does not.
-    g = np.ones((1, 2))
-    shared = g.T @ g  # nothing is added to either block
-    assert np.linalg.eigvalsh(shared)[0] == pytest.approx(0.0, abs=1e-15)
-    assert law_of(g, 1.0, 1, blocks=2)[1] == pytest.approx(np.eye(2))
+    # g = (1, 1), B = D = 1, σ² = 1, blocks of one: each block has enough. With one sampling for
+    # both, nothing would be added, and the pair would have a direction without noise.
+    assert law_of(np.ones((1, 2)), 1.0, 1, blocks=2)[1] == pytest.approx(np.eye(2))
+    mean, isotropic = law_of(np.zeros((3, 4)), 0.5, 1)  # there is nothing to sample
+    assert not mean.any()
+    assert isotropic == pytest.approx(0.5 * np.eye(4))
 
 
 def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
@@ -159,8 +135,8 @@ def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
         LayerFactors(rng.standard_normal((5, a)), rng.standard_normal((5, b)), has_bias)
         for a, b, has_bias in ((4, 3, True), (3, 2, False))
     )
-    factored = FactoredGradients(layers, 0.0)
-    dense = DenseGradients(factored.columns(0, factored.dim))
+    factored = Gradients(layers)
+    dense = Gradients.of(factored.columns(0, factored.dim))
     for blocks in (1, 4):
         filling = WaterFilling(2.0, blocks)
         one, other = (filling.draw(g, 2, stream(0, "draw")) for g in (factored, dense))
@@ -171,32 +147,75 @@ def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
         assert 0 < added < 2.0 * factored.dim
 
 
-def test_the_spectrum_says_how_much_noise_was_added() -> None:
-    g = stream(5, "spectrum").standard_normal((3, 6))
-    spectrum = WaterFilling(0.4).draw(DenseGradients(g), 1, stream(0, "draw"))[1][0]
-    sigma = g.T @ g / 3
-    noise = np.trace(floored(sigma, 0.4) - sigma)
-    assert spectrum.added_variance == pytest.approx(noise)
-    assert spectrum.eigenvalues == pytest.approx(np.linalg.eigvalsh(sigma)[-3:])
-
-
 def test_without_a_generator_draws_come_from_the_system_and_differ() -> None:
-    g = DenseGradients(np.zeros((2, 50)))
+    g = Gradients.of(np.zeros((2, 50)))
     one, other = (WaterFilling(1.0).draw(g, 1, None)[0] for _ in range(2))
     assert not np.array_equal(one, other)
     assert 0.3 < one.std() < 2.0
 
 
-@pytest.mark.parametrize("sigma2", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_floor_that_is_none_is_refused(sigma2: float) -> None:
-    with refuses("sigma2"):
-        WaterFilling(sigma2)
-
-
 def test_other_bad_input_is_named() -> None:
+    for sigma2 in (0.0, -1.0, float("nan"), float("inf")):
+        with refuses("sigma2"):
+            WaterFilling(sigma2)
     with refuses("blocks"):
         WaterFilling(1.0, 0)
     with refuses("blocks"):
-        WaterFilling(1.0, 3).draw(DenseGradients(np.ones((1, 2))), 1, stream(0, "x"))
+        WaterFilling(1.0, 3).draw(Gradients.of(np.ones((1, 2))), 1, stream(0, "x"))
     with refuses("batch_size"):
-        WaterFilling(1.0).draw(DenseGradients(np.ones((1, 2))), 0, stream(0, "x"))
+        WaterFilling(1.0).draw(Gradients.of(np.ones((1, 2))), 0, stream(0, "x"))
+
+
+def root(values: np.ndarray) -> np.ndarray:
+    """Return √(1 - μ), and 0 above 1: as steep as the filling at its floor."""
+    return np.sqrt(np.maximum(1 - values, 0.0))
+
+
+def with_spectrum(values: np.ndarray) -> np.ndarray:
+    q, _ = np.linalg.qr(stream(0, "q").standard_normal((len(values), len(values))))
+    return np.asarray((q * values) @ q.T)
+
+
+CASES = {
+    "one": np.array([0.3]),
+    "two": np.array([0.3, 2.0]),
+    "three": np.array([0.3, 0.3, 2.0]),
+    "zero": np.zeros(20),
+    "identity": np.ones(20) * 0.7,
+    "spread": np.geomspace(1e-9, 1e3, 120),
+    "a large cluster": np.repeat([0.0, 0.5, 3.0], 50),
+    "low rank": np.concatenate([np.zeros(140), np.linspace(0.1, 2.0, 10)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("scale", [1.0, 1e-8])
+def test_it_agrees_with_the_route_through_eigenvectors(name: str, scale: float) -> None:
+    matrix = scale * with_spectrum(CASES[name])
+    before = matrix.copy()
+    vector = stream(1, "v").standard_normal(len(matrix))
+    values, found = function_times(matrix, lambda mu: root(mu / scale), vector)
+    exact, vectors = np.linalg.eigh(matrix)
+    truth = vectors @ (root(exact / scale) * (vectors.T @ vector))
+    size = scale * max(CASES[name].max(), 1.0)
+    assert values == pytest.approx(exact, abs=1e-13 * size)
+    assert found == pytest.approx(truth, abs=1e-10 * size / scale)
+    assert np.array_equal(matrix, before)
+
+
+def test_it_falls_back_when_the_tridiagonal_solver_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(diagonal: np.ndarray, _: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        return diagonal, np.eye(len(diagonal)), 1
+
+    matrix, vector = with_spectrum(CASES["spread"]), np.ones(120)
+    _, before = function_times(matrix, root, vector)
+    monkeypatch.setattr(record_rule.lapack, "dstevd", fails, raising=False)
+    _, after = function_times(matrix, root, vector)
+    assert after == pytest.approx(before, abs=1e-10)
+
+
+def test_a_matrix_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        function_times(np.full((4, 4), np.nan), root, np.ones(4))

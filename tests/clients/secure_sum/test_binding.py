@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import Order
-from leakmeter.clients.secure_sum.keys import Instructions, Session, Terms, fingerprint
+from leakmeter.clients.secure_sum.keys import Instructions, Session, binding, fingerprint
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
-TERMS = Terms(Session(7, 3), 4, bytes(32))
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3)}
 
 
@@ -36,7 +35,7 @@ def content(**changes: Any) -> RecordDict:
 
 def digest(made: RecordDict | None = None, kind: str = "train", group: str = "") -> bytes:
     message = Message(content() if made is None else made, 1, kind, group_id=group)
-    return TERMS.digest(Instructions().of(message))
+    return binding(Session(7, 3), 4, bytes(32), b"", Instructions().of(message))
 
 
 def arrays(**changes: Any) -> ArrayRecord:
@@ -87,15 +86,15 @@ def test_every_difference_in_what_clients_are_told_changes_the_digest() -> None:
 
 def test_run_round_threshold_settings_and_roster_are_bound_in() -> None:
     told = bytes(range(32))
-    terms = [
-        TERMS,
-        Terms(Session(8, 3), 4, bytes(32)),
-        Terms(Session(7, 4), 4, bytes(32)),
-        Terms(Session(7, 3), 5, bytes(32)),
-        Terms(Session(7, 3), 4, told),
-        Terms(Session(7, 3), 4, bytes(32), told),
+    terms: list[Any] = [
+        (Session(7, 3), 4, bytes(32), b""),
+        (Session(8, 3), 4, bytes(32), b""),
+        (Session(7, 4), 4, bytes(32), b""),
+        (Session(7, 3), 5, bytes(32), b""),
+        (Session(7, 3), 4, told, b""),
+        (Session(7, 3), 4, bytes(32), told),
     ]
-    assert len({t.digest(told) for t in terms}) == len(terms)
+    assert len({binding(*each, told) for each in terms}) == len(terms)
 
 
 OWN: dict[str, Any] = {

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from leakmeter.clients.secure_sum.keys import Terms
+from leakmeter.clients.secure_sum import keys
 from leakmeter.clients.secure_sum.participant import Participant, Policy
 from tests.helpers.machine.compiled import Found, has_compiler, search
 from tests.helpers.machine.local import Group, Part, Reveal, Setting, explored
 from tests.helpers.machine.product import breaches, knowledge, products
 from tests.helpers.machine.replay import Round, Story, story
+from tests.helpers.numbers import first_fast
 from tests.helpers.project import ROOT
 
 Choices = Mapping[int, Collection[Part]]
@@ -102,21 +103,10 @@ def test_no_server_opens_more_than_is_claimed_whatever_it_tells_three_clients(na
 
 @compiled
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MIDDLE)
+@pytest.mark.parametrize("name", MIDDLE | FULL)
 def test_no_server_opens_more_than_is_claimed_whatever_it_tells_whom(name: str) -> None:
-    setting = MIDDLE[name]
-    choices = explored(setting)
-    found = search(setting, choices)
-    assert is_safe(found), found
-    assert counted(choices, found.products) == documented()[name]
-
-
-@compiled
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FULL)
-def test_nor_does_it_with_two_messages_or_with_draws(name: str) -> None:
-    setting = FULL[name]
-    choices = full(explored(setting))
+    setting = (MIDDLE | FULL)[name]
+    choices = full(explored(setting)) if name in FULL else explored(setting)
     found = search(setting, choices)
     assert is_safe(found), found
     assert counted(choices, found.products) == documented()[name]
@@ -202,20 +192,20 @@ def swapped(part: Part, other: int) -> Part:
     )
 
 
-@pytest.mark.parametrize("setting", [world(3, instructions=2), world(4, 1, disguise=True)])
-def test_every_client_has_the_same_rules_but_for_names(setting: Setting) -> None:
-    check_names(setting)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "setting", [world(4, draws=2), world(5), world(5, 1, draws=3, disguise=True)]
+    "setting",
+    first_fast(
+        1,
+        [
+            world(3, instructions=2),
+            world(4, 1, disguise=True),
+            world(4, draws=2),
+            world(5),
+            world(5, 1, draws=3, disguise=True),
+        ],
+    ),
 )
-def test_every_client_has_the_same_rules_but_for_names_in_larger_rounds(setting: Setting) -> None:
-    check_names(setting)
-
-
-def check_names(setting: Setting) -> None:
+def test_every_client_has_the_same_rules_but_for_names(setting: Setting) -> None:
     choices = explored(setting)
     for other in setting.honest:
         as_other = {swapped(part, other) for part in choices[1]}
@@ -223,23 +213,19 @@ def check_names(setting: Setting) -> None:
 
 
 @compiled
-@pytest.mark.parametrize("name", SMALL)
-def test_the_compiled_search_counts_what_the_plain_one_does(name: str) -> None:
-    check_twins(SMALL[name])
-
-
-@compiled
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "setting", [world(4, 1, disguise=True), world(4, 1, draws=2), world(4, is_signed=False)]
+    "setting",
+    first_fast(
+        1,
+        [
+            *list(SMALL.values())[::-1],
+            world(4, 1, disguise=True),
+            world(4, 1, draws=2),
+            world(4, is_signed=False),
+        ],
+    ),
 )
-def test_the_compiled_search_counts_what_the_plain_one_does_for_four_clients(
-    setting: Setting,
-) -> None:
-    check_twins(setting)
-
-
-def check_twins(setting: Setting) -> None:
+def test_the_compiled_search_counts_what_the_plain_one_does(setting: Setting) -> None:
     choices, rounds = explored(setting), 0
     sums: dict[tuple[int, int], int] = {}
     for parts in products(choices):
@@ -312,27 +298,25 @@ def unions(groups: Collection[Group]) -> frozenset[Group]:
     return frozenset(found - {frozenset()})
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_real_masks_come_off_exactly_where_the_search_says_so(name: str) -> None:
-    check_replays(SMALL[name], readable=5, others=5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "setting",
-    [
-        world(4, instructions=2),
-        world(4, 1, instructions=2, disguise=True),
-        world(4, draws=2),
-        world(5),
-        world(5, 1, instructions=2, disguise=True),
-        world(5, 2, draws=3),
-    ],
+    ("setting", "rounds"),
+    first_fast(
+        2,
+        [
+            *((setting, 4) for setting in SMALL.values()),
+            (world(4, instructions=2), 25),
+            (world(4, 1, instructions=2, disguise=True), 25),
+            (world(4, draws=2), 25),
+            (world(5), 25),
+            (world(5, 1, instructions=2, disguise=True), 25),
+            (world(5, 2, draws=3), 25),
+        ],
+    ),
 )
-def test_real_masks_come_off_exactly_where_the_search_says_so_for_more_clients(
-    setting: Setting,
+def test_real_masks_come_off_exactly_where_the_search_says_so(
+    setting: Setting, rounds: int
 ) -> None:
-    check_replays(setting, readable=25, others=25)
+    check_replays(setting, readable=rounds, others=rounds)
 
 
 # Clients that forget a rule
@@ -364,7 +348,7 @@ def test_a_client_that_takes_any_threshold_is_found(monkeypatch: pytest.MonkeyPa
 def test_masks_that_are_not_bound_to_the_message_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Terms, "digest", lambda *_: bytes(32))
+    monkeypatch.setattr(keys, "binding", lambda *_: bytes(32))
     assert any("different things" in one for one in first_breach(world(3, instructions=2)))
 
 

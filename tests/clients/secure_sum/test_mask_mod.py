@@ -13,7 +13,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
@@ -33,8 +32,10 @@ from leakmeter.clients.secure_sum.wire import (
     put_quantiser,
     put_sum,
 )
-from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.fl_app.engines.inline import InlineGrid
 from tests.helpers.refusals import refuses
+
+pytestmark = pytest.mark.usefixtures("flower_task")
 
 NUM = 4
 THRESHOLD = 3
@@ -70,12 +71,14 @@ OWN = MaskMod(outside=["spy"])
 
 
 class Federation:
-    """Four clients in this process whose stages a test sends one by one."""
+    """Four clients in this process whose stages a test sends one by one, and what they answered."""
 
     def __init__(self, mod: Any = OWN, mods: Any = ()) -> None:
         self.calls = 0
         self.answer: Callable[[], RecordDict] = trained
         self.contexts: dict[int, Context] = {}
+        self.keys: dict[int, bytes] = {}
+        self.boxes: dict[int, dict[int, bytes]] = {}
         self.app = ClientApp()
 
         def spy(message: Message, context: Context, call_next: Any) -> Message:
@@ -89,34 +92,14 @@ class Federation:
 
         self.app.train(mods=[spy, mod, *mods])(train)
         self.app.evaluate()(train)
-
-    def run(self, main: Callable[[Stages], None]) -> None:
-        """Run a test where Flower lets messages be made."""
-        server = ServerApp()
-
-        @server.main()
-        def _main(grid: Grid, _: Context) -> None:
-            main(Stages(grid))
-
-        run_inline(server, self.app, NUM)
+        self.grid = InlineGrid(self.app, NUM)
 
     def state(self, node: int) -> Participant:
         kept = self.contexts[node].state[wire.MASK]
         assert isinstance(kept, ConfigRecord)
         return get_participant(kept)
 
-
-class Stages:
-    """Sends orders and keeps what the clients have answered."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-        self.keys: dict[int, bytes] = {}
-        self.boxes: dict[int, dict[int, bytes]] = {}
-
-    def send(
-        self, node: int, content: dict[str, Any], message_type: str = "train"
-    ) -> RecordDict | str:
+    def send(self, node: int, content: dict[str, Any], message_type: str = "train") -> Any:
         """Return the content of the reply, or the reason of its error."""
         message = Message(RecordDict(content), dst_node_id=node, message_type=message_type)
         reply = next(iter(self.grid.send_and_receive([message])))
@@ -154,217 +137,139 @@ class Stages:
         return {**put_by_number("boxes", boxes), **values}
 
     def train(self, n: int, about: dict[str, Any] | None = None, **values: Any) -> Any:
-        told = {**ABOUT, **(about or {})}
-        return self.ask(n, "train", told, **self.train_order(n, **values))
+        return self.ask(n, "train", {**ABOUT, **(about or {})}, **self.train_order(n, **values))
+
+    def told(self, n: int, **records: Any) -> Any:
+        """Send a train message with these records in place of, or beside, the usual ones."""
+        order = ConfigRecord({"stage": "train", "round": 1, **self.train_order(n)})
+        usual = {wire.MASK: order, wire.SUM_ORDER: ConfigRecord(ABOUT), "arrays": record(MODEL)}
+        return self.send(n, {**usual, **records})
 
 
 def test_a_client_answers_the_four_stages_and_trains_once() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        for n in range(1, NUM + 1):
-            reply = stages.train(n)
-            assert list(reply) == ["arrays"]
-        answer = stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
-        assert sorted(get_by_number(answer, "shares")) == [1, 2, 3, 4]
-        assert clients.calls == NUM
-
-    clients.run(main)
+    clients.share()
+    for n in range(1, NUM + 1):
+        reply = clients.train(n)
+        assert list(reply) == ["arrays"]
+    answer = clients.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
+    assert sorted(get_by_number(answer, "shares")) == [1, 2, 3, 4]
+    assert clients.calls == NUM
 
 
 def test_nothing_but_the_masked_vector_leaves_the_client(caplog: pytest.LogCaptureFixture) -> None:
     clients = Federation()
     clients.answer = lambda: trained(accuracy=0.5, curve=[1.0, 2.0])
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        with caplog.at_level(logging.INFO, "flwr"):
-            reply = stages.train(1)
-        dim = Layout.of(record(MODEL)).dim
-        assert list(reply) == ["arrays"]
-        assert list(reply["arrays"]) == ["masked"]
-        vector = get_upload(reply, QUANTISER.ring, QUANTISER.num_slots(dim))
-        assert vector.dtype == np.uint32
-
-    clients.run(main)
+    clients.share()
+    with caplog.at_level(logging.INFO, "flwr"):
+        reply = clients.train(1)
+    dim = Layout.of(record(MODEL)).dim
+    assert list(reply) == ["arrays"]
+    assert list(reply["arrays"]) == ["masked"]
+    vector = get_upload(reply, QUANTISER.ring, QUANTISER.num_slots(dim))
+    assert vector.dtype == np.uint32
     said = [r.getMessage() for r in caplog.records if "no part of the secure sum" in r.getMessage()]
     assert said == ["not sent, since they are no part of the secure sum: accuracy, curve"]
 
 
 def test_a_train_message_without_an_order_is_refused_and_not_trained() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        plain = {"arrays": record(MODEL), "config": ConfigRecord({"server-round": 1})}
-        for content in (plain, {}, {**plain, wire.MASK: MetricRecord({"round": 1})}):
-            assert "this client masks" in stages.send(1, content)
-        assert clients.calls == 0
-
-    clients.run(main)
+    clients.app.train("other", mods=[mask_mod])(lambda m, _: Message(trained(), reply_to=m))
+    plain = {"arrays": record(MODEL), "config": ConfigRecord({"server-round": 1})}
+    for content in (plain, {}, {**plain, wire.MASK: MetricRecord({"round": 1})}):
+        assert "this client masks" in clients.send(1, content)
+    assert "this client masks" in clients.send(1, plain, "train.other")
+    assert clients.calls == 0
 
 
 def test_only_the_apps_own_configuration_switches_masking_off() -> None:
+    model = {"arrays": record(MODEL), "config": ConfigRecord()}
     clients = Federation(MaskMod(required=False, outside=["spy"]))
-
-    def main(stages: Stages) -> None:
-        reply = stages.send(1, {"arrays": record(MODEL), "config": ConfigRecord()})
-        assert sorted(reply) == ["arrays", "metrics"]
-
-    clients.run(main)
-
-
-def test_other_kinds_of_messages_pass() -> None:
-    clients = Federation()
-
-    def main(stages: Stages) -> None:
-        assert "metrics" in stages.send(1, {"arrays": record(MODEL)}, "evaluate")
-
-    clients.run(main)
-
-
-@pytest.mark.parametrize("message_type", ["train.other", "train"])
-def test_every_kind_of_training_is_masked(message_type: str) -> None:
-    clients = Federation()
-    clients.app.train("other", mods=[mask_mod])(lambda m, _: Message(trained(), reply_to=m))
-
-    def main(stages: Stages) -> None:
-        assert "this client masks" in stages.send(1, {"arrays": record(MODEL)}, message_type)
-
-    clients.run(main)
+    assert sorted(clients.send(1, model)) == ["arrays", "metrics"]
+    assert "metrics" in Federation().send(1, model, "evaluate")  # evaluations pass in any case
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_the_tap_collects_only_where_it_is_allowed(allowed: bool) -> None:
     clients = Federation(MaskMod(allow_tap=allowed, outside=["spy"]), mods=[tap_mod])
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        keep = {wire.TAP: wire.keep_record(1)}
-        order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
-        model = {wire.SUM_ORDER: ConfigRecord(ABOUT), "arrays": record(MODEL)}
-        assert list(stages.send(1, {wire.MASK: order, **keep, **model})) == ["arrays"]
-        reply = stages.send(1, {wire.TAP: wire.collect_record(1, wire.WEIGHT)})
-        if allowed:
-            assert set(reply["arrays"]) == set(MODEL)  # type: ignore[index]
-        else:
-            assert "this client masks" in reply
-
-    clients.run(main)
+    clients.share()
+    assert list(clients.told(1, **{wire.TAP: wire.keep_record(1)})) == ["arrays"]
+    reply = clients.send(1, {wire.TAP: wire.collect_record(1, wire.WEIGHT)})
+    assert set(reply["arrays"]) == set(MODEL) if allowed else "this client masks" in reply
 
 
 def test_a_tap_order_is_no_way_around_the_mask() -> None:
     clients = Federation(MaskMod(allow_tap=True, outside=["spy"]))  # but no tap is listed
-
-    def main(stages: Stages) -> None:
-        model = {"arrays": record(MODEL), "config": ConfigRecord()}
-        taps: list[dict[str, Any]] = [{"action": "collect", "round": 1}, {"action": "keep"}, {}]
-        for tap in taps:
-            reply = stages.send(1, {wire.TAP: ConfigRecord(tap), **model})
-            assert "this client masks" in reply
-        assert clients.calls == 0
-
-    clients.run(main)
+    model = {"arrays": record(MODEL), "config": ConfigRecord()}
+    taps: list[dict[str, Any]] = [{"action": "collect", "round": 1}, {"action": "keep"}, {}]
+    for tap in taps:
+        reply = clients.send(1, {wire.TAP: ConfigRecord(tap), **model})
+        assert "this client masks" in reply
+    assert clients.calls == 0
 
 
 def test_a_round_is_not_announced_twice_and_none_before_it() -> None:
-    def main(stages: Stages) -> None:
-        stages.announce(round=5)
-        for again in (5, 4, 1):
-            assert "round must be above 5" in stages.ask(1, "keys", number=1, round=again)
-        assert "keys" in stages.ask(1, "keys", number=1, round=6)
-
-    Federation().run(main)
+    clients = Federation()
+    clients.announce(round=5)
+    for again in (5, 4, 1):
+        assert "round must be above 5" in clients.ask(1, "keys", number=1, round=again)
+    assert "keys" in clients.ask(1, "keys", number=1, round=6)
 
 
 def test_keys_are_fresh_in_every_round() -> None:
-    def main(stages: Stages) -> None:
-        stages.announce()
-        first = dict(stages.keys)
-        stages.announce(round=2)
-        both = [*first.values(), *stages.keys.values()]
-        pieces = [keys[i : i + 32] for keys in both for i in (0, 32, 64)]
-        assert len(set(pieces)) == len(pieces) == 6 * NUM
-
-    Federation().run(main)
+    clients = Federation()
+    clients.announce()
+    first = dict(clients.keys)
+    clients.announce(round=2)
+    both = [*first.values(), *clients.keys.values()]
+    pieces = [keys[i : i + 32] for keys in both for i in (0, 32, 64)]
+    assert len(set(pieces)) == len(pieces) == 6 * NUM
 
 
 def test_another_run_begins_again_and_does_not_go_on_with_what_it_finds() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share(round=7)
-        for node in range(1, NUM + 1):  # as if the state came from an earlier run of this node
-            kept = replace(clients.state(node), session=Session(run=99, server_round=7))
-            clients.contexts[node].state[wire.MASK] = put_participant(kept)
-        assert "of the run that sent the keys" in stages.train(1, round=7)
-        assert "keys" in stages.ask(1, "keys", number=1, round=1)
-
-    clients.run(main)
+    clients.share(round=7)
+    for node in range(1, NUM + 1):  # as if the state came from an earlier run of this node
+        kept = replace(clients.state(node), session=Session(run=99, server_round=7))
+        clients.contexts[node].state[wire.MASK] = put_participant(kept)
+    assert "of the run that sent the keys" in clients.train(1, round=7)
+    assert "keys" in clients.ask(1, "keys", number=1, round=1)
 
 
 @pytest.mark.parametrize("stage", ["shares", "train", "unmask"])
 def test_no_stage_comes_before_the_keys(stage: str) -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        assert "comes after 'keys'" in stages.ask(1, stage)
-        assert clients.calls == 0
-
-    clients.run(main)
+    assert "comes after 'keys'" in clients.ask(1, stage)
+    assert clients.calls == 0
 
 
 def test_stages_out_of_order_or_of_another_round_are_refused_and_nothing_is_trained() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.announce()
-        assert "after 'shared'" in stages.train(1)
-        assert "after 'uploaded'" in stages.ask(1, "unmask", survivors=[1, 2, 3], dropped=[])
-        stages.keys.clear()
-        stages.share(round=2)
-        assert "round must be 2" in stages.train(1, round=1)
-        assert "round must be 2" in stages.train(1, round=3)
-        assert "after 'announced'" in stages.ask(1, "shares", **stages.share_order(1, round=2))
-        assert "after 'uploaded'" in stages.ask(1, "unmask", survivors=[1], dropped=[], round=2)
-        assert clients.calls == 0
-
-    clients.run(main)
+    clients.announce()
+    assert "after 'shared'" in clients.train(1)
+    assert "after 'uploaded'" in clients.ask(1, "unmask", survivors=[1, 2, 3], dropped=[])
+    clients.keys.clear()
+    clients.share(round=2)
+    assert "round must be 2" in clients.train(1, round=1)
+    assert "round must be 2" in clients.train(1, round=3)
+    assert "after 'announced'" in clients.ask(1, "shares", **clients.share_order(1, round=2))
+    assert "after 'uploaded'" in clients.ask(1, "unmask", survivors=[1], dropped=[], round=2)
+    assert clients.calls == 0
 
 
-def test_a_second_upload_is_refused_before_it_is_trained() -> None:
+def test_a_client_uploads_once_and_reveals_once_and_a_refusal_may_be_corrected() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        assert list(stages.train(1)) == ["arrays"]
-        assert "after 'shared', the last was 'uploaded'" in stages.train(1)
-        assert clients.calls == 1
-
-    clients.run(main)
-
-
-def test_a_second_unmasking_request_is_refused() -> None:
-    def main(stages: Stages) -> None:
-        stages.share()
-        stages.train(1)
-        lists: dict[str, Any] = {"survivors": [1, 2, 3], "dropped": [4]}
-        assert len(get_by_number(stages.ask(1, "unmask", **lists), "shares")) == NUM
-        assert "once" in stages.ask(1, "unmask", **lists)
-        assert "once" in stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
-
-    Federation().run(main)
-
-
-def test_a_refused_unmasking_request_reveals_nothing_and_may_be_corrected() -> None:
-    def main(stages: Stages) -> None:
-        stages.share()
-        stages.train(1)
-        assert "survivors must be" in stages.ask(1, "unmask", survivors=[1, 2], dropped=[3, 4])
-        answer = stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
-        assert len(get_by_number(answer, "shares")) == NUM
-
-    Federation().run(main)
+    clients.share()
+    assert list(clients.train(1)) == ["arrays"]
+    assert "after 'shared', the last was 'uploaded'" in clients.train(1)
+    assert clients.calls == 1
+    assert "survivors must be" in clients.ask(1, "unmask", survivors=[1, 2], dropped=[3, 4])
+    assert "dropped must be a list" in clients.ask(1, "unmask", survivors=[1, 2, 3])
+    assert "must be distinct" in clients.ask(1, "unmask", survivors=[1, 1, 2, 3], dropped=[])
+    lists: dict[str, Any] = {"survivors": [1, 2, 3], "dropped": [4]}
+    assert len(get_by_number(clients.ask(1, "unmask", **lists), "shares")) == NUM
+    assert "once" in clients.ask(1, "unmask", **lists)
+    assert "once" in clients.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
 
 
 @pytest.mark.parametrize(
@@ -379,27 +284,21 @@ def test_a_refused_unmasking_request_reveals_nothing_and_may_be_corrected() -> N
 def test_the_clients_own_policy_limits_what_the_server_proposes(
     mod: MaskMod, reason: str | None
 ) -> None:
-    def main(stages: Stages) -> None:
-        stages.announce()
-        answer = stages.ask(1, "shares", **stages.share_order(1))
-        if reason is None:
-            assert "boxes" in answer
-        else:
-            assert reason in answer
-
-    Federation(replace(mod, outside=["spy"])).run(main)
+    clients = Federation(replace(mod, outside=["spy"]))
+    clients.announce()
+    answer = clients.ask(1, "shares", **clients.share_order(1))
+    if reason is None:
+        assert "boxes" in answer
+    else:
+        assert reason in answer
 
 
 def test_fewer_boxes_than_the_policy_wants_are_refused_before_training() -> None:
     clients = Federation(MaskMod(min_peers=3, outside=["spy"]))
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        del stages.boxes[4]
-        assert "peers must be at least 3, got 2" in stages.train(1)
-        assert clients.calls == 0
-
-    clients.run(main)
+    clients.share()
+    del clients.boxes[4]
+    assert "peers must be at least 3, got 2" in clients.train(1)
+    assert clients.calls == 0
 
 
 def parts(*numbers: int, size: int = 0) -> bytes:
@@ -449,22 +348,18 @@ def test_a_malformed_order_is_refused_with_the_reason(
     stage: Any, change: dict[str, Any], reason: str
 ) -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        if stage == "shares":
-            stages.announce()
-            answer = stages.ask(1, stage, **stages.share_order(1, **change))
-        elif stage == "train":
-            stages.share()
-            answer = stages.train(1, **change)
-        else:
-            stages.announce(round=0)
-            answer = stages.ask(1, stage, **{"round": 0 if stage == "other" else 1, **change})
-        assert isinstance(answer, str)
-        assert reason in answer
-        assert clients.calls == 0
-
-    clients.run(main)
+    if stage == "shares":
+        clients.announce()
+        answer = clients.ask(1, stage, **clients.share_order(1, **change))
+    elif stage == "train":
+        clients.share()
+        answer = clients.train(1, **change)
+    else:
+        clients.announce(round=0)
+        answer = clients.ask(1, stage, **{"round": 0 if stage == "other" else 1, **change})
+    assert isinstance(answer, str)
+    assert reason in answer
+    assert clients.calls == 0
 
 
 @pytest.mark.parametrize(("change", "reason"), BAD_SUMS)
@@ -472,33 +367,9 @@ def test_a_sum_that_is_not_described_is_refused_before_training(
     change: dict[str, Any], reason: str
 ) -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        assert reason in stages.train(1, change)
-        assert clients.calls == 0
-
-    clients.run(main)
-
-
-def test_an_order_without_the_description_of_the_sum_is_refused() -> None:
-    def main(stages: Stages) -> None:
-        stages.share()
-        order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
-        assert wire.SUM_ORDER in stages.send(1, {wire.MASK: order, "arrays": record(MODEL)})
-
-    Federation().run(main)
-
-
-def test_lists_of_survivors_must_be_numbers() -> None:
-    def main(stages: Stages) -> None:
-        stages.share()
-        stages.train(1)
-        assert "dropped must be a list" in stages.ask(1, "unmask", survivors=[1, 2, 3])
-        answer = stages.ask(1, "unmask", survivors=[1, 1, 2, 3], dropped=[])
-        assert "survivors must be distinct" in answer
-
-    Federation().run(main)
+    clients.share()
+    assert reason in clients.train(1, change)
+    assert clients.calls == 0
 
 
 OWN_FAULTS: dict[str, Callable[[], RecordDict]] = {
@@ -539,22 +410,16 @@ def test_whatever_training_gives_the_answer_has_one_form(
     fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        honest = stages.train(1)
-        clients.answer = FAULTS[fault]
-        answer = stages.train(2)
-        assert list(answer) == list(honest) == ["arrays"]
-        assert list(answer["arrays"]) == list(honest["arrays"]) == ["masked"]
-        kinds = [
-            (a["arrays"]["masked"].dtype, a["arrays"]["masked"].shape) for a in (answer, honest)
-        ]
-        assert kinds[0] == kinds[1]
-        assert len(answer["arrays"]["masked"].data) == len(honest["arrays"]["masked"].data)
-        assert clients.state(2).step == "uploaded"
-
-    clients.run(main)
+    clients.share()
+    honest = clients.train(1)
+    clients.answer = FAULTS[fault]
+    answer = clients.train(2)
+    assert list(answer) == list(honest) == ["arrays"]
+    assert list(answer["arrays"]) == list(honest["arrays"]) == ["masked"]
+    kinds = [(a["arrays"]["masked"].dtype, a["arrays"]["masked"].shape) for a in (answer, honest)]
+    assert kinds[0] == kinds[1]
+    assert len(answer["arrays"]["masked"].data) == len(honest["arrays"]["masked"].data)
+    assert clients.state(2).step == "uploaded"
     assert any("sends no update in this round" in r.getMessage() for r in caplog.records)
 
 
@@ -568,52 +433,36 @@ def test_a_failed_training_leaves_no_trace_in_the_apps_state() -> None:
         return reply
 
     clients = Federation(mods=[writes])
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        clients.answer = fails
-        stages.train(1)
-        assert set(clients.contexts[1].state) == {wire.MASK}
-        clients.answer = trained
-        stages.train(2)
-        assert set(clients.contexts[2].state) == {wire.MASK, "mine", "new"}
-
-    clients.run(main)
+    clients.share()
+    clients.answer = fails
+    clients.train(1)
+    assert set(clients.contexts[1].state) == {wire.MASK}
+    clients.answer = trained
+    clients.train(2)
+    assert set(clients.contexts[2].state) == {wire.MASK, "mine", "new"}
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_only_a_simulation_says_why_an_update_is_blank(allowed: bool) -> None:
     clients = Federation(MaskMod(allow_tap=allowed, outside=["spy"]))
     clients.answer = fails
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        answer = stages.train(1)
-        assert (wire.BLANK in answer) == allowed
-        if allowed:
-            assert answer[wire.BLANK]["reason"] == "ZeroDivisionError: 7 records of class 3"
-
-    clients.run(main)
+    clients.share()
+    answer = clients.train(1)
+    assert (wire.BLANK in answer) == allowed
+    if allowed:
+        assert answer[wire.BLANK]["reason"] == "ZeroDivisionError: 7 records of class 3"
 
 
 def test_mods_before_the_masks_are_refused_unless_their_owner_names_them() -> None:
-    def main(stages: Stages) -> None:
-        assert "got spy before it" in stages.ask(1, "keys", number=1)
-
-    Federation(MaskMod()).run(main)
+    clients = Federation(MaskMod())
+    assert "got spy before it" in clients.ask(1, "keys", number=1)
 
 
 @pytest.mark.parametrize("tool", [canary_mod, tap_mod])
 def test_instruments_before_the_masks_are_refused_even_if_they_are_named(tool: Any) -> None:
-    app = ClientApp(mods=[tool, MaskMod(outside=["canary_mod", "tap_mod"])])
-    app.train()(lambda m, _: Message(trained(), reply_to=m))
-    server = ServerApp()
-
-    @server.main()
-    def _main(grid: Grid, _: Context) -> None:
-        assert "must be behind mask_mod" in Stages(grid).ask(1, "keys", number=1)
-
-    run_inline(server, app, NUM)
+    outside = ["spy", "canary_mod", "tap_mod"]
+    clients = Federation(tool, mods=[MaskMod(outside=outside)])
+    assert "must be behind mask_mod" in clients.ask(1, "keys", number=1)
 
 
 def test_a_list_of_mods_that_cannot_be_read_is_refused_by_a_client_that_signs() -> None:
@@ -622,15 +471,11 @@ def test_a_list_of_mods_that_cannot_be_read_is_refused_by_a_client_that_signs() 
     lines = [Identity(k).line for k in (key, *others)]
     order = RecordDict({wire.MASK: ConfigRecord({"stage": "keys", "round": 1, "number": 1})})
     context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
-
-    def main(_: Stages) -> None:
-        message = Message(order, dst_node_id=1, message_type="train")
-        # Called as no release of Flower calls it, so there is no list to read.
-        assert MaskMod()(message, context, lambda m, _: m).has_content()
-        with pytest.raises(RefusedError, match="cannot be read under this release"):
-            MaskMod(identity=key, trusted=lines)(message, context, lambda m, _: m)
-
-    Federation().run(main)
+    message = Message(order, dst_node_id=1, message_type="train")
+    # Called as no release of Flower calls it, so there is no list to read.
+    assert MaskMod()(message, context, lambda m, _: m).has_content()
+    with pytest.raises(RefusedError, match="cannot be read under this release"):
+        MaskMod(identity=key, trusted=lines)(message, context, lambda m, _: m)
 
 
 OWN_LIMITS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -647,13 +492,9 @@ def test_what_a_sum_takes_of_a_client_is_its_owners_choice(
     own: dict[str, Any], change: dict[str, Any], reason: str
 ) -> None:
     clients = Federation(MaskMod(outside=["spy"], **own))
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        assert reason in stages.train(1, change)
-        assert clients.calls == 0
-
-    clients.run(main)
+    clients.share()
+    assert reason in clients.train(1, change)
+    assert clients.calls == 0
 
 
 def test_limits_that_exclude_each_other_are_a_mistake() -> None:
@@ -665,52 +506,37 @@ def test_limits_that_exclude_each_other_are_a_mistake() -> None:
         MaskMod(outside="spy")
 
 
-def test_an_order_to_noise_that_no_mod_carries_out_is_refused_before_training() -> None:
+def test_orders_that_nobody_can_carry_out_are_refused_before_training() -> None:
     clients = Federation()
+    clients.share()
     noise = {"round": 1, "clip-norm": 1.0, "share-std": 0.5, "weight-key": "num-examples"}
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
-        model = {wire.SUM_ORDER: ConfigRecord(ABOUT), "arrays": record(MODEL)}
-        content = {wire.MASK: order, wire.NOISE: ConfigRecord(noise), **model}
-        assert "list noise_mod directly behind mask_mod" in stages.send(1, content)
-        assert clients.calls == 0
-
-    clients.run(main)
+    said = clients.told(1, **{wire.NOISE: ConfigRecord(noise)})
+    assert "list noise_mod directly behind mask_mod" in said
+    assert wire.SUM_ORDER in clients.told(1, **{wire.SUM_ORDER: MetricRecord()})
+    assert clients.calls == 0
 
 
 def test_integer_arrays_stay_outside_even_when_they_come_as_floats() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        layout = Layout.of(record(MODEL))
-        assert ABOUT["arrays"] == ["w", "b", "none"]
-        later = {**MODEL, "count": np.array(3.0)}  # as FedAvg sends it after its first round
-        order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
-        clients.answer = lambda: trained(arrays={"count": np.array(4.0)})
-        content = {"arrays": record(later), wire.MASK: order, wire.SUM_ORDER: ConfigRecord(ABOUT)}
-        reply = stages.send(1, content)
-        get_upload(reply, QUANTISER.ring, QUANTISER.num_slots(layout.dim))  # type: ignore[arg-type]
-
-    clients.run(main)
+    clients.share()
+    assert ABOUT["arrays"] == ["w", "b", "none"]
+    later = {**MODEL, "count": np.array(3.0)}  # as FedAvg sends it after its first round
+    clients.answer = lambda: trained(arrays={"count": np.array(4.0)})
+    reply = clients.told(1, arrays=record(later))
+    get_upload(reply, QUANTISER.ring, QUANTISER.num_slots(Layout.of(record(MODEL)).dim))
 
 
 @pytest.mark.parametrize(("bits", "octets"), [(8, 1), (16, 2), (24, 3), (30, 4), (32, 4), (40, 5)])
 def test_a_coordinate_takes_as_many_bytes_as_its_ring_needs(bits: int, octets: int) -> None:
     quantiser = Quantiser(clip_range=2.0, bits=bits, max_clients=NUM, max_weight=100.0)
     slots = quantiser.num_slots(Layout.of(record(MODEL)).dim)
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        reply = stages.train(1, put_quantiser(quantiser))
-        assert reply["arrays"]["masked"].numpy().nbytes == octets * slots
-        vector = get_upload(reply, quantiser.ring, slots)
-        assert vector.shape == (slots,)
-        assert int(vector.max()) < 2**bits
-
-    Federation().run(main)
+    clients = Federation()
+    clients.share()
+    reply = clients.train(1, put_quantiser(quantiser))
+    assert reply["arrays"]["masked"].numpy().nbytes == octets * slots
+    vector = get_upload(reply, quantiser.ring, slots)
+    assert vector.shape == (slots,)
+    assert int(vector.max()) < 2**bits
 
 
 @pytest.mark.parametrize(
@@ -732,35 +558,27 @@ def test_an_upload_of_another_form_is_refused(array: np.ndarray[Any, Any]) -> No
 
 def test_after_the_upload_the_clients_state_holds_no_secret_of_its_own() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        before = clients.state(1).secrets
-        assert before is not None
-        stages.train(1)
-        kept = clients.contexts[1].state[wire.MASK]
-        held = b"".join(value for value in kept.values() if isinstance(value, bytes))
-        assert held
-        for secret in (before.seed, before.mask.secret, before.share.secret):
-            assert secret not in held
-        stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
-        kept = clients.contexts[1].state[wire.MASK]
-        assert isinstance(kept, ConfigRecord)
-        after = get_participant(kept)
-        assert after == Participant(after.session, 1, "revealed", None, after.threshold)
-
-    clients.run(main)
+    clients.share()
+    before = clients.state(1).secrets
+    assert before is not None
+    clients.train(1)
+    kept = clients.contexts[1].state[wire.MASK]
+    held = b"".join(value for value in kept.values() if isinstance(value, bytes))
+    assert held
+    for secret in (before.seed, before.mask.secret, before.share.secret):
+        assert secret not in held
+    clients.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
+    kept = clients.contexts[1].state[wire.MASK]
+    assert isinstance(kept, ConfigRecord)
+    after = get_participant(kept)
+    assert after == Participant(after.session, 1, "revealed", None, after.threshold)
 
 
 def test_a_straggler_that_overwrites_the_state_leads_to_a_refusal() -> None:
     clients = Federation()
-
-    def main(stages: Stages) -> None:
-        stages.share()
-        late = clients.contexts[1].state[wire.MASK]
-        stages.share(round=2)
-        clients.contexts[1].state[wire.MASK] = late  # the late reply of round 1 is written last
-        assert "round must be 1" in stages.train(1, round=2)
-        assert "after 'announced'" in stages.ask(1, "shares", **stages.share_order(1))
-
-    clients.run(main)
+    clients.share()
+    late = clients.contexts[1].state[wire.MASK]
+    clients.share(round=2)
+    clients.contexts[1].state[wire.MASK] = late  # the late reply of round 1 is written last
+    assert "round must be 1" in clients.train(1, round=2)
+    assert "after 'announced'" in clients.ask(1, "shares", **clients.share_order(1))

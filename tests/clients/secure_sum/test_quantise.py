@@ -101,37 +101,6 @@ def test_nothing_wraps_at_the_extremes(bits: int, clients: int, sign: float, see
     assert result.num_clients == clients
 
 
-def test_grid_points_and_integer_weights_are_exact() -> None:
-    quantiser = plain(bits=16, clip_range=3276.0, max_weight=8.0)
-    assert quantiser.step == 1.0
-    rng = np.random.default_rng(0)
-    updates, weights = np.array([[1.0, -2.0, 3276.0], [8.0, 0.0, -3276.0]]), [4, 8]
-    vectors = [quantiser.encode(u * 2, w, {}, rng) for u, w in zip(updates, weights, strict=True)]
-    # Weighted by w/8 the coordinates are integers, so no rounding takes place.
-    result = quantiser.decode(total_of(quantiser, vectors))
-    expected = (4 * np.array([2.0, -4.0, 3276.0]) + 8 * np.array([16.0, 0.0, -3276.0])) / 12
-    np.testing.assert_allclose(result.mean, expected, rtol=1e-15)
-    assert result.total_weight == 12
-    assert result.saturated == 2
-
-
-def test_ring_sum_of_encodings_is_the_integer_sum() -> None:
-    quantiser, rng = plain(bits=24, metrics={"loss": (0.0, 1.0)}), np.random.default_rng(1)
-    vectors = [quantiser.encode(rng.normal(size=50), 1, {"loss": 0.3}, rng) for _ in range(10)]
-    ring = quantiser.ring
-    by_hand = sum(ring.signed(v[:50]) for v in vectors)
-    np.testing.assert_array_equal(ring.signed(total_of(quantiser, vectors)[:50]), by_hand)
-
-
-def test_empty_update_still_carries_weight_and_metrics() -> None:
-    quantiser = plain(max_weight=50.0, metrics={"loss": (0.0, 4.0)})
-    vector = quantiser.encode(np.empty(0), 30, {"loss": 1.0}, np.random.default_rng(0))
-    result = quantiser.decode(vector)
-    assert result.mean.shape == (0,)
-    assert (result.total_weight, result.num_clients) == (30.0, 1)
-    assert result.metrics["loss"] == pytest.approx(1.0, abs=1e-8)
-
-
 def bias_in_standard_errors(rounded: np.ndarray, exact: float) -> float:
     fraction = exact - math.floor(exact)
     return float((rounded.mean() - exact) / math.sqrt(fraction * (1 - fraction) / rounded.size))
@@ -175,14 +144,6 @@ def test_the_mean_is_unbiased_with_the_stated_spread() -> None:
     assert errors.std() <= 1.01 * spread
 
 
-def test_rounding_the_weighted_update_beats_weighting_the_rounded_one() -> None:
-    # 100 clients of weight 60 of at most 1,000: the other order needs a grid 1,000 times coarser.
-    quantiser = plain(max_clients=100, max_weight=1000.0)
-    other = plain(max_clients=100 * 1000)
-    ratio = other.quantum(100, 100.0) / quantiser.quantum(100, 6000.0)
-    assert ratio == pytest.approx(60, rel=1e-3)
-
-
 def test_same_generator_same_vector_and_the_input_is_left_alone() -> None:
     quantiser, update = plain(), np.random.default_rng(0).normal(size=40_000)
     before = update.copy()
@@ -191,16 +152,6 @@ def test_same_generator_same_vector_and_the_input_is_left_alone() -> None:
     np.testing.assert_array_equal(update, before)
     single = quantiser.encode(update.astype(np.float32), 1, {}, np.random.default_rng(3))
     assert single.dtype == first.dtype
-
-
-@pytest.mark.parametrize(
-    ("bits", "bytes_each"), [(8, 1), (16, 2), (24, 3), (32, 4)], ids=lambda v: str(v)
-)
-def test_upload_is_four_bytes_a_parameter_or_fewer(bits: int, bytes_each: int) -> None:
-    quantiser = plain(bits=bits, max_clients=100, metrics={"loss": (0.0, 1.0)})
-    vector = quantiser.encode(np.zeros(7850), 1, {"loss": 0.5}, np.random.default_rng(0))
-    assert len(vector) == quantiser.num_slots(7850) <= 7850 + 100
-    assert len(quantiser.ring.to_bytes(vector)) == bytes_each * len(vector)
 
 
 @pytest.mark.parametrize(
@@ -223,36 +174,18 @@ def test_impossible_settings_are_refused(name: str, value: Any) -> None:
         plain(**({"bits": 8} if value == 128 else {}), **{name: value})
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", [0, 39_999])
-def test_updates_that_are_not_finite_are_refused(bad: float, place: int) -> None:
-    update = np.zeros(40_000)
-    update[place] = bad
-    with pytest.raises(ValueError, match="update must be finite"):
-        plain().encode(update, 1, {}, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("weight", [0, -1, 60.5, math.nan, math.inf, 1e-12])
-def test_weights_out_of_range_are_refused(weight: float) -> None:
-    with refuses("weight"):
-        plain(max_weight=60.0).encode(np.zeros(3), weight, {}, np.random.default_rng(0))
-
-
 def test_metrics_are_required_finite_and_clipped() -> None:
     quantiser, rng = plain(metrics={"loss": (0.0, 2.0), "b": (0, 1)}), np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"lacks \['b'\]"):
         quantiser.encode(np.zeros(3), 1, {"loss": 1.0}, rng)
+    with pytest.raises(ValueError, match=r"update must be a flat vector, got shape \(2, 2\)"):
+        quantiser.encode(np.zeros((2, 2)), 1, {"loss": 1.0, "b": 0}, rng)
     with pytest.raises(ValueError, match=r"metrics\['loss'\] must be finite, got nan"):
         quantiser.encode(np.zeros(3), 1, {"loss": math.nan, "b": 0}, rng)
     vector = quantiser.encode(np.zeros(3), 1, {"loss": 7.0, "b": 0, "other": 1.0}, rng)
     result = quantiser.decode(vector)
     assert result.metrics == {"loss": 2.0, "b": 0.0}
     assert result.saturated == 0  # a metric is no coordinate of the update
-
-
-def test_updates_with_a_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"update must be a flat vector, got shape \(2, 2\)"):
-        plain().encode(np.zeros((2, 2)), 1, {}, np.random.default_rng(0))
 
 
 def test_noise_has_ten_standard_deviations_of_room_and_its_clipping_is_not_counted() -> None:
@@ -293,6 +226,10 @@ def test_sums_that_no_honest_cohort_has_are_named() -> None:
     assert "saturated" in str(quantiser.implausible(lie(total, weight_slot + digits, 16), 3))
     better = lie(total, weight_slot + 3 * digits - 1, 1 << 20)
     assert "metric in weight units" in str(quantiser.implausible(better, 3))
+    widest = plain(bits=64)
+    lowest = widest.encode(np.zeros(1), 1, {}, rng)
+    lowest[0] = 1 << 63  # whose negative is itself
+    assert "smallest sum in steps" in str(widest.implausible(lowest, 1))
 
 
 @pytest.mark.parametrize(("weight", "counts"), [(1.0, 2.0), (7.0, 7.0), (2.0**40, 2.0**31)])
@@ -350,20 +287,24 @@ def test_integer_noise_lets_nobody_set_a_coordinate(law: str) -> None:
     assert "without an update" in str(quantiser.implausible(lie(zero, 5, 1), n))
 
 
-def test_the_lowest_number_of_a_64_bit_ring_does_not_slip_through() -> None:
-    quantiser = plain(bits=64)
-    vector = quantiser.encode(np.zeros(1), 1, {}, np.random.default_rng(0))
-    vector[0] = 1 << 63
-    assert "smallest sum in steps" in str(quantiser.implausible(vector, 1))
-
-
-def test_sums_of_the_wrong_type_or_length_and_of_nobody_are_refused() -> None:
-    quantiser = plain()
+def test_updates_weights_and_sums_that_cannot_be_are_refused() -> None:
+    quantiser, rng = plain(max_weight=60.0), np.random.default_rng(0)
+    for bad in (math.nan, math.inf, -math.inf):
+        for place in (0, 39_999):
+            update = np.zeros(40_000)
+            update[place] = bad
+            with pytest.raises(ValueError, match="update must be finite"):
+                quantiser.encode(update, 1, {}, rng)
+    for weight in (0, -1, 60.5, math.nan, math.inf, 1e-12):
+        with refuses("weight"):
+            quantiser.encode(np.zeros(3), weight, {}, rng)
     for wrong in (np.zeros(2, np.uint32), np.zeros(50, np.uint64), np.zeros((9, 9), np.uint32)):
         with pytest.raises(ValueError, match="total must be a flat uint32 vector"):
             quantiser.decode(wrong)
     with pytest.raises(ValueError, match="total weight must be positive, got 0"):
         quantiser.decode(np.zeros(50, np.uint32))
+    with refuses("noise_distribution"):
+        quantiser.encode_integers(np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize("scale", [1e-90, 1e-45, 1e45, 1e90])
@@ -412,16 +353,16 @@ def test_the_ring_has_room_for_all_clients_and_the_noise_of_their_sum() -> None:
     assert quantiser.step < plain(bits=12, max_clients=5, noise_std=0.3).step
     # In a large ring the sampler's table is the limit.
     assert integers(48).step == pytest.approx(0.3 / 2**14)
-
-
-def test_integers_and_floats_are_not_confused() -> None:
     with pytest.raises(ValueError, match="update must be integers"):
-        integers().encode(np.zeros(3), 1.0, {}, np.random.default_rng(0))
-    with refuses("noise_distribution"):
-        plain().encode_integers(np.zeros(3, np.int64))
+        quantiser.encode(np.zeros(3), 1.0, {}, np.random.default_rng(0))
     for wrong in (np.zeros(3), np.zeros((2, 2), np.int64)):
         with refuses("steps"):
-            integers().encode_integers(wrong)
+            quantiser.encode_integers(wrong)
+    # Weights: 100 clients of weight 60 of at most 1,000. Weighting what was rounded needs a grid
+    # 1,000 times coarser.
+    ours, other = plain(max_clients=100, max_weight=1000.0), plain(max_clients=100_000)
+    ratio = other.quantum(100, 100.0) / ours.quantum(100, 6000.0)
+    assert ratio == pytest.approx(60, rel=1e-3)
 
 
 def test_a_distribution_travels_with_its_quantiser_and_gaussian_orders_are_as_before() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,11 +11,15 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from leakmeter.clients.secure_sum import sharing
-from leakmeter.clients.secure_sum.sharing import PRIME, SHARE_BYTES, combine, recover, split
+from leakmeter.clients.secure_sum.sharing import PRIME, SHARE_BYTES, recover, split
 from tests.helpers.numbers import num_examples
 from tests.helpers.refusals import refuses
 
 SECRET = bytes(range(100, 132))
+
+
+def combine(shares: dict[int, bytes], threshold: int) -> bytes:
+    return recover({0: shares}, threshold, lambda *_: True)[0]
 
 
 def limbs_of(share: bytes) -> list[int]:
@@ -65,13 +68,6 @@ def test_any_threshold_of_shares_gives_the_secret(secret: bytes, data: st.DataOb
     assert combine(shares, threshold) == secret
 
 
-@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32], ids=["zeros", "ones"])
-def test_extreme_secrets_survive_every_subset(secret: bytes) -> None:
-    shares = split([secret], 3, range(1, 7))[0]
-    for subset in combinations(shares, 3):
-        assert combine({i: shares[i] for i in subset}, 3) == secret
-
-
 def test_shares_lie_on_one_polynomial_of_the_right_degree() -> None:
     shares = split([SECRET], 4, range(1, 8))[0]
     for limb in range(SHARE_BYTES // 3):
@@ -91,13 +87,6 @@ def test_lagrange_rows_equal_the_slow_ones(gaps: int, points: list[int]) -> None
         for i, x in enumerate(row):
             unit = [(p, int(p == x)) for p in row]
             assert weights[i] == slow_value(unit, 0)
-
-
-@given(st.lists(st.integers(1, PRIME - 1), min_size=1, max_size=6, unique=True), st.integers(1, 70))
-@settings(max_examples=num_examples(40), deadline=None)
-def test_powers_equal_the_slow_ones(points: list[int], count: int) -> None:
-    fast = sharing._powers(tuple(points), count)
-    assert fast.tolist() == [[pow(x, k, PRIME) for k in range(count)] for x in points]
 
 
 def test_a_product_beyond_what_is_exact_is_reduced_in_between() -> None:
@@ -141,27 +130,20 @@ def test_coefficients_above_the_prime_are_drawn_again(monkeypatch: pytest.Monkey
     assert sharing._uniform(2, 2).ravel().tolist() == [5, PRIME - 1, PRIME - 1, PRIME - 1]
 
 
-@pytest.mark.parametrize("threshold", [0, 4])
-def test_impossible_thresholds_are_refused(threshold: int) -> None:
-    with refuses("threshold"):
-        split([SECRET], threshold, [1, 2, 3])
-    with refuses("threshold"):
-        combine(split([SECRET], 2, [1, 2, 3])[0], threshold)
-
-
-@pytest.mark.parametrize("indices", [[], [1, 1], [0, 1], [1, PRIME]])
-def test_bad_indices_are_refused(indices: list[int]) -> None:
-    with refuses("indices"):
-        split([SECRET], 1, indices)
-
-
-def test_malformed_secrets_and_shares_are_refused() -> None:
+def test_malformed_secrets_shares_thresholds_and_indices_are_refused() -> None:
     with refuses("secret"):
         split([SECRET[:-1]], 1, [1])
     shares = split([SECRET], 2, [1, 2, 3])[0]
-    for bad in (b"", shares[1][:-1], b"\xff" * SHARE_BYTES):
-        with pytest.raises(ValueError, match=r"indices \[1\] are not"):
-            combine(shares | {1: bad}, 2)
+    for bad in (b"", shares[1][:-1], b"\xff" * SHARE_BYTES):  # such a share counts as absent
+        assert combine(shares | {1: bad}, 2) == SECRET
+        assert recover({0: {1: bad, 2: shares[2]}}, 2, lambda *_: True) == {}
+    for threshold in (0, 4):
+        with refuses("threshold"):
+            split([SECRET], threshold, [1, 2, 3])
+    for indices in ([], [1, 1], [0, 1], [1, PRIME]):
+        with refuses("indices"):
+            split([SECRET], 1, indices)
+    assert recover({7: {1: shares[1]}, 8: {}}, 2, lambda *_: True) == {}
 
 
 def deal(
@@ -187,12 +169,7 @@ def test_wrong_and_malformed_shares_are_worked_around() -> None:
     other = split([SECRET], 3, [1, 2, 3])[0]
     held[1] |= {1: other[1], 2: b"short"}  # three good ones are left
     held[2] |= {3: other[3]}  # two are not enough
-    assert recover(held, 3, is_right, tries=200) == {1: bytes([1]) * 32}
-
-
-def test_too_few_shares_recover_nobody() -> None:
-    held = {7: {1: split([SECRET], 2, [1, 2])[0][1]}, 8: {}}
-    assert recover(held, 2, lambda *_: True) == {}
+    assert recover(held, 3, is_right) == {1: bytes([1]) * 32}
 
 
 def test_every_subset_is_tried_where_there_are_few() -> None:
@@ -203,3 +180,7 @@ def test_every_subset_is_tried_where_there_are_few() -> None:
         held = {i: (bytes(39) if i in liars else share) for i, share in shares.items()}
         found = recover({"owner": held}, 5, lambda _, s: s == secret)
         assert found == {"owner": secret}
+    # Of many subsets some are tried at random: 64 without this liar fail with chance 2^-64.
+    [shares] = split([secret], 15, range(1, 31))
+    held = {**shares, 1: bytes(39)}
+    assert recover({"owner": held}, 15, lambda _, s: s == secret) == {"owner": secret}

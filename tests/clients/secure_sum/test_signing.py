@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.signing import (
     Identity,
     KeyFileError,
-    SignedKeys,
+    PublicKeys,
     TrustedKeys,
     is_signed,
     public_line,
@@ -68,6 +69,12 @@ def test_a_list_may_be_a_file_lines_names_or_keys(tmp_path: Path) -> None:
         assert set(TrustedKeys.of(given).names) == {ALICE.public, BOB.public}
     assert ALICE.public in read
     assert len(read) == 2
+    assert TrustedKeys.of([public_line(ALICE.public, "a b")]).names == {ALICE.public: "a b"}
+    with pytest.raises(KeyFileError, match="cannot be read"):
+        TrustedKeys.of(tmp_path / "missing")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(KeyFileError, match="text"):
+        TrustedKeys.of(tmp_path / "binary")
 
 
 @pytest.mark.parametrize(
@@ -87,14 +94,6 @@ def test_a_malformed_list_is_refused_with_its_line(tmp_path: Path, text: str, re
         TrustedKeys.of(path)
 
 
-def test_an_unreadable_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="cannot be read"):
-        TrustedKeys.of(tmp_path / "missing")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(KeyFileError, match="text"):
-        TrustedKeys.of(tmp_path / "binary")
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -111,21 +110,17 @@ def test_a_mod_refuses_settings_that_cannot_be(options: Any, reason: str) -> Non
         MaskMod(**options)
 
 
-def announcement() -> tuple[Participant, SignedKeys]:
-    client = Participant.announce(SESSION, 1)
-    return client, client.signed(ALICE)
-
-
 def test_an_announcement_is_genuine_in_its_place_only() -> None:
-    _, signed = announcement()
-    assert SignedKeys.from_bytes(signed.to_bytes()) == signed
+    signed = Participant.announce(SESSION, 1).signed(ALICE)
+    assert PublicKeys.from_bytes(signed.to_bytes(), is_signed=True) == signed
     signed.check(SESSION, 1, BOTH)
     for session, number in ((Session(6, 2), 1), (Session(5, 3), 1), (SESSION, 2)):
         with pytest.raises(RefusedError, match="must be signed for it, in this run and round"):
             signed.check(session, number, BOTH)
     with pytest.raises(RefusedError, match="trusted list"):
         signed.check(SESSION, 1, TrustedKeys.of([BOB.line]))
-    swapped = SignedKeys(Participant.announce(SESSION, 1).public, ALICE.public, signed.signature)
+    other = Participant.announce(SESSION, 1).public
+    swapped = replace(other, signer=ALICE.public, signature=signed.signature)
     with pytest.raises(RefusedError, match="must be signed"):
         swapped.check(SESSION, 1, BOTH)
 
@@ -149,7 +144,3 @@ def test_a_statement_about_survivors_is_worthless_elsewhere() -> None:
     assert not any(is_signed(ALICE.public, signature, other) for other in others)
     assert not is_signed(b"short", signature, text)
     assert not is_signed(ALICE.public, b"short", text)
-
-
-def test_a_public_line_holds_the_key_and_a_name() -> None:
-    assert TrustedKeys.of([public_line(ALICE.public, "a b")]).names == {ALICE.public: "a b"}

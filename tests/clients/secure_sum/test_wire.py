@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from leakmeter.clients.secure_sum.wire import (
     get_drawn,
+    get_keys,
+    get_keys_of_peers,
     get_roster,
     get_signature,
     get_signatures,
-    get_signed_keys,
-    get_signed_keys_of_peers,
-    put_roster,
+    put_by_number,
     put_signatures,
 )
 
@@ -33,12 +33,12 @@ def test_signatures_and_lists_come_back(lists: Any) -> None:
 
 def test_a_roster_comes_back() -> None:
     roster = {2: bytes(32), 7: bytes([1]) * 32}
-    assert get_roster(ConfigRecord(put_roster(roster))) == roster
+    assert get_roster(ConfigRecord(put_by_number("identities", roster))) == roster
 
 
 PARSERS = [
-    get_signed_keys,
-    get_signed_keys_of_peers,
+    lambda record: get_keys(record, is_signed=True),
+    lambda record: get_keys_of_peers(record, is_signed=True),
     get_roster,
     get_signature,
     get_signatures,

@@ -47,7 +47,7 @@ from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.verdict.lines import details
 from leakmeter.auditors.verdict.verdict import Block, Row, Verdict
 from leakmeter.auditors.wording import Assumption, claim, condition, quantity, value
-from leakmeter.clients.protection.gradients import DenseGradients
+from leakmeter.clients.protection.gradients import Gradients
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.judge import _of_block, _of_row, advice, verdict_of
@@ -143,7 +143,7 @@ def _transcripts() -> Iterator[Finding]:
 
 def _case(_: RoundView) -> RecordCase:
     rows = stream(0, "gradients").standard_normal((7, 9))
-    return RecordCase((DenseGradients(rows),), records=5, batch=2, floor=0.05, rest=0.1)
+    return RecordCase((Gradients.of(rows),), records=5, batch=2, floor=0.05, rest=0.1)
 
 
 def _net(model: Floats) -> Any:

@@ -14,16 +14,16 @@ from functools import cache
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord
 
-from leakmeter.clients.secure_sum.keys import Session, Terms, agree, seal, unseal
+from leakmeter.clients.secure_sum import keys
+from leakmeter.clients.secure_sum.keys import Session, agree, seal, unseal
 from leakmeter.clients.secure_sum.mask_mod import SigningClient
 from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.quantise import Ring
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 from leakmeter.clients.secure_sum.signing import (
     Identity,
-    SignedKeys,
+    PublicKeys,
     TrustedKeys,
-    announced,
     survivors_text,
 )
 from leakmeter.clients.secure_sum.wire import put_by_number
@@ -56,11 +56,11 @@ def start(of: int, number: int) -> Participant:  # noqa: ARG001
 
 def told(participant: Participant, instruction: int) -> bytes:
     """Return the digest of what a client was told, as `MaskMod` makes it."""
-    terms = Terms(SESSION, participant.threshold, SETTINGS, participant.roster)
-    return terms.digest(INSTRUCTIONS[instruction])
+    told = (SETTINGS, participant.roster, INSTRUCTIONS[instruction])
+    return keys.binding(SESSION, participant.threshold, *told)
 
 
-def peers_order(number: int, threshold: int, keys: Mapping[int, SignedKeys]) -> ConfigRecord:
+def peers_order(number: int, threshold: int, keys: Mapping[int, PublicKeys]) -> ConfigRecord:
     """Return the server's order to share secrets among these peers."""
     shown = {n: signed.to_bytes() for n, signed in keys.items()}
     return ConfigRecord({"number": number, "threshold": threshold, **put_by_number("keys", shown)})
@@ -86,27 +86,27 @@ class Colluder:
         return cls(of, number, Participant.announce(SESSION, number))
 
     @property
-    def signed(self) -> SignedKeys:
+    def signed(self) -> PublicKeys:
         """Its announcement, properly signed."""
         return self.start.signed(identity(self.of))
 
-    def _lock(self, peer: int, keys: SignedKeys) -> bytes:
+    def _lock(self, peer: int, keys: PublicKeys) -> bytes:
         assert self.start.secrets is not None
         share = self.start.secrets.share
-        return agree(SESSION, "share", self.number, share, {peer: keys.keys.share})[peer]
+        return agree(SESSION, "share", self.number, share, {peer: keys.share})[peer]
 
-    def box_for(self, peer: int, keys: SignedKeys) -> bytes:
+    def box_for(self, peer: int, keys: PublicKeys) -> bytes:
         """Return a box that the peer opens; what is in it helps nobody."""
         text = os.urandom(2 * SHARE_BYTES)
         return seal(self._lock(peer, keys), text, SESSION, "shares", self.number, peer)
 
-    def shares_from(self, peer: int, keys: SignedKeys, box: bytes) -> tuple[bytes, bytes]:
+    def shares_from(self, peer: int, keys: PublicKeys, box: bytes) -> tuple[bytes, bytes]:
         """Return the shares of a peer's mask secret and seed from the box that it has sent."""
         text = unseal(self._lock(peer, keys), box, SESSION, "shares", peer, self.number)
         return text[:SHARE_BYTES], text[SHARE_BYTES:]
 
     def signature(self, digest: bytes, survivors: Iterable[int]) -> bytes:
         """Return a signature of any list that the server wants."""
-        own = announced(self.start.public.to_bytes())
+        own = self.start.public.announced
         text = survivors_text(SESSION, self.number, own, digest, survivors)
         return identity(self.of).sign(text)

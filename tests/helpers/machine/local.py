@@ -20,7 +20,7 @@ from flwr.app import ConfigRecord
 from leakmeter.clients.secure_sum import participant as module
 from leakmeter.clients.secure_sum.participant import Participant, Policy
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
-from leakmeter.clients.secure_sum.signing import SignedKeys, announced, survivors_text
+from leakmeter.clients.secure_sum.signing import PublicKeys, survivors_text
 from leakmeter.clients.secure_sum.wire import get_by_number, put_signatures
 from tests.helpers.machine.cast import (
     RING,
@@ -242,7 +242,7 @@ class Explorer:
     def _share(self, before: Participant, view: Mapping[int, int], threshold: int) -> Participant:
         keys = {n: self._signed[n, of] for n, of in view.items()}
         if not self.setting.is_signed:
-            plain = {n: signed.keys for n, signed in keys.items()}
+            plain = {n: replace(one, signer=b"", signature=b"") for n, one in keys.items()}
             return before.share(self.own, plain, threshold, self.setting.policy)[0]
         order = peers_order(self.own, threshold, keys)
         return signing_client(self.own).shares(self.setting.policy, order, before)[0]
@@ -331,14 +331,14 @@ class Explorer:
     def _signature(self, number: int, of: int, digest: bytes, alive: Group) -> bytes:
         place = (number, of, digest, alive)
         if place not in self._signatures:
-            own = announced(self._signed[number, of].keys.to_bytes())
+            own = self._signed[number, of].announced
             text = survivors_text(SESSION, number, own, digest, alive)
             self._signatures[place] = identity(of).sign(text)
         return self._signatures[place]
 
     def _box(self, number: int, of: int) -> bytes:
         """Return a box for the client from this peer."""
-        mine: SignedKeys = self._signed[self.own, self.own]
+        mine: PublicKeys = self._signed[self.own, self.own]
         if (number, of) in self._hired:
             return self._hired[number, of].box_for(self.own, mine)
         # What is in it does not matter to who opens it, so any other peers will do.

@@ -18,7 +18,7 @@ from leakmeter.clients.secure_sum.keys import KeyPair, agree, belongs, opens, se
 from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
 from leakmeter.clients.secure_sum.quantise import RingVector, add_masks, add_vectors, pair_sign
 from leakmeter.clients.secure_sum.sharing import recover
-from leakmeter.clients.secure_sum.signing import SignedKeys
+from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.clients.secure_sum.wire import get_by_number, put_signatures
 from tests.helpers.machine.cast import (
     RING,
@@ -126,7 +126,7 @@ class Round:
     def _colluder(self, of: int, number: int) -> Colluder:
         return self.colluders.setdefault((of, number), Colluder.under(of, number))
 
-    def _keys(self, number: int, of: int) -> SignedKeys:
+    def _keys(self, number: int, of: int) -> PublicKeys:
         return self.signed[of] if of in self.stories else self._colluder(of, number).signed
 
     def _share(self, one: int) -> None:
@@ -237,7 +237,7 @@ class Round:
         return holder == owner or self.stories[holder].number in self._holders(owner)
 
     def _is_right(self, owner: int, secret: bytes, is_seed: bool) -> bool:
-        keys, number = self.signed[owner].keys, self.stories[owner].number
+        keys, number = self.signed[owner], self.stories[owner].number
         if is_seed:
             return opens(SESSION, number, secret, keys.commitment)
         return belongs(secret, keys.mask)
@@ -261,7 +261,7 @@ class Round:
         story, digest = self.stories[one], self.digests[one]
         of = story.peers[peer]
         if one in keys:
-            public = {peer: self._keys(peer, of).keys.mask}
+            public = {peer: self._keys(peer, of).mask}
             pair = KeyPair.of(keys[one])
             return agree(SESSION, "mask", story.number, pair, public, digest)[peer]
         if of in self.stories and of not in keys:
@@ -272,5 +272,5 @@ class Round:
             secrets = self._colluder(of, peer).start.secrets
             assert secrets is not None
             pair = secrets.mask
-        public = {story.number: self.signed[one].keys.mask}
+        public = {story.number: self.signed[one].mask}
         return agree(SESSION, "mask", peer, pair, public, digest)[story.number]

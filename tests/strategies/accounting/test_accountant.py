@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import dp_accounting
@@ -56,22 +55,6 @@ def test_ten_rounds_cost_what_they_should_by_either_route(adjacency: Adjacency) 
     # A rate of one is no sampling: the grid of the loss distribution rounds up, and not far.
     by_pld = amplified([poisson(6.0, 1.0, 3.0)] * 10, DELTA, adjacency=adjacency).value
     assert GOLDEN[adjacency] <= by_pld <= GOLDEN[adjacency] * 1.001
-
-
-def test_the_renyi_accountant_does_not_know_that_replacing_moves_twice_as_far() -> None:
-    # The trap: the same multiplier under REPLACE_ONE gives less than half of the truth.
-    accountant = rdp.RdpAccountant(neighboring_relation=RELATION["replace"])
-    accountant.compose(dp_accounting.GaussianDpEvent(2.0), 10)
-    assert accountant.get_epsilon(DELTA) == pytest.approx(8.08, abs=0.01)
-    assert rdp_epsilon(2.0, 1.0, 10, "replace") >= GOLDEN["replace"]
-
-
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_loss_distributions_never_exceed_renyi(adjacency: Adjacency) -> None:
-    for multiplier, rounds in itertools.product((0.8, 2.0, 8.0), (1, 20)):
-        plain = [Release(multiplier, 1.0)] * rounds
-        exact = unamplified(plain, DELTA, participations=rounds, adjacency=adjacency).value
-        assert exact <= rdp_epsilon(multiplier, 1.0, rounds, adjacency)
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "zero-out"])
@@ -142,22 +125,12 @@ def test_unequal_releases_compose_and_the_worst_are_counted() -> None:
     assert both > max(amplified([r], DELTA, adjacency="zero-out").value for r in mixed)
 
 
-def test_scale_does_not_matter_only_the_ratio() -> None:
-    small = amplified([poisson(2e-4, 0.1, 1e-4)], DELTA, adjacency="zero-out").value
-    assert small == amplified([poisson(2e4, 0.1, 1e4)], DELTA, adjacency="zero-out").value
-
-
 def test_nobody_spends_nothing_and_no_noise_spends_everything() -> None:
     release = Release(1.0, 1.0)
     assert unamplified([release], DELTA, participations=0, adjacency="zero-out").value == 0.0
     bare = Release(0.0, 1.0, sampling="poisson", rate=0.5)
     assert amplified([bare], DELTA, adjacency="zero-out").value == math.inf
     assert unamplified([bare], DELTA, participations=1, adjacency="zero-out").value == math.inf
-
-
-def test_mixed_sampling_is_refused() -> None:
-    with pytest.raises(ValueError, match="amplification must be"):
-        amplified([poisson(1.0, 0.1), Release(1.0, 1.0)], DELTA, adjacency="replace")
 
 
 @pytest.mark.parametrize(
@@ -187,6 +160,8 @@ def test_questions_without_an_answer_are_refused() -> None:
         unamplified([], DELTA, participations=0, adjacency="zero-out")
     with refuses("participations"):
         unamplified([release], DELTA, participations=2, adjacency="zero-out")
+    with pytest.raises(ValueError, match="amplification must be"):
+        amplified([poisson(1.0, 0.1), release], DELTA, adjacency="replace")
     with pytest.raises(ValueError, match="got honest-seat"):
         unamplified([release], DELTA, participations=1, adjacency="honest-seat")
 

@@ -68,43 +68,32 @@ def amplified(found: Sequence[Finding]) -> list[Finding]:
     return [f for f in found if not f.threat_model.knows_cohort]
 
 
-def test_central_noise_protects_from_outsiders_not_from_the_server() -> None:
-    found = by_observer(Assurance(Central(2.0), (plain(),) * 4, 4).findings(DELTA))
-    assert [f.value for f in found["server"]] == [math.inf]
-    [outsider] = found["outsider"]
-    assert outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
-    assert (outsider.kind, outsider.adjacency, outsider.unit) == ("guarantee", "zero-out", "client")
-    assert found["wire"] == []
-
-
 @pytest.mark.parametrize(
-    ("noise", "listed"), [(Central(2.0), True), (Distributed(2.0, 3), False), (Local(2.0), False)]
+    ("noise", "separations"),
+    [
+        (Central(2.0), {"server": math.inf, "outsider": 1.0}),
+        (Distributed(2.0, min_honest=9), {"server": 1.0, "outsider": 1.0}),
+        (Local(2.0), {"server": 1.0, "wire": 1.0, "outsider": 1 / 3}),
+    ],
 )
-def test_clients_without_noise_of_their_own_may_drop_out_because_of_their_data(
-    noise: ClientNoise, listed: bool
+def test_each_observer_has_a_guarantee_by_the_noise_on_what_it_sees(
+    noise: ClientNoise, separations: dict[str, float]
 ) -> None:
-    found = Assurance(noise, (plain(),) * 4, 4, single=(plain(),) * 4).findings(DELTA)
-    for f in (f for f in found if math.isfinite(f.value)):
-        assert (Assumption.INDEPENDENT_DROPOUTS in f.assumptions) is listed
-
-
-def test_distributed_noise_protects_from_the_server_too() -> None:
-    found = by_observer(Assurance(Distributed(2.0, 3), (plain(),) * 4, 4).findings(DELTA))
-    [server], [outsider] = found["server"], found["outsider"]
-    assert server.value == outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
-    assert Assumption.HONEST_NOISE in server.assumptions
-
-
-def test_local_noise_protects_on_the_wire_and_the_sum_even_more() -> None:
-    spending = Book(Local(2.0))
+    spending = Book(noise)
     for _ in range(4):
         spending.charge(range(9))
     found = by_observer(spending.assurance().findings(DELTA))
-    [server], [wire], [outsider] = found["server"], found["wire"], found["outsider"]
-    assert server.value == wire.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
-    assert outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1 / 3))
-    assert Assumption.HONEST_NOISE not in wire.assumptions
-    assert Assumption.HONEST_NOISE in outsider.assumptions
+    assert {observer for observer, one in found.items() if one} == set(separations)
+    for observer, separation in separations.items():
+        [one] = found[observer]
+        exact = math.inf if math.isinf(separation) else epsilon_gaussian(DELTA, separation)
+        assert one.value == pytest.approx(exact)
+        assert (one.kind, one.adjacency, one.unit) == ("guarantee", "zero-out", "client")
+        shared = isinstance(noise, Distributed) or (separation == 1 / 3)
+        assert (Assumption.HONEST_NOISE in one.assumptions) is shared
+        # Clients without noise of their own may drop out because of their data.
+        dropouts = isinstance(noise, Central) and observer == "outsider"
+        assert (Assumption.INDEPENDENT_DROPOUTS in one.assumptions) is dropouts
 
 
 def test_amplification_is_claimed_only_for_those_who_do_not_learn_the_cohort() -> None:
@@ -127,13 +116,10 @@ def test_amplification_that_is_weaker_than_no_amplification_is_not_claimed() -> 
     assert amplified(found) == []
 
 
-def test_clients_that_take_their_noise_away_are_not_amplified() -> None:
+def test_nothing_is_amplified_where_clients_take_noise_away_or_colluders_learn_cohorts() -> None:
     for noise in (Distributed(2.0, 3), Local(2.0)):
         found = Assurance(noise, (poisson(),), 1, (poisson(),)).findings(DELTA)
         assert amplified(found) == []
-
-
-def test_colluders_learn_cohorts_so_nothing_is_amplified_beside_them() -> None:
     alone = Assurance(Distributed(2.0, 3), (fixed(),) * 4, 3)
     assert len(amplified(alone.findings(DELTA))) == 1
     assert amplified(replace(alone, colluders=1).findings(DELTA)) == []
@@ -171,21 +157,7 @@ def test_hardly_any_noise_is_a_huge_epsilon_never_nan(noise: ClientNoise) -> Non
     assert min(values) > 1e6
 
 
-def test_nobody_in_any_round_is_no_loss() -> None:
-    spending = Book(Central(1.0))
-    spending.charge([])
-    assert min(f.value for f in spending.assurance().findings(DELTA)) == 0.0
-
-
 # What is noted of a round.
-
-
-def test_participations_are_counted_for_each_client_as_they_happened() -> None:
-    spending = Book(Central(1.0))
-    for cohort in ([1, 2], [2, 3], [2, 1], []):
-        spending.charge(cohort)
-    assert spending.participations == 3
-    assert len(spending.releases) == 4
 
 
 def test_distributed_noise_counts_the_rounds_honest_survivors() -> None:
@@ -231,19 +203,6 @@ def test_replacing_a_client_has_a_guarantee_of_its_own_against_each_observer() -
         assert server.value == pytest.approx(17.86, abs=0.005)
 
 
-def test_loss_distributions_give_the_same_price_for_replacing() -> None:
-    import dp_accounting
-    from dp_accounting import pld
-
-    # Ten times the usual step of losses: the price differs by 2e-8 of it.
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, 1e-3)
-    accountant.compose(dp_accounting.GaussianDpEvent(2.0), 10)
-    [outsider] = by_observer(
-        Assurance(Central(2.0), (plain(),) * 10, 10).findings(DELTA), "replace"
-    )["outsider"]
-    assert outsider.value == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
-
-
 def test_what_distinguishes_two_updates_of_a_client_has_a_guarantee_to_stand_against() -> None:
     shown = ThreatModel(
         observer="outsider",
@@ -282,13 +241,19 @@ def test_guarantees_are_priced_for_clients_and_for_canaries_that_play_more_often
         assert alone == replace(own, facts={**own.facts, "most rounds of a canary": less})
 
 
-def test_more_clients_do_not_change_the_price_of_central_noise() -> None:
+def test_what_counts_of_central_noise_is_who_took_part_how_often() -> None:
     values = []
     for count in (3, 300):
         spending = Book(Central(1.0))
         spending.charge(range(count))
         values.append([f.value for f in spending.assurance().findings(DELTA)])
     assert values[0] == values[1]
+    nobody = Book(Central(1.0))
+    nobody.charge([])
+    assert min(f.value for f in nobody.assurance().findings(DELTA)) == 0.0
+    for cohort in ([1, 2], [2, 3], [2, 1]):
+        nobody.charge(cohort)
+    assert (nobody.participations, len(nobody.releases)) == (3, 4)
 
 
 def test_noise_below_two_rounding_steps_is_an_approximation() -> None:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -125,6 +126,7 @@ class Client:
         return network, engine.get_epsilon(DELTA)
 
 
+@cache
 def engine_of(**mistake: Any) -> Engine:
     with watch_training() as seen:
         Client(**mistake).train()
@@ -144,6 +146,7 @@ def answered(*engines: Engine | None) -> DpSgdAccountant:
     return auditor
 
 
+@cache
 def poisson(steps: int, noise: float = 1.0) -> float:
     releases = [Release(noise, 1.0, "poisson", RATE)] * steps
     return amplified(releases, DELTA, adjacency="add-remove").value
@@ -223,16 +226,16 @@ def test_an_accountant_that_is_reset_each_round_is_named_and_one_that_is_kept_is
     reset, kept = Client(keeps_accountant=False), Client()
     engines: dict[Client, list[Engine | None]] = {reset: [], kept: []}
     for client, seen in engines.items():
-        for _ in range(3):
+        for _ in range(2):
             with watch_training() as engine:
                 client.train()
             seen.append(engine())
     wrong, right = answered(*engines[reset]), answered(*engines[kept])
-    assert any("took part in 3 rounds" in said for said in wrong.noticed)
+    assert any("took part in 2 rounds" in said for said in wrong.noticed)
     assert not right.noticed
     [claim], [honest] = wrong.claimed, right.claimed
-    assert claim.delivered == pytest.approx(poisson(3 * STEPS))
-    assert claim.delivered > 1.3 * claim.epsilon
+    assert claim.delivered == pytest.approx(poisson(2 * STEPS))
+    assert claim.delivered > 1.1 * claim.epsilon
     assert honest.delivered is not None
     assert honest.delivered <= honest.epsilon * 1.02
 
@@ -252,26 +255,15 @@ def test_whatever_a_client_answers_is_an_engine_or_nothing(values: list[float]) 
         assert all(f.value >= 0 for f in auditor.report())
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [None, "x", [1], [1.0], [0.0, 1.0, 1.0, 0.0, 1.0], [0.0, 1e99, 1.0, 0.0, 1.0, 1e-5]],
-)
-def test_lies_that_are_no_engine_are_nothing(wrong: object) -> None:
-    assert Engine.read(wrong) is None
-
-
-def test_engines_travel_as_they_are() -> None:
+def test_engines_travel_as_they_are_and_what_is_none_is_nothing() -> None:
     engine = Engine((Steps(1.0, 0.25, 8), Steps(0.5, 0.1, 3)), 2, 4, False, True, (1.5, 1e-6))
-    assert Engine.read(engine.values) == engine
-    assert Engine.read(Engine().values) == Engine()
-
-
-def test_the_accountant_keeps_the_contract() -> None:
-    def made() -> DpSgdAccountant:
-        return DpSgdAccountant()
-
+    for one in (engine, Engine()):
+        assert Engine.read(one.values) == one
+    huge = [0.0, 1e99, 1.0, 0.0, 1.0, 1e-5]
+    for wrong in (None, "x", [1], [1.0], [0.0, 1.0, 1.0, 0.0, 1.0], huge):
+        assert Engine.read(wrong) is None
     with pytest.raises(AssertionError, match="must report at least one finding"):
-        check_auditor(made)  # nobody answers there
+        check_auditor(DpSgdAccountant)  # nobody answers there
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
@@ -293,10 +285,10 @@ def test_a_project_of_flower_gets_the_guarantee_of_its_rounds(
             return 1
 
     mods = [MaskMod(seed=0), canary_mod] if is_masked else [canary_mod]
-    clients, accountant = Private(3, mods=mods), DpSgdAccountant()
+    clients, accountant = Private(3 if is_masked else 2, mods=mods), DpSgdAccountant()
     strategy = FedAvg(fraction_evaluate=0.0)
     audited = Audited(Masked(strategy) if is_masked else strategy, [accountant])
-    audited.start(clients.grid, clients.arrays(), 2)
+    audited.start(clients.grid, clients.arrays(), 1 if is_masked else 2)
     rows = {row.question.adjacency: row for row in audited.verdict.rows}
     if is_masked:  # what a client did would show through the masks
         assert not rows
@@ -412,31 +404,35 @@ def test_a_reply_that_is_left_out_counts_and_replays_end_the_guarantee() -> None
     assert any("train again" in said for said in auditor.noticed)
 
 
-def test_ghost_clipping_is_watched_and_adaptive_clipping_is_not_understood() -> None:
+def played(network: Any, optimizer: Any, **kind: Any) -> tuple[Engine | None, Any]:
+    """Return what was seen of a pass over the records, and the private model."""
     from opacus import PrivacyEngine
 
-    def played(**kind: Any) -> Engine | None:
-        network = Client().network()
-        x, y = (torch.from_numpy(part) for part in Client().records())
-        with watch_training() as seen:
-            made = PrivacyEngine(accountant="rdp").make_private(
-                module=network,
-                optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-                criterion=torch.nn.CrossEntropyLoss(),
-                data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH),
-                noise_multiplier=1.0,
-                max_grad_norm=1.0,
-                **kind,
-            )
-            model, optimizer, *rest, loader = made
-            criterion = rest[0] if rest else torch.nn.CrossEntropyLoss()
-            for a, b in loader:
-                optimizer.zero_grad()
-                criterion(model(a), b).backward()
-                optimizer.step()
-        return seen()
+    x, y = (torch.from_numpy(part) for part in Client().records())
+    with watch_training() as seen:
+        model, private, *rest, loader = PrivacyEngine(accountant="rdp").make_private(
+            module=network,
+            optimizer=optimizer,
+            criterion=torch.nn.CrossEntropyLoss(),
+            data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            **kind,
+        )
+        criterion = rest[0] if rest else torch.nn.CrossEntropyLoss()
+        for a, b in loader:
+            private.zero_grad()
+            criterion(model(a), b).backward()
+            private.step()
+    return seen(), model
 
-    ghost = played(grad_sample_mode="ghost")
+
+def test_ghost_clipping_is_watched_and_adaptive_clipping_is_not_understood() -> None:
+    def watched(**kind: Any) -> Engine | None:
+        network = Client().network()
+        return played(network, torch.optim.SGD(network.parameters(), lr=0.1), **kind)[0]
+
+    ghost = watched(grad_sample_mode="ghost")
     assert ghost is not None
     assert (ghost.steps, ghost.unnoised) == ((Steps(1.0, RATE, RECORDS // BATCH),), 0)
     adaptive = {
@@ -446,29 +442,14 @@ def test_ghost_clipping_is_watched_and_adaptive_clipping_is_not_understood() -> 
         "min_clipbound": 0.1,
         "unclipped_num_std": 1.0,
     }
-    assert played(clipping="adaptive", **adaptive) is None
+    assert watched(clipping="adaptive", **adaptive) is None
 
 
 def test_an_optimiser_that_is_kept_over_rounds_is_followed_once() -> None:
-    from opacus import PrivacyEngine
-
     network = Client().network()
     kept = torch.optim.SGD(network.parameters(), lr=0.1)
-    x, y = (torch.from_numpy(part) for part in Client().records())
     for _ in range(3):
-        with watch_training() as seen:
-            model, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
-                module=network,
-                optimizer=kept,
-                data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH),
-                noise_multiplier=1.0,
-                max_grad_norm=1.0,
-            )
-            for a, b in loader:
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(model(a), b).backward()
-                optimizer.step()
-        engine = seen()
+        engine, model = played(network, kept)
         assert engine is not None
         assert engine.unnoised == 0
         model.remove_hooks()

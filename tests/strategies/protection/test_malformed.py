@@ -14,7 +14,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.strategies import Central, Local
 from leakmeter.strategies.protection.mechanism import AdaptiveClip
 from tests.strategies.protection import test_noised as noisy
-from tests.strategies.secure_sum.test_lies import Twice
+from tests.strategies.secure_sum.test_lies import twice
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -121,7 +121,7 @@ def test_a_round_in_which_nobody_can_be_read_is_abandoned() -> None:
 
 def test_a_reply_that_is_delivered_twice_counts_once() -> None:
     strategy = noisy.make(Central(0.5))
-    released = noisy.run(strategy, clients=Twice(noisy.grid()))  # type: ignore[arg-type]
+    released = noisy.run(strategy, clients=twice(noisy.grid()))  # type: ignore[arg-type]
     expected = (noisy.clipped_sum() + noisy.server_noise(0.5 * 2.0)) / 10
     np.testing.assert_allclose(released, expected, atol=1e-12)
     assert dict(strategy.spending.times) == dict.fromkeys(range(6), 1)

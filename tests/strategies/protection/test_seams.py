@@ -44,22 +44,16 @@ class Unknown:
     distribution = "gaussian"
 
 
-@pytest.mark.parametrize("noise", [Unknown(), "central", None, Central, 1.0])
-def test_what_is_no_mechanism_is_refused(noise: Any) -> None:
-    with pytest.raises(TypeError, match=r"noise must be a Mechanism, such as Central\(1.0\), got"):
-        Noised(FedAvg(), noise=noise, clipping=FixedClip(1.0))
-
-
-def test_a_mechanism_without_a_price_cannot_be_built() -> None:
+def test_what_is_no_mechanism_or_distribution_is_refused() -> None:
     class Free(Mechanism):
         def order(self, clip: Clip) -> dict[str, Any]:
             return {}
 
     with pytest.raises(TypeError, match="abstract"):
         Free()  # type: ignore[abstract]
-
-
-def test_an_unknown_distribution_is_refused_by_server_and_client() -> None:
+    for noise in (Unknown(), "central", None, Central, 1.0):
+        with pytest.raises(TypeError, match=r"must be a Mechanism, such as Central\(1.0\), got"):
+            Noised(FedAvg(), noise=noise, clipping=FixedClip(1.0))
     with pytest.raises(ValueError, match="distribution must be one of gaussian, skellam"):
         Local(1.0, "laplace")
 
@@ -80,20 +74,14 @@ def test_a_distribution_in_one_file_passes_clients_accountant_and_findings(tmp_p
     # Basic composition of ε = √d·√2/8 a round; Rényi DP is below it.
     basic = 2 * math.sqrt(noisy.DIM) * math.sqrt(2) / 8.0
     assert again.value == found["server"].value <= basic
+    other = noisy.make(Local(8.0, "laplace"))
+    other.restore(strategy.state())
+    assert other.findings() == strategy.findings()
     entry = strategy.guarantees().entry(run="a", data="digits", seed=None)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.record(entry)
     assert ledger.entries("digits") == [entry]
     assert spent([entry], DELTA).value >= found["outsider"].value
-
-
-@pytest.mark.usefixtures("laplace")
-def test_charges_of_a_new_distribution_come_back() -> None:
-    strategy = noisy.make(Local(8.0, "laplace"))
-    noisy.run(strategy, 1, noisy.grid(update=noisy.nothing))
-    other = noisy.make(Local(8.0, "laplace"))
-    other.restore(strategy.state())
-    assert other.findings() == strategy.findings()
 
 
 @pytest.mark.usefixtures("laplace")

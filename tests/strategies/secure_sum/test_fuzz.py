@@ -7,7 +7,7 @@ paid for once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.strategies import Central, Distributed, Local
 from leakmeter.strategies.secure_sum import masked as masked_module
 from tests.helpers import lies
+from tests.helpers.numbers import few_or_many
 from tests.strategies.protection import test_noised as noisy
 from tests.strategies.secure_sum.test_lies import noised
 from tests.strategies.secure_sum.test_masked import Federation, Watching, masked
@@ -137,29 +138,33 @@ def check_replies(noise: Any, plan: Any) -> None:
 
 
 # Without shrinking: an example is ten rounds, and a smaller one would take minutes to find.
-fast = settings(
-    max_examples=4,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-many = settings(fast, max_examples=100)
 noises = st.sampled_from([Central(1.0), Distributed(1.0, min_honest=2)])
 replies = st.lists(
     st.tuples(st.integers(0, NUM - 1), lies.malformed), min_size=CASES, max_size=CASES
 )
 
 
-@fast
-@given(plans)
-def test_a_liar_at_any_stage_drops_out_or_spoils_its_round(plan: Any) -> None:
-    check_sums(plan)
+# Without shrinking: an example is ten rounds, and a smaller one would take minutes to find.
+def tried(examples: int, check: Callable[..., None], *plans: Any) -> None:
+    """Check this many examples of plans."""
+    phases = [Phase.explicit, Phase.reuse, Phase.generate]
+    every = settings(
+        max_examples=examples,
+        deadline=None,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+    )
+    every(given(*plans)(check))()
 
 
-@fast
-@given(signed_plans)
-def test_a_liar_at_any_stage_of_a_signed_sum_drops_out_or_spoils_its_round(plan: Any) -> None:
-    check_sums(plan, Signing, signed)
+@pytest.mark.parametrize("examples", few_or_many(2, 100))
+def test_a_liar_at_any_stage_drops_out_or_spoils_its_round(examples: int) -> None:
+    tried(examples, lambda plan: check_sums(plan), plans)
+
+
+@pytest.mark.parametrize("examples", few_or_many(2, 100))
+def test_a_liar_at_any_stage_of_a_signed_sum_drops_out_or_spoils_its_round(examples: int) -> None:
+    tried(examples, lambda plan: check_sums(plan, Signing, signed), signed_plans)
 
 
 def check_draws(plan: Any) -> None:
@@ -179,54 +184,17 @@ def check_draws(plan: Any) -> None:
     assert len(rounds.views) == len(plan)
 
 
-@settings(fast, max_examples=2)
-@given(draw_plans)
-def test_a_liar_that_draws_its_neighbours_is_a_dropout(plan: Any) -> None:
-    check_draws(plan)
+@pytest.mark.parametrize("examples", few_or_many(1, 30))
+def test_a_liar_that_draws_its_neighbours_is_a_dropout(examples: int) -> None:
+    tried(examples, lambda plan: check_draws(plan), draw_plans)
 
 
-@pytest.mark.slow
-@settings(fast, max_examples=30)
-@given(draw_plans)
-def test_many_liars_that_draw_their_neighbours(plan: Any) -> None:
-    check_draws(plan)
+@pytest.mark.parametrize("examples", few_or_many(2, 100))
+def test_what_a_liar_makes_the_server_open_is_charged(examples: int) -> None:
+    tried(examples, lambda noise, plan: check_charges(noise, plan), noises, plans)
 
 
-@pytest.mark.slow
-@many
-@given(signed_plans)
-def test_a_thousand_liars_in_signed_sums(plan: Any) -> None:
-    check_sums(plan, Signing, signed)
-
-
-@fast
-@given(noises, plans)
-def test_what_a_liar_makes_the_server_open_is_charged(noise: Any, plan: Any) -> None:
-    check_charges(noise, plan)
-
-
-@fast
-@given(st.sampled_from([Central(1.0), Local(1.0)]), replies)
-def test_a_liar_without_masks_drops_out(noise: Any, plan: Any) -> None:
-    check_replies(noise, plan)
-
-
-@pytest.mark.slow
-@many
-@given(plans)
-def test_a_thousand_liars_at_any_stage(plan: Any) -> None:
-    check_sums(plan)
-
-
-@pytest.mark.slow
-@many
-@given(noises, plans)
-def test_a_thousand_liars_under_noise(noise: Any, plan: Any) -> None:
-    check_charges(noise, plan)
-
-
-@pytest.mark.slow
-@many
-@given(st.sampled_from([Central(1.0), Local(1.0)]), replies)
-def test_a_thousand_liars_without_masks(noise: Any, plan: Any) -> None:
-    check_replies(noise, plan)
+@pytest.mark.parametrize("examples", few_or_many(2, 100))
+def test_a_liar_without_masks_drops_out(examples: int) -> None:
+    either = st.sampled_from([Central(1.0), Local(1.0)])
+    tried(examples, lambda noise, plan: check_replies(noise, plan), either, replies)

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp import Grid
 
-from leakmeter.auditors import Audited
+from leakmeter.auditors import Audited, Finding
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.hook import wire
-from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.secure_sum.keys import KeyPair
 from leakmeter.clients.secure_sum.participant import BOX_BYTES
 from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
-from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised
-from leakmeter.strategies.chosen import FixedSize
-from leakmeter.strategies.flower import GridWrapper
+from leakmeter.strategies import Central, Distributed, Masked, Noised
 from leakmeter.strategies.protection.mechanism import FixedClip
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers.project import ROOT
+from tests.helpers.strategies import Replies
 from tests.strategies.protection import test_noised as noisy
 from tests.strategies.secure_sum.test_masked import (
     Federation,
     Watching,
     at,
+    changed,
     check_mean,
     masked,
+    played,
     record,
     with_content,
     with_order,
@@ -39,17 +40,6 @@ from tests.strategies.secure_sum.test_masked import (
 pytestmark = pytest.mark.usefixtures("flower_task")
 
 LOW_ORDER = bytes(32)  # the point whose multiples are all zero
-
-
-def changed(change: Callable[[ConfigRecord], dict[str, Any]]) -> Callable[[Message], Message]:
-    """Return a fault that changes the honest answer of a stage."""
-
-    def happens(reply: Message) -> Message:
-        order = reply.content[wire.MASK]
-        reply.content = RecordDict({wire.MASK: ConfigRecord({**order, **change(order)})})
-        return reply
-
-    return happens
 
 
 def moved(slot: int, by: int) -> Callable[[Message], Message]:
@@ -64,35 +54,48 @@ def moved(slot: int, by: int) -> Callable[[Message], Message]:
     return happens
 
 
-def boxes(sizes: Callable[[int], int]) -> Callable[[Message], Message]:
-    """Return a fault that sends boxes of these sizes, by their place."""
+def boxes(reply: Message, size: int) -> Message:
+    """Answer with boxes of this size."""
+    peers = [*get_by_number(reply.content[wire.MASK], "boxes")]
+    order = put_by_number("boxes", dict.fromkeys(peers, b"x" * size))
+    reply.content = RecordDict({wire.MASK: ConfigRecord({**order})})
+    return reply
 
-    def happens(reply: Message) -> Message:
-        peers = [*get_by_number(reply.content[wire.MASK], "boxes")]
-        order = put_by_number("boxes", dict.fromkeys(peers, b""))
-        order["boxes"] += b"".join(b"x" * sizes(i) for i in range(len(peers)))
-        reply.content = RecordDict({wire.MASK: ConfigRecord({**order})})
-        return reply
 
-    return happens
+def promises(reply: Message) -> Message:
+    """Upload an array that promises more than there is memory for."""
+    head = np.lib.format.magic(1, 0)
+    text = b"{'descr': '<u4', 'fortran_order': False, 'shape': (999999999999,), }"
+    data = head + (len(text) + 1).to_bytes(2, "little") + text + b"\n"
+    array = Array("uint32", (999999999999,), "numpy.ndarray", data)
+    reply.content["arrays"] = ArrayRecord({"masked": array})
+    return reply
 
 
 # Malformed answers, stage by stage: a dropout.
 
 
-@pytest.mark.parametrize("size", [0, 1, BOX_BYTES - 1, BOX_BYTES + 1, 500])
-def test_boxes_of_another_length_are_a_dropout_of_stage_shares(size: int) -> None:
-    clients = Federation(faults=at("shares", {2}, boxes(lambda _: size)))
-    strategy = masked(clients)
-    clients.run(strategy)
-    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+OTHER = KeyPair.generate().public
+UNUSABLE: dict[str, tuple[str, Callable[[Message], Message]]] = {
+    "empty boxes": ("shares", partial(boxes, size=0)),
+    "shorter boxes": ("shares", partial(boxes, size=BOX_BYTES - 1)),
+    "longer boxes": ("shares", partial(boxes, size=BOX_BYTES + 1)),
+    "boxes without peers": ("shares", with_order(peers=[], boxes=b"")),
+    "share key of low order": ("keys", with_order(keys=LOW_ORDER + OTHER + bytes(32))),
+    "mask key of low order": ("keys", with_order(keys=OTHER + LOW_ORDER + bytes(32))),
+    "one key twice": ("keys", with_order(keys=2 * OTHER + bytes(32))),
+    "no keys": ("keys", with_order(keys=b"")),
+    "a huge array": ("train", promises),
+}
 
 
-def test_boxes_without_peers_are_a_dropout_of_stage_shares() -> None:
-    clients = Federation(faults=at("shares", {2}, with_order(peers=[], boxes=b"")))
-    strategy = masked(clients)
-    clients.run(strategy)
+@pytest.mark.parametrize("lie", UNUSABLE)
+def test_what_nobody_can_use_is_a_dropout_of_its_stage(lie: str) -> None:
+    stage, happens = UNUSABLE[lie]
+    clients = Federation(faults=at(stage, {2}, happens))
+    strategy = played(clients)
     check_mean(strategy, clients.mean([0, 1, 3, 4]))
+    assert strategy._tally.dropped[stage] == 1
 
 
 def test_parts_of_several_lengths_cannot_be_packed() -> None:
@@ -100,22 +103,9 @@ def test_parts_of_several_lengths_cannot_be_packed() -> None:
         put_by_number("boxes", {1: b"a", 2: b"bc"})
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        LOW_ORDER + KeyPair.generate().public + bytes(32),
-        KeyPair.generate().public + LOW_ORDER + bytes(32),
-        2 * KeyPair.generate().public + bytes(32),
-        bytes(95),
-        b"",
-    ],
-    ids=["share of low order", "mask of low order", "one key twice", "too short", "empty"],
-)
-def test_keys_that_no_peer_can_use_are_a_dropout_of_stage_keys(keys: bytes) -> None:
-    clients = Federation(faults=at("keys", {2}, with_order(keys=keys)))
-    strategy = masked(clients)
-    clients.run(strategy)
-    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+def test_a_client_whose_run_has_another_configuration_drops_out() -> None:
+    clients = Federation(faults=at("keys", {2}, changed(lambda _: {"settings": bytes(32)})))
+    check_mean(played(clients), clients.mean([0, 1, 3, 4]))
 
 
 def test_two_clients_with_one_key_drop_out_and_the_others_go_on() -> None:
@@ -125,51 +115,19 @@ def test_two_clients_with_one_key_drop_out_and_the_others_go_on() -> None:
         return {"keys": pair + bytes(order["keys"])[32:]}  # type: ignore[arg-type]
 
     clients = Federation(6, faults=at("keys", {0, 5}, changed(same_key)))
-    strategy = masked(clients, threshold=2 / 3)
-    clients.run(strategy)
+    strategy = played(clients, threshold=2 / 3)
     check_mean(strategy, clients.mean([1, 2, 3, 4]))
 
 
-@pytest.mark.parametrize("size", [0, 1, 38, 40])
-def test_shares_of_another_length_count_as_absent(size: int) -> None:
-    short = changed(
-        lambda order: put_by_number(
-            "shares", dict.fromkeys(get_by_number(ConfigRecord({**order}), "shares"), b"x" * size)
-        )
-    )
-    clients = Federation(faults=at("unmask", {2}, short))
-    strategy = masked(clients)
-    clients.run(strategy)
-    check_mean(strategy, clients.mean())
-
-
-def test_an_array_that_promises_more_than_there_is_memory_for_is_never_read() -> None:
-    def promises(reply: Message) -> Message:
-        head = np.lib.format.magic(1, 0)
-        text = b"{'descr': '<u4', 'fortran_order': False, 'shape': (999999999999,), }"
-        data = head + (len(text) + 1).to_bytes(2, "little") + text + b"\n"
-        array = Array("uint32", (999999999999,), "numpy.ndarray", data)
-        reply.content["arrays"] = ArrayRecord({"masked": array})
-        return reply
-
-    clients = Federation(faults=at("train", {2}, promises))
-    strategy = masked(clients)
-    clients.run(strategy)
-    check_mean(strategy, clients.mean([0, 1, 3, 4]))
-
-
-class Twice(GridWrapper):
-    """Delivers every reply twice."""
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        replies = list(self.grid.send_and_receive(messages, timeout=timeout))
-        return [*replies, *replies]
+def twice(grid: Grid) -> Replies:
+    """Return a grid that delivers every reply twice."""
+    return Replies(grid, lambda replies: [*replies, *replies])
 
 
 def test_replies_that_are_delivered_twice_count_once() -> None:
     clients = Federation()
     strategy = masked(clients)
-    clients.run(Audited(strategy, [], sends="models"), grid_of=Twice)
+    clients.run(Audited(strategy, [], sends="models"), grid_of=twice)
     check_mean(strategy, clients.mean())
     assert strategy.facts().num_clients == 5
 
@@ -191,17 +149,18 @@ def test_arrays_that_cannot_be_read_cost_no_auditor_its_place(given: dict[str, A
 
 
 def noised(noise: Any, num: int = 6, **options: Any) -> tuple[Masked, Noised]:
-    inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
-    inner.fraction_evaluate = 0.0
-    chosen = Chosen(inner, FixedSize(num), num_clients=num, seed=noisy.SEED)
-    inside = Noised(
-        chosen,
-        noise=noise,
-        clipping=FixedClip(2.0),
-        expected_clients=float(num),
-        seed=noisy.SEED,
-    )
-    return Masked(inside, **{"max_weight": 1.0, "threshold": 4, **options}), inside
+    inside = noisy.make(noise, num=num, expected_clients=float(num))
+    return noisy.masked(inside, **options), inside
+
+
+def against_server(inside: Noised) -> Finding:
+    """Return the guarantee against the server, if a client is left out."""
+    [found] = [
+        f
+        for f in inside.findings()
+        if f.threat_model.observer == "server" and f.adjacency == "zero-out"
+    ]
+    return found
 
 
 def lying(lie: Callable[[Message], Message], *, inside: bool = False, rounds: Any = None) -> Any:
@@ -245,11 +204,7 @@ def test_a_rejected_sum_is_charged_to_everybody_who_was_asked() -> None:
     share = 1.0 * 2.0 / math.sqrt(2)
     honest = [count - spending.bearable for count in (5, 6, 5)]
     apart = math.hypot(*(2.0 / (share * math.sqrt(n)) for n in honest))
-    [server] = [
-        f
-        for f in inside.findings()
-        if f.threat_model.observer == "server" and f.adjacency == "zero-out"
-    ]
+    server = against_server(inside)
     assert server.value == pytest.approx(float(epsilon_gaussian(1e-5, apart)), rel=1e-9)
     assert server.threat_model.participations == 3
 
@@ -276,17 +231,12 @@ def test_after_three_rejected_sums_in_a_row_no_further_one_is_opened() -> None:
     assert warned["ended-early"] == (57, 60)
 
 
-def test_a_good_sum_in_between_starts_the_count_again() -> None:
+def test_a_good_sum_in_between_starts_the_count_again_and_it_outlives_the_process() -> None:
     outer, inside = noised(Distributed(1.0, min_honest=2))
     bad = [1, 2, 4, 5, 7]
     noisy.run(outer, 7, noisy.grid(mods=lying(COUNTED_TWICE, rounds=bad)))
     assert outer.ended is None
     assert len(inside.spending.releases) == 7
-
-
-def test_the_count_of_rejected_sums_outlives_the_process() -> None:
-    outer, _ = noised(Distributed(1.0, min_honest=2))
-    noisy.run(outer, 2, noisy.grid(mods=lying(COUNTED_TWICE, rounds=[2])))
     again, _ = noised(Distributed(1.0, min_honest=2))
     again.restore(outer.state())
     assert again.state()["rejected"] == 1
@@ -324,21 +274,10 @@ def test_charges_are_noted_before_any_share_is_requested() -> None:
 def coarse(noise: Any, update: Any = None) -> tuple[np.ndarray, Noised]:
     """Return the decoded sum of a float16 model at 4.5, whose grid is as wide as the clip norm."""
     dim, norm = 4000, 2.0**-8
-    update = update or (lambda *_: np.zeros(dim, np.float16))
-    inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
-    inner.fraction_evaluate = 0.0
-    inside = Noised(
-        Chosen(inner, FixedSize(6), num_clients=6, seed=1),
-        noise=noise,
-        clipping=FixedClip(norm),
-        expected_clients=6.0,
-        seed=1,
-    )
-    outer = Masked(inside, max_weight=1.0, threshold=4, clip_range=norm)
-    mods = [MaskMod(seed=1), NoiseMod(seed=1)]
-    grid = noisy.grid(update=update, mods=mods)
-    arrays = record({"w": np.full(dim, 4.5, np.float16)})
-    outer.start(grid, arrays, num_rounds=1)
+    inside = noisy.make(noise, FixedClip(norm), expected_clients=6.0)
+    outer = noisy.masked(inside, clip_range=norm)
+    clients = noisy.grid(update=update or (lambda *_: np.zeros(dim, np.float16)))
+    outer.start(clients, record({"w": np.full(dim, 4.5, np.float16)}), num_rounds=1)
     aggregate = outer.facts().aggregate
     assert aggregate is not None
     return aggregate * 6, inside
@@ -351,11 +290,7 @@ def test_distributed_noise_survives_a_float16_model() -> None:
     assert 0.9 < total.std() / std < 1.1
     assert abs(total.mean()) < 6 * std / math.sqrt(total.size)
     assert len(np.unique(total)) > 3000
-    [server] = [
-        f
-        for f in inside.findings()
-        if f.threat_model.observer == "server" and f.adjacency == "zero-out"
-    ]
+    server = against_server(inside)
     assert server.kind == "guarantee"
 
 

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from leakmeter.auditors import Audited, Auditor, Finding, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary, RoundFacts
@@ -33,10 +31,11 @@ from leakmeter.clients.secure_sum.quantise import Quantiser, add_vectors
 from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.strategies import Masked, Risks
-from leakmeter.strategies.flower import GridWrapper, restore_strategy, strategy_state
+from leakmeter.strategies.flower import ReadArray, restore_strategy, strategy_state
+from leakmeter.strategies.secure_sum.masked import Tally
+from leakmeter.strategies.secure_sum.sum_round import Exchange
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers import federation
-from tests.helpers.numbers import few_or_many, num_examples
 from tests.helpers.refusals import refuses
 
 Arrays = dict[str, Any]
@@ -137,6 +136,13 @@ def made(inner: Strategy, **options: Any) -> Masked:
     return Masked(inner, risks=risks, **options)
 
 
+def played(clients: Federation, make: Callable[..., Masked] = masked, **options: Any) -> Masked:
+    """Return the strategy of one round."""
+    strategy = make(clients, **options)
+    clients.run(strategy)
+    return strategy
+
+
 def raises(_: Message) -> Message:
     raise RuntimeError("gone")
 
@@ -155,6 +161,17 @@ def with_content(**records: Any) -> Reply:
 
 def with_order(**values: Any) -> Reply:
     return with_content(**{wire.MASK: ConfigRecord(values)})
+
+
+def changed(change: Callable[[ConfigRecord], dict[str, Any]]) -> Callable[[Message], Message]:
+    """Return a fault that changes the honest answer of a stage."""
+
+    def happens(reply: Message) -> Message:
+        order = reply.content[wire.MASK]
+        reply.content = RecordDict({wire.MASK: ConfigRecord({**order, **change(order)})})
+        return reply
+
+    return happens
 
 
 def _set(reply: Message, records: Mapping[str, Any]) -> Message:
@@ -185,8 +202,7 @@ def test_a_round_gives_the_weighted_mean_to_the_quantisers_step() -> None:
 
 def test_the_mean_is_the_same_bit_for_bit_as_that_of_the_unmasked_ring_sum() -> None:
     clients = Federation(faults=at("train", {1}), metrics=lambda c: {"loss": 0.5 * c})
-    strategy = masked(clients, metrics={"loss": (0.0, 4.0)}, bits=20)
-    clients.run(strategy)
+    strategy = played(clients, metrics={"loss": (0.0, 4.0)}, bits=20)
     quantiser = Quantiser(
         clip_range=4.0, bits=20, max_clients=5, max_weight=100.0, metrics={"loss": (0.0, 4.0)}
     )
@@ -210,22 +226,11 @@ def test_the_mean_is_the_same_bit_for_bit_as_that_of_the_unmasked_ring_sum() -> 
 @pytest.mark.parametrize("gone", [{1}, {1, 4}])
 def test_up_to_the_threshold_may_drop_out_at_any_stage(stage: str, gone: set[int]) -> None:
     clients = Federation(faults=at(stage, gone))
-    strategy = masked(clients)
-    clients.run(strategy)
+    strategy = played(clients)
     left = [c for c in range(5) if c not in gone or stage == "unmask"]
     assert strategy.facts().num_clients == len(left)
     assert strategy.facts().total_weight == sum(clients.weight(c) for c in left)
     check_mean(strategy, clients.mean(left))
-
-
-def test_different_clients_may_drop_out_at_different_stages() -> None:
-    stages = {0: "keys", 1: "shares", 2: "train", 3: "unmask"}
-    clients = Federation(
-        num=9, faults=lambda c, r, s: raises if stages.get(c) == s and r == 1 else None
-    )
-    strategy = masked(clients, threshold=5)
-    clients.run(strategy)
-    check_mean(strategy, clients.mean(range(3, 9)))
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "train", "unmask"])
@@ -253,65 +258,38 @@ def test_below_the_threshold_the_round_is_abandoned_and_the_next_goes_on(
     assert np.allclose(result.arrays["w"].numpy(), 2 * clients.mean(), atol=1e-6)
 
 
-def test_with_too_few_uploads_no_share_is_asked_for() -> None:
-    asked: list[str] = []
+NOT_MASKING: dict[str, Any] = {"mod": lambda m, c, n: n(m, c), "mods": ()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "stages"),
+    [
+        ({"num": 2}, ["2 clients were chosen, 3 are needed"], set()),
+        ({"faults": "keys"}, ["0 of 5 clients have announced keys", "gone"], {"keys"}),
+        (
+            {"faults": "train"},
+            ["0 clients have uploaded, 2 are needed"],
+            {"keys", "shares", "train"},
+        ),
+        # The stage is named that the app could not answer.
+        (NOT_MASKING, ["announced keys", "'keys'"], {"keys"}),
+    ],
+    ids=["two", "nobody", "no uploads", "no mod"],
+)
+def test_why_there_is_no_sum_is_said_and_nothing_further_is_asked(
+    options: dict[str, Any], words: list[str], stages: set[str]
+) -> None:
+    gone = at(options.get("faults", "none"), range(5))
+    asked: set[str] = set()
 
     def faults(client: int, server_round: int, stage: str) -> Reply | None:
-        asked.append(stage)
-        return at("train", {0, 1, 2})(client, server_round, stage)
+        asked.add(stage)
+        return gone(client, server_round, stage)
 
-    clients = Federation(faults=faults)
-    strategy = masked(clients)
-    clients.run(strategy)
-    assert "2 of 5 clients have uploaded, too few" in strategy.facts().abandoned
-    assert set(asked) == {"keys", "shares", "train"}
-
-
-def test_a_round_that_nobody_answers_is_abandoned() -> None:
-    clients = Federation(faults=at("keys", range(5)))
-    strategy = masked(clients)
-    clients.run(strategy)
-    assert not clients.seen
-    assert "0 of 5 clients have announced keys" in strategy.facts().abandoned
-    assert "gone" in strategy.facts().abandoned
-
-
-def test_clients_that_do_not_list_the_mod_are_named_as_the_reason() -> None:
-    clients = Federation(mod=lambda m, c, n: n(m, c), mods=())
-    strategy = masked(clients)
-    clients.run(strategy)
-    assert "announced keys" in strategy.facts().abandoned
-    assert "'keys'" in strategy.facts().abandoned  # the stage that the app could not answer
-
-
-def test_a_reply_that_never_comes_is_a_dropout() -> None:
-    class Deaf(GridWrapper):
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            replies = super().send_and_receive(messages, timeout=timeout)
-            return [r for r in replies if r.metadata.src_node_id != 2]
-
-    clients = Federation()
-    strategy = masked(clients)
-    clients.run(strategy, grid_of=Deaf)
-    check_mean(strategy, clients.mean([0, 2, 3, 4]))
-
-
-def test_an_upload_that_comes_while_the_shares_do_not_is_still_in_the_sum() -> None:
-    clients = Federation(faults=at("unmask", {3, 4}))
-    strategy = masked(clients)
-    clients.run(strategy)
-    assert strategy.facts().num_clients == 5
-    check_mean(strategy, clients.mean())
-
-
-def test_two_clients_are_too_few_for_a_secure_sum() -> None:
-    clients = Federation(num=2)
-    strategy = masked(clients)
-    clients.run(strategy)
-    assert strategy.facts().abandoned == "2 clients were chosen, 3 are needed"
-    assert not clients.seen
+    strategy = played(Federation(**{**options, "faults": faults}))
+    assert all(one in str(strategy.facts().abandoned) for one in words)
+    assert asked == stages
+    assert strategy.findings() == ()
 
 
 def test_a_client_whose_policy_refuses_is_a_dropout() -> None:
@@ -322,8 +300,7 @@ def test_a_client_whose_policy_refuses_is_a_dropout() -> None:
         return (strict if context.node_id == 3 else lenient)(message, context, call_next)
 
     clients = Federation(mod=mod)
-    strategy = masked(clients)
-    clients.run(strategy)
+    strategy = played(clients)
     check_mean(strategy, clients.mean([0, 1, 3, 4]))
 
 
@@ -341,27 +318,17 @@ ZEROS = dict.fromkeys(range(1, 6), bytes(39))
 MALFORMED: dict[tuple[str, str], Reply] = {
     ("keys", "nothing"): with_content(),
     ("keys", "another record"): with_content(other=ConfigRecord({"keys": bytes(96)})),
-    ("keys", "an empty record"): with_order(),
     ("keys", "short keys"): with_order(keys=bytes(95)),
     ("keys", "keys of another kind"): with_order(keys="text"),
     ("shares", "an empty record"): with_order(),
     ("shares", "no boxes"): with_order(**put_by_number("boxes", {})),
     ("shares", "boxes for some only"): with_order(**put_by_number("boxes", {1: b"", 2: b""})),
-    ("shares", "numbers as text"): with_order(peers=["1"], boxes=[b""]),
     ("train", "nothing"): with_content(),
-    ("train", "no arrays"): with_content(metrics=MetricRecord({"num-examples": 3})),
     ("train", "a plain model"): with_content(arrays=record(MODEL)),
     ("train", "two records"): with_content(a=record(MODEL), b=record(MODEL)),
-    ("train", "a shorter vector"): upload(np.zeros(LENGTH - 1, np.uint32)),
     ("train", "a longer vector"): upload(np.zeros(LENGTH + 1, np.uint32)),
-    ("train", "another shape"): upload(np.zeros((1, LENGTH), np.uint32)),
-    ("train", "a scalar"): upload(np.zeros((), np.uint32)),
-    ("train", "another type"): upload(np.zeros(LENGTH, np.uint64)),
-    ("train", "signed integers"): upload(np.zeros(LENGTH, np.int32)),
-    ("train", "numbers that are none"): upload(np.full(LENGTH, np.nan)),
     ("train", "garbage"): with_content(arrays=ArrayRecord({"masked": GARBAGE})),
     ("unmask", "nothing"): with_content(),
-    ("unmask", "an empty record"): with_order(),
     ("unmask", "short shares"): with_order(**put_by_number("shares", {1: b"x", 2: b"y"})),
     ("unmask", "wrong shares"): with_order(**put_by_number("shares", ZEROS)),
 }
@@ -370,25 +337,19 @@ MALFORMED: dict[tuple[str, str], Reply] = {
 @pytest.mark.parametrize(("stage", "form"), MALFORMED)
 def test_a_malformed_reply_counts_as_a_dropout(stage: str, form: str) -> None:
     clients = Federation(faults=at(stage, {2}, MALFORMED[stage, form]))
-    strategy = masked(clients)
-    clients.run(strategy)
+    strategy = played(clients)
     assert strategy.facts().abandoned is None
     check_mean(strategy, clients.mean(range(5) if stage == "unmask" else [0, 1, 3, 4]))
 
 
-OWN_FAULTS: dict[str, dict[str, Any]] = {
-    "not a number": {"update": lambda c: math.nan if c == 2 else 0.1},
-    "infinite": {"update": lambda c: math.inf if c == 2 else 0.1},
-    "too heavy": {"weight": lambda c: 101 if c == 2 else 10},
-    "weightless": {"weight": lambda c: 0 if c == 2 else 10},
-}
-
-
-@pytest.mark.parametrize("fault", OWN_FAULTS)
-def test_a_clients_own_fault_keeps_it_out_of_the_sum(fault: str) -> None:
-    clients = Federation(**OWN_FAULTS[fault])
-    strategy = masked(clients)
-    clients.run(strategy)
+@pytest.mark.parametrize(("update", "weight"), [(math.nan, 10), (0.1, 101)])
+def test_a_clients_own_fault_keeps_it_out_of_the_sum(update: float, weight: float) -> None:
+    odd = {
+        "update": lambda c: update if c == 2 else 0.1,
+        "weight": lambda c: weight if c == 2 else 10,
+    }
+    clients = Federation(**odd)
+    strategy = played(clients)
     assert (strategy.facts().num_clients, strategy.facts().blank) == (4, 1)
     check_mean(strategy, clients.mean([0, 1, 3, 4]))
     [finding] = strategy.findings()
@@ -427,8 +388,7 @@ def test_a_sum_that_no_honest_clients_can_have_ends_the_round(
     slot: int, amount: int, reason: str
 ) -> None:
     clients = Federation(faults=at("train", {2}, lie(slot, amount)))
-    strategy = masked(clients)
-    clients.run(strategy, rounds=1)
+    strategy = played(clients)
     assert "no honest one can" in strategy.facts().abandoned
     assert reason in strategy.facts().abandoned
 
@@ -446,74 +406,6 @@ def test_a_lie_within_the_limits_moves_the_mean_no_further_than_they_allow() -> 
 
 
 # Arithmetic.
-
-
-@st.composite
-def federations(draw: st.DrawFn) -> tuple[Federation, Arrays, dict[str, Any]]:
-    count = draw(st.integers(3, 7))
-    weights = draw(st.lists(st.integers(1, 100), min_size=count, max_size=count))
-    updates = draw(
-        st.lists(st.floats(-1.0, 1.0, allow_subnormal=False), min_size=count, max_size=count)
-    )
-    shapes = draw(
-        st.lists(st.sampled_from([(), (0,), (1,), (2, 3), (0, 4), (5,)]), min_size=1, max_size=4)
-    )
-    threshold = count // 2 + 1
-    gone = draw(st.sets(st.integers(0, count - 1), max_size=count - max(threshold, 3)))
-    stage = draw(st.sampled_from(["keys", "shares", "train", "unmask"]))
-    model = {f"a{i}": np.zeros(shape) for i, shape in enumerate(shapes)}
-    clients = Federation(
-        num=count,
-        faults=at(stage, gone),
-        update=updates.__getitem__,
-        weight=weights.__getitem__,
-    )
-    left = [c for c in range(count) if stage == "unmask" or c not in gone]
-    options = {"threshold": threshold, "bits": draw(st.sampled_from([12, 16, 24, 32, 48]))}
-    return clients, model, {**options, "left": left}
-
-
-@settings(max_examples=num_examples(40), deadline=None)
-@given(federations())
-def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
-    case: tuple[Federation, Arrays, dict[str, Any]],
-) -> None:
-    clients, model, options = case
-    left = options.pop("left")
-    strategy = masked(clients, **options)
-    # A secure sum of keys needs the majority of those who announced: fewer holders, same number.
-    result = clients.run(strategy, model=model)
-    if strategy.facts().abandoned is not None:
-        assert len(left) < clients.num  # the threshold no longer fits the smaller cohort
-        return
-    assert strategy.facts().num_clients == len(left)
-    assert strategy.facts().total_weight == sum(clients.weight(c) for c in left)
-    expected, quantum = clients.mean(left), strategy.facts().quantum
-    assert (np.abs(strategy.facts().aggregate - expected) <= quantum + 1e-12).all()
-    for name, array in model.items():
-        assert result.arrays[name].numpy().shape == array.shape
-        assert result.arrays[name].numpy().dtype == array.dtype
-
-
-@pytest.mark.parametrize("rounds", few_or_many(20, 80))
-def test_the_mean_is_unbiased(rounds: int) -> None:
-    # Mean of 140 or 560 errors, std at most quantum/(2·√3) each: beyond 6 with chance 2e-9.
-    clients = Federation(num=3, update=lambda c: 0.123 + 0.01 * c)
-    clients.mod = MaskMod(outside=OUTSIDE)  # rounding from the operating system's source
-    strategy = masked(clients, bits=14, threshold=2)
-    means: list[Any] = []
-
-    class Watch(Auditor):
-        def observe(self, view: RoundView) -> Sequence[Finding]:
-            assert view.facts.aggregate is not None
-            means.append(view.facts.aggregate)
-            return ()
-
-    clients.run(Audited(strategy, [Watch()], sends="models"), rounds=rounds)
-    errors = np.concatenate(means) - clients.mean()
-    quantum = strategy.facts().quantum
-    assert np.abs(errors).max() > quantum / 20  # the rounding is coarse enough to be seen
-    assert abs(errors.mean()) < 6 * quantum / (2 * math.sqrt(3 * errors.size))
 
 
 def test_metrics_inside_the_sum_are_averaged_and_others_are_dropped() -> None:
@@ -549,29 +441,23 @@ def test_weights_under_another_key_are_used() -> None:
 
 def test_a_largest_weight_that_is_too_small_says_what_to_do() -> None:
     clients = Federation(metrics=lambda c: {"num-examples": 200.0 + c, "loss": 1.0})
-    strategy = masked(clients, max_weight=100.0)
-    clients.run(strategy)
+    strategy = played(clients, max_weight=100.0)
     assert "none of 5 clients had an update to send" in str(strategy.facts().abandoned)
     assert "max_weight of Masked is below their weights" in str(strategy.facts().abandoned)
     assert not strategy.facts().rejected
 
 
-def test_integer_arrays_stay_as_sent_in_every_round() -> None:
-    model = {"count": np.array(7), **MODEL, "flags": np.array([1, 2, 3], np.int32)}
+def test_integer_arrays_stay_as_sent_in_every_round_and_others_keep_their_type() -> None:
+    whole = {"count": np.array(7), "flags": np.array([1, 2, 3], np.int32)}
+    model = {**whole, **{f"w{b}": np.zeros(4, f"float{b}") for b in (16, 32, 64)}}
     clients = Federation()
     strategy = masked(clients)
-    result = clients.run(strategy, rounds=3, model=model)
-    assert result.arrays["count"].numpy() == pytest.approx(7.0)
-    assert result.arrays["flags"].numpy() == pytest.approx([1, 2, 3])
-    assert strategy.facts().aggregate.shape == (7,)
-    assert np.allclose(result.arrays["w"].numpy(), 3 * clients.mean(), atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
-def test_the_model_keeps_its_type(kind: str) -> None:
-    clients = Federation()
-    result = clients.run(masked(clients), rounds=2, model={"w": np.zeros(4, kind)})
-    assert result.arrays["w"].numpy().dtype == kind
+    arrays = clients.run(strategy, rounds=3, model=model).arrays
+    assert arrays["count"].numpy() == pytest.approx(7.0)
+    assert arrays["flags"].numpy() == pytest.approx([1, 2, 3])
+    assert strategy.facts().aggregate.shape == (12,)
+    assert np.allclose(arrays["w64"].numpy(), 3 * clients.mean(), atol=1e-6)
+    assert all(arrays[f"w{b}"].numpy().dtype == f"float{b}" for b in (16, 32, 64))
 
 
 INNER: dict[str, tuple[dict[str, Any], float]] = {
@@ -587,15 +473,12 @@ INNER: dict[str, tuple[dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize("name", INNER)
-@pytest.mark.parametrize("bits", [16, 32])
-def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(
-    name: str, bits: int
-) -> None:
+def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(name: str) -> None:
     options, factor = INNER[name]
     kind = getattr(flower, name)
     model = {"w": np.zeros((2, 3)), "b": np.array([0.25])}
     clients = Federation()
-    strategy = made(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=bits)
+    strategy = made(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=16)
     with_masks = clients.run(strategy, rounds=3, model=model).arrays
     plain = Federation(mod=MaskMod(required=False, outside=OUTSIDE))
     without = plain.run(plain.fedavg(kind, **options), rounds=3, model=model).arrays
@@ -610,17 +493,9 @@ def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(
 @pytest.mark.parametrize("stage", ["keys", "shares", "train", "unmask"])
 def test_a_sparse_graph_gives_the_same_mean_with_dropouts(stage: str) -> None:
     clients = Federation(num=14, update=lambda c: 0.01 * c, faults=at(stage, {3}))
-    strategy = masked(clients, neighbours=6, threshold=4, max_abort=1.0, max_exposure=1.0)
-    clients.run(strategy)
+    strategy = played(clients, neighbours=6, threshold=4, max_abort=1.0, max_exposure=1.0)
     assert strategy.facts().abandoned is None
     check_mean(strategy, clients.mean(c for c in range(14) if stage == "unmask" or c != 3))
-
-
-def test_a_sparse_graph_that_fails_too_often_is_refused_at_once() -> None:
-    clients = Federation(num=60)
-    with refuses("P(exposure)"):
-        clients.run(masked(clients, neighbours=14, threshold=9))
-    assert not clients.seen
 
 
 def test_the_computed_graph_is_printed_with_its_risks(caplog: pytest.LogCaptureFixture) -> None:
@@ -670,10 +545,7 @@ def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() ->
         ({"neighbours": "some"}, "neighbours"),
         ({"neighbours": 1}, "neighbours"),
         ({"colluders": -1}, "colluders"),
-        ({"clip_range": 0.0}, "clip_range"),
         ({"bits": 65}, "bits"),
-        ({"max_weight": math.inf}, "max_weight"),
-        ({"metrics": {"loss": (1.0, 1.0)}}, "metrics['loss']"),
         ({"metrics": {"num-examples": (0.0, 1.0)}}, "metrics"),
     ],
 )
@@ -682,16 +554,6 @@ def test_impossible_settings_are_refused_when_they_are_made(
 ) -> None:
     with refuses(reason):
         made(FedAvg(), **options)
-
-
-@pytest.mark.parametrize(
-    ("threshold", "holders", "expected"),
-    [(2 / 3, 3, 2), (2 / 3, 40, 27), (0.6, 100, 60), (0.6, 15, 9), (1.0, 7, 7), (4, 5, 4)],
-)
-def test_a_fraction_means_so_many_of_the_holders_rounded_up(
-    threshold: float, holders: int, expected: int
-) -> None:
-    assert Topology(threshold=threshold).plan(holders).threshold == expected
 
 
 REFUSED: dict[str, Callable[[], Strategy]] = {
@@ -717,14 +579,10 @@ REFUSED: dict[str, Callable[[], Strategy]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_strategy_that_needs_single_replies_is_refused_with_the_reason(name: str) -> None:
-    reason = "must need only the weighted mean inside Masked, got .*: (it|a|its|trimming|trees) "
-    with pytest.raises(TypeError, match=reason):
-        Masked(REFUSED[name]())
-
-
-def test_a_refused_strategy_deeper_in_the_chain_is_found() -> None:
-    with pytest.raises(TypeError, match="Krum"):
-        Masked(Wrapper(flower.Krum(num_malicious_nodes=1)))
+    reason = f"must need only the weighted mean inside Masked, got {name}: (it|a|its|trimm|tree)"
+    for strategy in (REFUSED[name](), Wrapper(REFUSED[name]())):
+        with pytest.raises(TypeError, match=reason):
+            Masked(strategy)
 
 
 def test_every_strategy_of_flowers_is_either_tried_or_refused() -> None:
@@ -795,15 +653,6 @@ def test_the_auditor_is_shown_masked_vectors_and_complete_facts() -> None:
             assert (vector != watching.copies[1][client]).any()
 
 
-def test_the_tap_stays_empty_where_the_mod_does_not_allow_it() -> None:
-    clients = Federation(mod=MaskMod(seed=SEED, outside=OUTSIDE))
-    watching = Watching()
-    strategy = masked(clients)
-    clients.run(Audited(strategy, [watching], sends="models"))
-    assert watching.views[0].truth == {}
-    check_mean(strategy, clients.mean())
-
-
 def test_a_canary_plays_under_the_masks() -> None:
     orders = {0: Canary(id=3, seed=9, norm=0.5), 2: Canary(id=4, seed=9, included=False)}
     clients = Federation()
@@ -846,14 +695,6 @@ def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
     json.dumps(finding.to_json())
 
 
-def test_the_finding_never_lets_a_sum_over_one_honest_client_pass() -> None:
-    clients = Federation(num=3)
-    strategy = masked(clients, threshold=3)  # 2·3 − 3 − 1 = 2 colluders would leave one alone
-    clients.run(strategy)
-    [finding] = strategy.findings()
-    assert (finding.threat_model.colluders, finding.value) == (1, 2.0)
-
-
 def test_neither_canary_seats_nor_colluders_are_honest_clients() -> None:
     # Six clients, two of them seats, threshold 5: 2·5 − 6 − 1 = 3 colluders would leave one.
     orders = {0: Canary(id=3, seed=9, norm=0.5), 2: Canary(id=4, seed=9, included=False)}
@@ -863,6 +704,9 @@ def test_neither_canary_seats_nor_colluders_are_honest_clients() -> None:
     [finding] = audited.findings()
     assert finding.facts["clients in the smallest sum"] == 6
     assert (finding.threat_model.colluders, finding.value) == (2, 2.0)
+    # 2·3 − 3 − 1 = 2 colluders of three clients would leave one alone, too.
+    [few] = played(Federation(num=3), threshold=3).findings()
+    assert (few.threat_model.colluders, few.value) == (1, 2.0)
 
 
 def test_the_finding_of_a_sparse_graph_states_its_chance() -> None:
@@ -877,13 +721,6 @@ def test_the_finding_of_a_sparse_graph_states_its_chance() -> None:
     assert 0 <= finding.facts["chance that a client was exposed"] <= 2
     # 2·5 − 7 − 1 = 2 of a neighbourhood, above one in twenty of fourteen.
     assert (finding.threat_model.colluders, finding.value) == (2, 12.0)
-
-
-def test_abandoned_rounds_give_no_guarantee() -> None:
-    clients = Federation(faults=at("train", range(4)))
-    strategy = masked(clients)
-    clients.run(strategy)
-    assert strategy.findings() == ()
 
 
 # State.
@@ -949,28 +786,37 @@ def test_secrets_reach_neither_logs_nor_records(
             assert repr(secret)[2:-1] not in everything
 
 
-def test_the_default_job_learns_the_same_with_and_without_masks(tmp_path: Any) -> None:
-    from leakmeter.fl_app.config.config import Config
-    from leakmeter.fl_app.run.folder import RunFolder
-    from leakmeter.fl_app.run.launch import launch
-    from leakmeter.fl_app.run.progress import Progress
+def test_a_strategy_that_changes_what_it_reads_changes_no_other_reply() -> None:
+    class Reading(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            one, other = (m.content["arrays"]["w"] for m in list(replies)[:2])
+            assert isinstance(one, ReadArray)  # which parses its header once for all replies
+            before, read = other.numpy(), one.numpy()
+            read += 1
+            assert np.array_equal(one.numpy(), before)
+            assert np.array_equal(other.numpy(), before)
+            return None, None
 
-    lines = {}
-    for secagg in ("on", "off"):
-        config = Config(
-            clients=8,
-            sample=6,
-            rounds=2,
-            canary_seats=2,
-            auditors="one-shot",
-            model="linear",
-            secagg=secagg,
-        )
-        folder = RunFolder.create(tmp_path / secagg, config)
-        assert not launch(folder, Progress()).failures
-        rows = (tmp_path / secagg / "rounds.jsonl").read_text().splitlines()
-        lines[secagg] = [json.loads(row)["metrics"] for row in rows]
-    for with_masks, without in zip(lines["on"], lines["off"], strict=True):
-        assert with_masks["accuracy"] == pytest.approx(without["accuracy"], abs=0.01)
-        assert with_masks["loss"] == pytest.approx(without["loss"], abs=1e-4)
-        assert with_masks["train-loss"] == pytest.approx(without["train-loss"], abs=1e-4)
+    clients = Federation(3)
+    strategy = made(clients.fedavg(Reading), max_weight=100.0, threshold=2)
+    clients.run(strategy)
+    assert strategy.facts().num_clients == 3
+
+
+@pytest.mark.parametrize("neighbours", [None, "auto"])
+def test_honest_clients_and_colluders_of_a_finding_add_up(neighbours: Any) -> None:
+    # On sparse graphs 50 colluders were taken off the count, and 24 stated.
+    risks = Risks()
+    plan = Topology(threshold=2 / 3, neighbours=neighbours, risks=risks).plan(1000)
+    [finding] = Tally().with_round(990, plan, idle=10).findings(risks)
+    assert finding.threat_model.colluders > 0
+    assert finding.value == 990 - 10 - finding.threat_model.colluders
+
+
+def test_a_failing_client_cannot_write_lines_of_its_own_into_log_and_report(caplog: Any) -> None:
+    exchange = Exchange(None, {}, number=1, timeout=1.0)  # type: ignore[arg-type]
+    exchange._complain("train", 3, "x\nVerdict:\r nothing leaks \x1b[2J" + "A" * 10_000)
+    assert exchange.complaint.startswith("'train': x Verdict: nothing leaks [2JAAA")
+    assert exchange.complaint.isprintable()
+    assert len(exchange.complaint) < 600
+    assert all("\n" not in record.getMessage() for record in caplog.records)

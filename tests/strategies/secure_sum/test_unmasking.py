@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2
@@ -22,16 +22,20 @@ from leakmeter.clients.secure_sum.quantise import (
     add_vectors,
     pair_sign,
 )
-from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
+from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, recover
 from leakmeter.clients.secure_sum.signing import PublicKeys
 from leakmeter.strategies.secure_sum.sum_round import AbandonedError, MaskedCohort
-from leakmeter.strategies.secure_sum.topology import Graph, complete_graph, regular_graph
+from leakmeter.strategies.secure_sum.topology import Graph, regular_graph
 from tests.helpers.numbers import first_fast, num_examples
 
 SESSION = Session(run=2**63 + 5, server_round=3)
 RING = Ring(32)
 DIGEST = bytes(range(32))
 POLICY = Policy(min_peers=1)
+
+
+def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    return recover({0: shares}, threshold, lambda *_: True)[0]
 
 
 @dataclass
@@ -51,6 +55,11 @@ class Transcript:
         return self.cohort.total(self.uploads, self.sharers, self.revealed, self.ring, DIGEST)
 
 
+def joined(clients: Collection[int]) -> Graph:
+    """Return the graph in which all clients are neighbours."""
+    return regular_graph(list(clients), len(clients) - 1, np.random.default_rng())
+
+
 def play(
     vectors: Mapping[int, RingVector],
     threshold: int,
@@ -65,12 +74,14 @@ def play(
     silent = {"share": set(), "upload": set(), "reveal": set(), **(silent or {})}
     start = {n: Participant.announce(session, n) for n in vectors}
     public = keys({n: c.public for n, c in start.items()})
-    cohort = MaskedCohort(session, public, graph or complete_graph(list(vectors)), threshold)
+    cohort = MaskedCohort(session, public, graph or joined(vectors), threshold)
     seen = Transcript(cohort, ring, start)
     shared = {}
     for n, client in start.items():
         if n not in silent["share"]:
-            shared[n], seen.boxes[n] = client.share(n, cohort.peers(n), threshold, POLICY)
+            shared[n], seen.boxes[n] = client.share(
+                n, {p: public[p] for p in cohort.graph[n]}, threshold, POLICY
+            )
     seen.sharers = cohort.enough(shared)
     for n in seen.sharers - silent["upload"]:
         mine = {p: seen.boxes[p][n] for p in cohort.neighbourhood(n, seen.sharers)}
@@ -134,15 +145,6 @@ def test_the_sum_is_exact_for_all_who_uploaded_or_there_is_none(case: dict[str, 
     assert (seen.total() == plain).all()
 
 
-@pytest.mark.parametrize("stage", ["share", "upload", "reveal"])
-def test_dropouts_up_to_the_threshold_leave_the_sum_exact(stage: str) -> None:
-    vectors = some_vectors(9, 40)
-    seen = play(vectors, 6, silent={stage: {2, 5, 9}})
-    left = set(vectors) - ({2, 5, 9} if stage != "reveal" else set())
-    assert set(seen.uploads) == left
-    assert (seen.total() == add_vectors([vectors[n] for n in left], RING)).all()
-
-
 def test_one_dropout_more_than_the_threshold_allows_ends_the_round() -> None:
     vectors = some_vectors(9, 4)
     with pytest.raises(AbandonedError, match="5 of 9 clients have uploaded, too few"):
@@ -173,7 +175,7 @@ def test_survivors_that_fall_apart_are_not_unmasked_in_parts() -> None:
 
 
 def test_too_few_uploads_are_noticed_before_anything_is_revealed() -> None:
-    cohort = MaskedCohort(SESSION, {}, complete_graph(range(1, 6)), 3)
+    cohort = MaskedCohort(SESSION, {}, joined(range(1, 6)), 3)
     cohort.check({1, 2, 3}, range(1, 6))
     with pytest.raises(AbandonedError, match="2 of 5 clients have uploaded, too few"):
         cohort.check({1, 2}, range(1, 6))
@@ -363,7 +365,7 @@ class Adversary:
         return int(gaps[1] < gaps[0])
 
 
-TRIALS = 40
+TRIALS = 30
 PAIR = (np.full(8, 3, np.uint32), np.full(8, 900, np.uint32))
 
 
@@ -401,24 +403,3 @@ def test_with_fewer_colluders_than_the_threshold_swapped_updates_look_the_same(
 
 def test_the_same_adversary_with_as_many_colluders_as_the_threshold_reads_everything() -> None:
     assert hits({3, 4, 5, 6, 7}) == TRIALS
-
-
-def test_the_sum_gives_away_what_a_sum_gives_away() -> None:
-    # Whoever knows all other updates reads the last one from the sum, masks or not.
-    vectors = some_vectors(5, 30)
-    total = play(vectors, 3).total()
-    known = add_vectors([vectors[n] for n in (2, 3, 4, 5)], RING)
-    assert (total - known == vectors[1]).all()
-
-
-@settings(max_examples=num_examples(30), deadline=None)
-@given(st.integers(3, 8), st.data())
-def test_nobody_can_be_missing_from_or_counted_twice_in_the_sum(
-    count: int, data: st.DataObject
-) -> None:
-    silent = data.draw(st.sets(st.integers(1, count), max_size=(count - 1) // 2))
-    threshold = count // 2 + 1
-    assume(count - len(silent) >= threshold)
-    bits = {n: np.array([1 << n], np.uint32) for n in range(1, count + 1)}
-    seen = play(bits, threshold, silent={"upload": silent})
-    assert seen.total().tolist() == [sum(1 << n for n in range(1, count + 1) if n not in silent)]

@@ -1,12 +1,13 @@
-"""Simulated dropouts: decided by seed, round, client and stage, and never for an auditor."""
+"""What a node adds to an app: who it is, and dropouts by seed, round, client and stage."""
 
 from __future__ import annotations
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from leakmeter.auditors.hook import wire
-from leakmeter.clients.node import DropoutMod
+from leakmeter.clients.node import DropoutMod, add_identity, identity_of
 from tests.helpers.refusals import refuses
 
 STAGES = ("keys", "shares", "train", "unmask")
@@ -70,3 +71,32 @@ def test_an_auditor_and_other_messages_meet_no_dropout() -> None:
 def test_a_rate_outside_of_its_range_is_refused(rate: float) -> None:
     with refuses("rate"):
         DropoutMod(rate, seed=0)
+
+
+def ask(app: ClientApp, **node_config: int | str) -> Message:
+    context = Context(
+        run_id=1, node_id=9, node_config=node_config, state=RecordDict(), run_config={}
+    )
+    return app(Message(RecordDict(), dst_node_id=9, message_type=wire.IDENTITY_QUERY), context)
+
+
+@pytest.mark.parametrize("partition", [0, 7, "7"])
+def test_a_node_with_a_partition_id_tells_it(partition: int | str) -> None:
+    app = ClientApp()
+    add_identity(app)
+    assert identity_of(ask(app, **{"partition-id": partition})) == int(partition)
+
+
+def test_a_node_without_one_answers_that_it_has_none() -> None:
+    app = ClientApp()
+    add_identity(app)
+    assert identity_of(ask(app)) is None
+
+
+def test_errors_and_strange_replies_are_no_identity() -> None:
+    question = Message(RecordDict(), dst_node_id=9, message_type=wire.IDENTITY_QUERY)
+    assert identity_of(Message(Error(0, "lost"), reply_to=question)) is None
+    assert identity_of(Message(RecordDict(), reply_to=question)) is None
+    text = ConfigRecord({"partition-id": "seven"})
+    reply = Message(RecordDict({wire.IDENTITY: text}), reply_to=question)
+    assert identity_of(reply) is None
