@@ -9,7 +9,7 @@ import pytest
 
 from leakmeter.auditors.audited_round import Trials
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.transcript_runs import RoundsTest, Transcripts
+from leakmeter.auditors.likelihood_ratio.transcript_runs import Transcripts
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
 from tests.helpers.refusals import refuses
@@ -43,16 +43,13 @@ def test_dependent_rounds_are_combined_with_their_covariance() -> None:
 
 
 def test_scores_that_never_vary_separate_the_worlds() -> None:
-    pilot = Transcripts(np.ones((10, 2)), np.zeros((10, 2)))
-    assert RoundsTest.fit(pilot).trials(pilot).separation > 1e9
-    nothing = Transcripts(np.zeros((10, 2)), np.zeros((10, 2)))
-    assert RoundsTest.fit(nothing).trials(nothing).separation == 0.0
+    ones, zeros = np.ones((20, 2)), np.zeros((20, 2))
+    assert Transcripts(ones, zeros).judged(10).separation > 1e9
+    assert Transcripts(zeros, zeros).judged(10).separation == 0.0
 
 
 def test_few_pilot_transcripts_for_many_rounds_still_give_a_sensible_test() -> None:
-    gaps = np.full(40, 0.3)
-    pilot = transcripts(30, 2, gaps)
-    found = RoundsTest.fit(pilot).trials(transcripts(2000, 3, gaps)).separation
+    found = transcripts(2030, 2, np.full(40, 0.3)).judged(30).separation
     assert 0.6 * math.sqrt(40) * 0.3 < found < math.sqrt(40) * 0.3 + 0.16
 
 
@@ -74,4 +71,4 @@ def test_worlds_of_different_size_are_refused() -> None:
     with pytest.raises(ValueError, match="both worlds must have scores"):
         Transcripts(np.zeros((3, 1)), np.zeros((4, 1)))
     with refuses("pilot"):
-        RoundsTest.fit(Transcripts(np.zeros((3, 1)), np.zeros((3, 1))))
+        Transcripts(np.zeros((9, 1)), np.zeros((9, 1))).judged(3)
