@@ -99,7 +99,7 @@ def fitted(sampler, key: int) -> tuple[np.ndarray, np.ndarray, Challenge]:
     return draws[0], draws[1], test
 
 
-@pytest.mark.parametrize("runs", few_or_many(30, 200))
+@pytest.mark.parametrize("runs", few_or_many(15, 200))
 def test_worlds_that_do_not_differ_are_told_apart_no_more_often_than_allowed(
     gaussian_sampler, runs: int
 ) -> None:

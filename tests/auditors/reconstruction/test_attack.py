@@ -89,7 +89,7 @@ def test_a_batch_comes_back_in_some_order() -> None:
 
 def test_adam_with_a_smoothness_prior_works_too() -> None:
     net, image, label = model("relu"), pictures(1), np.array([4])
-    attack = Attack(optimizer="adam", rate=0.1, steps=300, smoothness=1e-4)
+    attack = Attack(optimizer="adam", rate=0.1, steps=150, smoothness=1e-4)
     found = invert(net, gradient(net, image, label), shape=SHAPE, batch=1, seed=1, attack=attack)
     assert psnr(image, found.images)[0] > 25
 

@@ -30,6 +30,7 @@ from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
 from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of
 from leakmeter.strategies.accounting.rdp import guarantee as guarantee_of
+from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
 
 DELTA = 1e-2
@@ -156,7 +157,7 @@ def test_where_only_means_differ_the_bound_is_below_the_exact_epsilon_and_near_i
 
 @pytest.mark.parametrize(
     ("by_code", "trials"),
-    [(False, 4000), (True, 1000), pytest.param(True, 2000, marks=pytest.mark.slow)],
+    first_fast(2, [(False, 4000), (True, 600), (True, 2000)]),
 )
 def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(
     by_code: bool, trials: int

@@ -270,7 +270,7 @@ def test_an_audit_that_could_not_have_refuted_a_claim_says_so() -> None:
     assert sentences.refutation(result) == f"{said} refuted it: it can show at most ε = 9."
 
 
-CANARIES = {"canaries": 200, "dim": 10_000, "directions": 3}
+CANARIES = {"canaries": 60, "dim": 1000, "directions": 3}
 
 
 def test_how_far_canaries_could_have_seen_is_the_power_of_their_own_audit() -> None:
