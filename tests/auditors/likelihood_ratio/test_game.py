@@ -70,12 +70,8 @@ def test_a_pilot_of_single_updates_has_the_moments_of_the_sum(
 @pytest.mark.parametrize("noise_std", [0.5, 3.0])
 def test_noise_on_the_sum_is_part_of_the_trials(gaussian_sampler, noise_std: float) -> None:
     sampler = gaussian_sampler(np.eye(DIM))
-    quiet = play(sampler, budget=SampleBudget(fit=2000, candidates=30, pilot=60, trials=2000))
-    noisy = play(
-        sampler,
-        budget=SampleBudget(fit=2000, candidates=30, pilot=60, trials=2000),
-        noise_std=noise_std,
-    )
+    budget = SampleBudget(fit=2000, candidates=30, pilot=60, trials=2000)
+    quiet, noisy = (play(sampler, budget=budget, noise_std=std) for std in (0.0, noise_std))
     factor = math.sqrt(4 / (4 + noise_std**2))
     assert noisy.separation == pytest.approx(factor * quiet.separation, rel=0.08)
 
@@ -152,18 +148,7 @@ def test_the_others_never_hold_what_is_behind_the_pair(gaussian_sampler) -> None
 def test_a_coordinate_that_only_the_target_moves_is_separation_by_support(
     gaussian_sampler,
 ) -> None:
-    class Lopsided(gaussian_sampler):
-        """The target moves the last coordinate, the others do not."""
-
-        def sample(self, model, clients, draws, path, *, project=None):
-            for chunk in super().sample(model, clients, draws, path):
-                chunk = chunk.copy()
-                for place, client in enumerate(clients):
-                    if client != 0:
-                        chunk[:, place, -1] = 0.0
-                yield chunk if project is None else chunk @ project
-
-    played = play(Lopsided(np.eye(DIM)))
+    played = play(gaussian_sampler(np.eye(DIM), others=np.diag([1.0] * (DIM - 1) + [0.0])))
     assert played.facts["dimension"] == DIM - 1
     assert played.span.separated
     assert 0.01 < played.span.share < 1
@@ -179,25 +164,15 @@ def test_a_pair_beyond_what_the_others_span_is_separated_by_support(
     gaussian_sampler, rank: int, separated: bool
 ) -> None:
     """The others move in a few directions, the target in all; no coordinate is idle."""
-    mixed = np.linalg.qr(stream(2, "mixed").standard_normal((30, 30)))[0]
-
-    class Narrow(gaussian_sampler):
-        def sample(self, model, clients, draws, path, *, project=None):
-            for chunk in super().sample(model, clients, draws, path):
-                chunk = chunk.copy()
-                for place, client in enumerate(clients):
-                    if client != 0:
-                        chunk[:, place] = (chunk[:, place] @ mixed[:, :rank]) @ mixed[:, :rank].T
-                yield chunk if project is None else chunk @ project
-
+    some = np.linalg.qr(stream(2, "mixed").standard_normal((30, 30)))[0][:, :rank]
+    narrow = gaussian_sampler(np.eye(30), others=some @ some.T)
     for fit in (400, 40):  # the dense form and the dual one
         budget = SampleBudget(fit=fit, candidates=20, pilot=20, trials=40)
-        played = play(Narrow(np.eye(30)), budget=budget)
+        played = play(narrow, budget=budget)
         assert played.span.separated == separated
         assert (played.beyond is not None) == separated
         assert played.reached == 0
-        noisy = play(Narrow(np.eye(30)), budget=budget, noise_std=0.1)
-        assert noisy.span is None
+        assert play(narrow, budget=budget, noise_std=0.1).span is None
 
 
 def test_others_that_never_change_are_said_to_hide_nothing(gaussian_sampler) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
@@ -18,8 +16,6 @@ from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.likelihood_ratio.span import SpanCondition, spans
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.sampler import Stream
-from leakmeter.auditors.values import Vector
 from tests.helpers.numbers import first_fast
 from tests.helpers.project import ROOT
 from tests.helpers.refusals import refuses
@@ -65,27 +61,10 @@ def test_noise_in_the_missing_directions_ends_it(
 def test_the_likelihood_ratio_audit_finds_it_by_support_where_its_scores_miss_it(
     gaussian_sampler: type,
 ) -> None:
-    target, dim, idle = 3, 40, 10
-
-    class FewDirections(gaussian_sampler):  # type: ignore[misc]
-        def sample(
-            self,
-            model: Vector,
-            clients: Sequence[int],
-            draws: int,
-            stream: Stream,
-            *,
-            project: NDArray[np.float64] | None = None,
-        ) -> Iterator[NDArray[np.floating]]:
-            for rows in super().sample(model, clients, draws, stream):
-                for place, client in enumerate(clients):
-                    if client != target:
-                        rows[:, place] *= 10.0
-                        rows[:, place, -idle:] = 0.0
-                yield rows if project is None else rows @ project
-
+    dim = 40
+    few = gaussian_sampler(np.eye(dim), others=np.diag([10.0] * 30 + [0.0] * 10))
     budget = SampleBudget(fit=200, candidates=10, pilot=30, trials=200)
-    auditor = LikelihoodRatio(FewDirections(np.eye(dim)), target=target, budget=budget)
+    auditor = LikelihoodRatio(few, target=0, budget=budget)
     auditor.begin(dim, 1)
     replies = {client: np.zeros(dim) for client in range(4)}
     known = RoundFacts(aggregate=np.zeros(dim), num_clients=4, total_weight=4.0)
