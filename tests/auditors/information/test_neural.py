@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from statistics import mean
 
 import numpy as np
@@ -16,7 +17,7 @@ from leakmeter.auditors import (
     NeuralInformation,
     check_auditor,
 )
-from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Project, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.mutual_information import NEURAL
 from leakmeter.auditors.information.neural import held_out_values
@@ -26,20 +27,14 @@ from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.auditors.wording import Assumption, claim
 from tests.helpers.numbers import few_or_many
 from tests.helpers.refusals import refuses
+from tests.helpers.rounds import round_of
 
 pytest.importorskip("torch")
 
 DIM, CLIENTS = 4, 6
 EYE = np.eye(DIM)
 QUICK = Critics(count=2, steps=1, hidden=4)
-
-
-def view_of(server_round: int = 1, *, clients: int = CLIENTS, dim: int = DIM, **facts) -> RoundView:
-    """Return a round of this many clients with equal weights."""
-    known = {"num_clients": clients, "total_weight": float(clients)}
-    sent = np.zeros(dim)
-    replies = dict.fromkeys(range(clients), sent)
-    return RoundView(server_round, sent, replies, sent, RoundFacts(**(known | facts)))
+view_of = partial(round_of, clients=CLIENTS, dim=DIM)
 
 
 def audited(sampler, *views: RoundView, **settings) -> tuple[list[Finding], list[Finding]]:
@@ -179,13 +174,6 @@ def test_clients_that_keep_their_data_have_means_of_their_own(gaussian_sampler) 
     assert found[0].value == pytest.approx(gaussian_information(DIM, CLIENTS).bits, rel=0.25)
 
 
-def test_canary_seats_and_colluders_do_not_hide_anybody(gaussian_sampler) -> None:
-    view = replace(view_of(), instructed={1: Canary(0, 0)})
-    (finding,), _ = audited(gaussian_sampler(EYE), view, colluding=(0,))
-    assert (finding.facts["hidden"], finding.facts["colluding"]) == (4, 1)
-    assert finding.threat_model.colluders == 1
-
-
 def test_a_lone_update_and_constant_ones_need_no_critics(gaussian_sampler) -> None:
     (alone,), run = audited(gaussian_sampler(EYE), view_of(clients=1))
     assert (alone.value, alone.kind, alone.auditor, run) == (math.inf, "diagnostic", "mine", [])
@@ -229,19 +217,19 @@ def test_it_says_before_training_where_critics_say_nothing(gaussian_sampler) -> 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "name"),
     [
         ({"every": -2}, "every"),
         ({"plan": DrawPlan(draws=7)}, "plan.draws"),
         ({"plan": DrawPlan(rank=None)}, "plan.rank"),
+        ({"count": 1}, "count"),
+        ({"steps": -1}, "steps"),
+        ({"hidden": 0}, "hidden"),
+        ({"rate": 0.0}, "rate"),
     ],
 )
-def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
-    with refuses(words):
-        NeuralInformation(gaussian_sampler(EYE), **wrong)
-
-
-@pytest.mark.parametrize("wrong", [{"count": 1}, {"steps": -1}, {"hidden": 0}, {"rate": 0.0}])
-def test_wrong_settings_of_critics_are_named(wrong) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be in"):
-        Critics(**wrong)
+def test_wrong_arguments_are_named(gaussian_sampler, wrong, name) -> None:
+    with refuses(name):
+        Critics(**wrong) if name in vars(QUICK) else NeuralInformation(
+            gaussian_sampler(EYE), **wrong
+        )

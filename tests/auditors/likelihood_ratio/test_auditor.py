@@ -10,7 +10,7 @@ import pytest
 from leakmeter.auditors import Anytime, LikelihoodRatio, StopAbove, check_auditor
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.lower_bound import BandAndFixed, epsilon_lower_bound
-from leakmeter.auditors.finding import ErrorCurve, Finding, ThreatModel
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.hook.panel import StopRule
 from leakmeter.auditors.likelihood_ratio.game import SampleBudget
 from leakmeter.auditors.rng import stream
@@ -125,18 +125,6 @@ def test_few_others_hide_nothing_and_many_do(gaussian_sampler) -> None:
     assert bounds[0].value > 2 * bounds[1].value
     assert bounds[0].value == bounds[0].cap
     assert bounds[0].saturated
-
-
-def test_the_curve_is_a_lower_bound_at_every_delta_and_has_its_cap(gaussian_sampler) -> None:
-    auditor = begun(gaussian_sampler(EYE))
-    (bound,) = by_name(auditor.observe(view_of()), "epsilon", "lower_bound")
-    (curve,) = bound.details
-    assert isinstance(curve, ErrorCurve)
-    assert curve.server_round == 1
-    assert len(curve.deltas) == len(curve.epsilons) == len(curve.caps) == 20
-    assert (np.diff(curve.epsilons) <= 1e-12).all()
-    assert (np.asarray(curve.epsilons) <= np.asarray(curve.caps) + 1e-12).all()
-    assert list(curve.fpr) == sorted(curve.fpr)
 
 
 def test_the_threshold_is_fixed_by_the_pilot_and_shows_more_than_the_band(

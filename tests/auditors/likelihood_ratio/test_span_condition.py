@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-from types import ModuleType
+import runpy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,34 +20,27 @@ from tests.helpers.numbers import first_fast
 from tests.helpers.project import ROOT
 from tests.helpers.refusals import refuses
 
-EXAMPLE = ROOT / "examples" / "sum_of_few_directions.py"
-
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sum_of_few_directions", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "sum_of_few_directions.py")))
 
 
-def test_the_example_is_separated_by_support(example: ModuleType) -> None:
+def test_the_example_is_separated_by_support(example: SimpleNamespace) -> None:
     found = example.span()
     assert found.separated
     assert found.idle_columns == 10
     assert found.rank == 30
 
 
-def test_the_example_is_found_with_certainty(example: ModuleType) -> None:
+def test_the_example_is_found_with_certainty(example: SimpleNamespace) -> None:
     bare = example.audit()
     assert bare.saturated  # as much as this many trials can ever show
     assert bare.value > 3.5
 
 
 def test_noise_in_the_missing_directions_ends_it(
-    example: ModuleType, capsys: pytest.CaptureFixture[str]
+    example: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 

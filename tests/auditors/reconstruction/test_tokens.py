@@ -119,13 +119,9 @@ def test_a_leak_is_shown_as_rebuilt_data_with_its_control() -> None:
     assert labels.cells_of_test(found)[2] == f"≥ {found.value:g} tokens"
     [result] = check(verdict, GateLimits(no_reconstruction=True))
     assert result.outcome == "exceeded"
-
-
-def test_texts_that_chance_did_not_deal_make_the_test_conditional() -> None:
-    texts, strangers = drawn(1, 30), drawn(2, 2000)
+    # Texts that chance did not deal make the test conditional.
     auditor = TokenInversion("embed.weight", lambda _: (texts, strangers))
-    [found] = audited(auditor, -gradient(texts)).report()
-    assert found.is_conditional
+    assert audited(auditor, -gradient(texts)).report()[0].is_conditional
 
 
 def test_without_a_leak_tokens_are_said_to_be_recovered_no_more_often_than_promised() -> None:

@@ -103,7 +103,7 @@ def test_offline_scores_rank_as_the_tail_probability_and_do_not_round() -> None:
 
 @pytest.mark.parametrize("attack", ["loss", "online", "offline"])
 def test_where_nothing_leaks_a_bound_is_claimed_no_more_often_than_promised(attack: str) -> None:
-    claims, runs = 0, 200
+    claims, runs = 0, 100
     for seed in range(runs):
         target, shadows, outside = uneven(seed, shift=0.0, models=8)
         scores = {
@@ -284,37 +284,6 @@ def test_both_attacks_are_reported_and_the_rule_is_the_one_asked_for() -> None:
     assert ratio.facts["attack"] == "likelihood ratio, offline, 3 shadow models"
     assert "threshold -0.3 fixed beforehand" in loss.rule
     assert loss.value > 0
-
-
-def test_a_network_that_learnt_its_records_by_heart_is_caught() -> None:
-    torch = pytest.importorskip("torch")
-    from torch.nn.utils import parameters_to_vector, vector_to_parameters
-
-    rng = stream(0, "by heart")
-    x = torch.from_numpy(rng.standard_normal((400, 20)).astype(np.float32))
-    y = torch.from_numpy(rng.integers(0, 2, 400))  # labels mean nothing: only memory helps
-    net = torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)
-    model = torch.nn.Sequential(*net)
-    start = torch.from_numpy(rng.standard_normal(64 * 21 + 2 * 65).astype(np.float32)) / 5
-    vector_to_parameters(start, model.parameters())
-
-    def losses(flat: Floats) -> tuple[Floats, Floats]:
-        vector_to_parameters(torch.from_numpy(flat).float(), model.parameters())
-        with torch.no_grad():
-            each = torch.nn.functional.cross_entropy(model(x), y, reduction="none").numpy()
-        return each[:200], each[200:]
-
-    auditor = Membership(losses, every=1, delta=0.01)
-    untrained = auditor.observe(view(1, start.double().numpy()))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(120):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x[:200]), y[:200]).backward()
-        optimizer.step()
-    trained = parameters_to_vector(model.parameters()).detach().double().numpy()
-    by_heart = auditor.observe(view(2, trained))
-    assert untrained[0].value < 0.3
-    assert by_heart[0].value > 1
 
 
 @pytest.mark.parametrize(

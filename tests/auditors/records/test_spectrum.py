@@ -39,10 +39,15 @@ def test_without_gradients_nothing_is_saved() -> None:
 
 def test_the_curve_runs_from_the_largest_eigenvalue_through_all_directions() -> None:
     found = CovarianceSpectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0)
-    curve = found.curve(20)
-    assert curve[:3] == ((1, 3.0, 0.0), (2, 0.5, 0.5), (3, 0.1, 0.9))
-    assert curve[-1] == (1000, 0.0, 1.0)
-    assert len(curve) <= 20
+    drawn = found.drawn()
+    assert (drawn.dim, drawn.floor) == (1000, 1.0)
+    for most, curve in (
+        (20, found.curve(20)),
+        (25, tuple(zip(drawn.index, drawn.variance, drawn.added, strict=True))),
+    ):
+        assert curve[:3] == ((1, 3.0, 0.0), (2, 0.5, 0.5), (3, 0.1, 0.9))
+        assert curve[-1] == (1000, 0.0, 1.0)
+        assert len(curve) <= most
     assert CovarianceSpectrum(np.array([2.0]), 1).curve() == ((1, 2.0, 0.0),)
 
 
@@ -55,12 +60,3 @@ def test_bad_input_is_named() -> None:
         CovarianceSpectrum.of_gram(np.eye(2), 2, batch=0)
     with refuses("points"):
         CovarianceSpectrum(np.ones(2), 2).curve(0)
-
-
-def test_what_is_drawn_is_small_and_says_what_was_added() -> None:
-    found = CovarianceSpectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0).drawn()
-    assert (found.dim, found.floor) == (1000, 1.0)
-    curve = list(zip(found.index, found.variance, found.added, strict=True))
-    assert len(curve) <= 25
-    assert curve[:3] == [(1, 3.0, 0.0), (2, 0.5, 0.5), (3, 0.1, 0.9)]
-    assert curve[-1] == (1000, 0.0, 1.0)

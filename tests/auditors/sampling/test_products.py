@@ -57,16 +57,3 @@ def test_sums_of_blocks_cost_a_factor_of_about_five_in_precision(
     )
     assert 2 * plain < fewer < 8 * plain
     assert 2e-8 < fewer < 5e-8
-
-
-def test_an_outer_product_is_subtracted() -> None:
-    rows = stream(1, "less").integers(-9, 10, (20, 5)).astype(np.float32)
-    products = ColumnProducts(5)
-    products.open(20)
-    for at, columns, tile, spare in products.tiles():
-        assert spare.shape == tile.shape
-        tile[:] = rows[at, columns]
-    products.add(is_even=True)
-    mean = rows.mean(axis=0, dtype=np.float64)
-    centred = rows - mean
-    np.testing.assert_allclose(products.total(mean, 20 * mean), centred.T @ centred, rtol=1e-6)

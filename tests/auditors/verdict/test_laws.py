@@ -225,18 +225,6 @@ def test_the_headline_is_the_first_case_that_applies(run: list[Finding]) -> None
 
 
 @given(RUNS)
-def test_all_that_is_shown_holds_together_at_the_stated_confidence(run: list[Finding]) -> None:
-    verdict = judge(run)
-    bounds = [f for f in run if f.kind == "lower_bound" and not f.is_conditional]
-    usable = [f for f in bounds if (f.delta or 0) >= (verdict.delta or 0)]
-    if not usable:
-        assert verdict.confidence is None
-    else:  # also those that are not the largest: which one is, is seen afterwards
-        assert verdict.confidence is not None
-        assert math.isclose(verdict.confidence, 1 - 0.01 * len(usable))
-
-
-@given(RUNS)
 def test_the_verdict_as_data_has_the_same_numbers(run: list[Finding]) -> None:
     verdict = judge(run)
     data = verdict.to_json()
