@@ -235,6 +235,9 @@ def test_a_target_that_never_takes_part_has_nothing_to_fear(gaussian_sampler) ->
     assert found == []
     assert (total.value, total.kind) == (0.0, "diagnostic")
     assert total.threat_model.participations == 0
+    nobody = made(gaussian_sampler(EYE))
+    nobody.begin(DIM, 1)
+    assert list(nobody.report()) == []  # of a run without an audited round
 
 
 def test_no_figure_exceeds_the_entropy_of_what_is_random(gaussian_sampler) -> None:

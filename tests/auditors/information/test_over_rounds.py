@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,13 +114,6 @@ def test_gaussian_rounds_give_the_closed_form(
     assert found.single_rounds == pytest.approx(single, rel=0.2)
     if len({tuple(c) for c in cohorts}) == 1 and not noise_std:
         assert found.figure.nats < found.single_rounds
-
-
-def test_the_formula_for_alike_rounds() -> None:
-    # (d/2) ln(N (b² + |a|²) / (N b² + (N − 1) |a|²)) with b = 1.
-    square = sum(a * a for a in STRENGTHS)
-    closed = DIM / 2 * math.log(4 * (1 + square) / (4 + 3 * square))
-    assert exact(STRENGTHS, [range(4)] * 3) == pytest.approx(closed, rel=1e-12)
 
 
 def test_batches_alone_cannot_be_told_from_zero() -> None:

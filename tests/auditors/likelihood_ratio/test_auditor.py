@@ -388,19 +388,3 @@ def test_updates_that_are_not_finite_are_not_called_equal(gaussian_sampler, fit:
     auditor = begun(sampler, budget=replace(QUICK, fit=fit))
     with np.errstate(invalid="ignore"), pytest.raises(DivergedError):
         auditor.observe(view_of())
-
-
-def test_fewer_audits_share_the_confidence_so_the_bound_of_the_run_is_larger(
-    gaussian_sampler,
-) -> None:
-    bounds, views = {}, [view_of(r, clients=2) for r in range(1, 9)]
-    for every in (1, -1):
-        auditor = begun(gaussian_sampler(EYE), len(views), target=0, every=every)
-        for view in views:
-            auditor.observe(view)
-        (bound,) = by_name(auditor.report(), "epsilon", "lower_bound")
-        bounds[every] = bound
-        assert auditor.due is not None
-    assert bounds[-1].value > bounds[1].value > 0
-    assert bounds[-1].confidence == bounds[1].confidence == 0.95
-    assert auditor.due.rounds() == (1, 2, 4, 8)

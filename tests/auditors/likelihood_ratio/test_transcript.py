@@ -21,7 +21,6 @@ from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.values import Vector
-from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.wording import Assumption
 from tests.helpers.refusals import refuses
 
@@ -238,23 +237,6 @@ def test_trials_only_resemble_noise_of_integers() -> None:
     found = audited(DataSampler(), rounds=1, facts=facts)
     assert Assumption.GAUSSIAN_TRIALS in found.assumptions
     assert found.is_conditional
-
-
-def test_frozen_sums_are_set_against_guarantees_about_sums_only() -> None:
-    bound = audited(DataSampler())
-
-    def guarantee(sees, participations: int = ROUNDS) -> Finding:
-        model = ThreatModel(
-            observer="server", sees=sees, knows_cohort=True, participations=participations
-        )
-        changed = {"kind": "guarantee", "confidence": None, "assumptions": ()}
-        return replace(bound, threat_model=model, **changed)
-
-    assert covers(guarantee("round sum"), bound)
-    assert covers(guarantee("noised sum"), bound)
-    assert not covers(guarantee("all models"), bound)
-    assert not covers(guarantee("final model"), bound)
-    assert not covers(guarantee("round sum", ROUNDS - 1), bound)
 
 
 def begun(sampler=DataSampler(), mode="frozen-models", rounds=ROUNDS) -> TranscriptLikelihoodRatio:

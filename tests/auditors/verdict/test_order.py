@@ -143,6 +143,18 @@ def test_what_a_test_brings_along_is_no_part_of_the_attacker() -> None:
     assert attacker(worst) != attacker(bound(1.0))
 
 
+def test_frozen_sums_are_set_against_guarantees_about_sums_only() -> None:
+    frozen = replace(CANARY, observer="server", holds="two data sets", sees="frozen sums")
+    compared = {
+        sees
+        for sees in get_args(Sees)
+        if covers(
+            guarantee(9.0, threat_model=replace(frozen, sees=sees)), bound(1.0, threat_model=frozen)
+        )
+    }
+    assert compared == {"frozen sums", "noised sum", "round sum", "updates"}
+
+
 @pytest.mark.parametrize("alone", [{"sees": "frozen sums"}, {"game": "worst-data"}])
 def test_a_bound_about_rounds_that_were_not_played_stays_in_its_own_row(
     alone: dict[str, Any],
