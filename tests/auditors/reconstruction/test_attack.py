@@ -72,12 +72,12 @@ def test_one_image_comes_back_with_its_label(kind: str) -> None:
 
 def test_dlg_finds_image_and_label_together() -> None:
     net, image, label = model("sigmoid"), pictures(1), np.array([3])
-    attack = Attack("dlg", restarts=3)
+    attack = Attack("dlg", restarts=2)
     found = invert(net, gradient(net, image, label), shape=SHAPE, batch=1, seed=1, attack=attack)
     assert found.labels.tolist() == [3]
     assert psnr(image, found.images)[0] > 30
     assert found.mismatch == min(found.mismatches)
-    assert len(found.mismatches) == 3
+    assert len(found.mismatches) == 2
 
 
 def test_a_batch_comes_back_in_some_order() -> None:

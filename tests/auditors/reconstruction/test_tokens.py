@@ -125,7 +125,7 @@ def test_a_leak_is_shown_as_rebuilt_data_with_its_control() -> None:
 
 
 def test_without_a_leak_tokens_are_said_to_be_recovered_no_more_often_than_promised() -> None:
-    """Named tokens of other texts: 5 % of runs, and beyond the limit by chance once in 250."""
+    """Named tokens of other texts: 5 % of runs, and beyond the limit by chance once in 100."""
     wrong, runs = 0, 80
     for seed in range(runs):
         pool = drawn(1000 + seed, 30 + 30 * 20)

@@ -110,7 +110,7 @@ def test_both_bounds_of_the_canaries_hold_beside_other_bounds(leak: bool, runs: 
         canaries = OneShotCanaries(seats=40, seed=seed)
         share_confidence([canaries, Rebuilds(stream(seed, "other"))])
         assert canaries.confidence == pytest.approx(1 - 0.05 / 3)
-        found = play(canaries, dim=1000, rounds=2, sigma=0.4, seed=seed, leak=leak)
+        found = play(canaries, dim=400, rounds=2, sigma=0.4, seed=seed, leak=leak)
         verdict = judge([f for f in found if f.server_round is None])
         wrong += any(row.low > truth for row in verdict.rows)
         shown += any(row.low > 0 for row in verdict.rows)
