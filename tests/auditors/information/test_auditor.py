@@ -366,12 +366,6 @@ def test_a_figure_along_few_directions_does_not_look_like_the_total(gaussian_sam
     assert "directions" not in every[0].facts
 
 
-def test_facts_are_single_numbers(gaussian_sampler) -> None:
-    found, run = audited(gaussian_sampler(EYE), view_of(), cases=[IndependentWhitened(2.0)])
-    for finding in (*found, *run):
-        assert all(v is None or isinstance(v, int | float) for v in finding.facts.values())
-
-
 def test_the_bound_of_theorem_1_states_its_constants(gaussian_sampler) -> None:
     for case, constants in (
         (IndependentWhitened(2.0), {"c_0": 2.0}),
