@@ -238,6 +238,13 @@ def test_every_bound_that_is_used_or_may_refute_shares_the_confidence(
     assert all(one.confidence == verdict.confidence for one in verdict.claims)
 
 
+def test_a_bound_that_only_a_claim_uses_shares_the_confidence() -> None:
+    promise = finding(kind="guarantee", value=4.0, adjacency="zero-out", delta=1e-4, **SEEN)
+    found = [promise, promise, bound(1.0, delta=1e-4), bound(2.0, delta=1e-6)]
+    assert judge(found).confidence == pytest.approx(0.95)
+    assert judge(found, claims=[Claim(1.0, delta=1e-6)]).confidence == pytest.approx(0.9)
+
+
 # How far an audit could have seen.
 
 

@@ -36,6 +36,17 @@ def test_a_suspicion_does_not_lead_where_something_is_guaranteed() -> None:
     assert judge([finding(value=3.0, null_band=(0.0, 1.0))]).headline[0] == "suspected"
 
 
+def test_the_largest_guarantee_leads_with_its_attacker_and_the_smallest_is_an_end() -> None:
+    """With local noise the headline once took 2.15, and dropped 15.5 against the server."""
+    updates = replace(SERVER, sees="updates")
+    listed = [guarantee(2.15), guarantee(2.5), guarantee(15.5, threat_model=updates)]
+    for found in (listed, listed[::-1]):
+        verdict = judge([bound(0.0), *found])
+        case, row = verdict.headline
+        assert (case, row and row.high, row and row.attacker.sees) == ("interval", 15.5, "updates")
+        assert {one.high for one in verdict.rows} == {2.15, 15.5, math.inf}
+
+
 def test_bits_are_a_block_of_their_own() -> None:
     bits = [
         finding(quantity=name, value=900.0, kind="approximation", adjacency=None)
