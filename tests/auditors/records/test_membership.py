@@ -163,12 +163,6 @@ def test_the_likelihood_ratio_beats_the_loss_where_records_differ_in_difficulty(
     )
 
 
-def test_the_bound_says_that_scores_share_a_run_and_records_were_drawn_alike() -> None:
-    bound = membership_bound([1.0, 2.0], [0.0, 1.0], delta=DELTA)
-    assert {Assumption.INDEPENDENT_SCORES, Assumption.RECORDS_ALIKE} <= set(bound.assumptions)
-    assert bound.is_conditional
-
-
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=20),
     st.lists(st.integers(0, 5), min_size=1, max_size=20),
@@ -254,6 +248,8 @@ def test_the_final_model_is_audited_and_those_of_every_so_many_rounds() -> None:
     assert (last.unit, last.adjacency, last.observer) == ("record", "replace", "outsider")
     assert (last.kind, last.confidence, last.server_round) == ("lower_bound", 0.95, None)
     assert last.sample_sizes == {"in": 30, "out": 50}
+    # Scores share a run, and records were drawn alike: nobody has checked either.
+    assert {Assumption.INDEPENDENT_SCORES, Assumption.RECORDS_ALIKE} <= set(last.assumptions)
     assert last.facts == {"attack": "loss threshold", **separation(*scores)}
     json.dumps(last.to_json())
     assert (told.quantity, told.adjacency) == ("membership advantage", None)
@@ -272,10 +268,6 @@ def test_records_may_have_been_in_every_round_so_far() -> None:
         fewer = replace(enough, participations=1)
         assert is_weaker(finding.threat_model, enough)
         assert not is_weaker(finding.threat_model, fewer)
-
-
-def test_an_auditor_that_saw_no_round_says_nothing() -> None:
-    assert Membership(fake_losses).report() == ()
 
 
 def test_both_attacks_are_reported_and_the_rule_is_the_one_asked_for() -> None:
