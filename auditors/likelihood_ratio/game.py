@@ -33,7 +33,6 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     SampleSpan,
     Span,
     SumDistribution,
-    grams,
 )
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import (
@@ -439,7 +438,7 @@ class Candidates:
         rows = RowStore.of(candidates)
         # Around their own mean the products are small, and so is what cancels in the distances.
         centre = rows.mean()
-        return cls(rows, centre, fits, grams(fits, rows, centre))
+        return cls(rows, centre, fits, [fit.gram(rows, centre) for fit in fits])
 
     def worst_pair(self, index: int) -> Challenge:
         """Return the test of the pair that a model sets farthest apart."""

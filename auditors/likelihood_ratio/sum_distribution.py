@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -251,21 +250,14 @@ class DualGaussian(SumDistribution):
 
     def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ, (m, m)."""
-        return self.gram_of(*self.looked(rows, centre))
-
-    def looked(self, rows: AnyFloats | RowStore, centre: AnyFloats | None) -> tuple[Floats, Floats]:
-        """Return rows' products with samples, (m, samples), and rows, (m, m), in units of √D."""
         rows = RowStore.of(rows)
+        # Products with samples, (m, samples), and of rows, (m, m), in units of √D.
         crossed, products = np.zeros((len(rows), self.samples)), np.zeros((len(rows),) * 2)
         for at, white in self.white.blocks():
             scaled = _take(rows, self.kept[at], centre).astype(np.float32, copy=False)
             scaled /= self.root[at]
             crossed += scaled @ white.T
             products += scaled @ scaled.T
-        return crossed, products
-
-    def gram_of(self, crossed: Floats, products: Floats) -> Floats:
-        """Return rows Σ⁻¹ rowsᵀ from what `looked` returned, of any form of the same fit."""
         along = crossed @ self.mix.T
         within = (along * (self.inside - self.outside)) @ along.T
         return np.asarray(within + products * self.outside)
@@ -284,19 +276,6 @@ class DualGaussian(SumDistribution):
             within = weights @ white
             out[self.kept[at]] = (self.outside * scaled[at] + within) / self.root[at]
         return out
-
-
-def grams(
-    fits: Sequence[SumDistribution], rows: AnyFloats | RowStore, centre: AnyFloats | None = None
-) -> list[Floats]:
-    """Return the rows' `gram` in each form of one fit: dual forms share all that is large."""
-    first = fits[0]
-    if not isinstance(first, DualGaussian):
-        return [fit.gram(rows, centre) for fit in fits]
-    seen, duals = first.looked(rows, centre), [f for f in fits if isinstance(f, DualGaussian)]
-    assert len(duals) == len(fits)
-    assert all(dual.white is first.white for dual in duals)
-    return [dual.gram_of(*seen) for dual in duals]
 
 
 # Without any shrinkage D vanishes where there is no noise.

@@ -23,7 +23,7 @@ from leakmeter.auditors.likelihood_ratio.game import (
     pilot_draws,
     play_game,
 )
-from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian, grams
+from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.moments import Scatter
 from tests.helpers.numbers import few_or_many, most_allowed
@@ -281,10 +281,3 @@ def test_an_update_is_tested_against_the_candidate_farthest_from_it() -> None:
             farthest_one = np.einsum("ij,jk,ik->i", gaps, inverse, gaps).argmax()
             for rows in (CANDIDATES, CANDIDATES.astype(np.float32)):
                 assert Candidates.of(rows, [fit]).against(update).pair == (-1, farthest_one)
-
-
-def test_forms_of_one_fit_see_the_candidates_as_each_does_alone() -> None:
-    fit = DualGaussian.fit(ROWS[:30], shrinkage=0.1)
-    forms, centre = [fit, fit.leading(3)], CANDIDATES.mean(axis=0)
-    for form, gram in zip(forms, grams(forms, CANDIDATES, centre), strict=True):
-        assert np.array_equal(gram, form.gram(CANDIDATES, centre))
