@@ -146,11 +146,10 @@ class DenseGaussian(SumDistribution):
         return np.asarray(white.T @ white, dtype=np.float64)
 
     def solve(self, vector: AnyFloats) -> Vector:
-        """Return Σ⁻¹ vector, zero outside `kept`; of every row if there are several."""
-        out = np.zeros(vector.shape)
-        scaled = self._scaled(vector[..., self.kept])
-        solved = cho_solve((self.factor, True), scaled, check_finite=False)
-        out[..., self.kept] = solved.T / self.std
+        """Return Σ⁻¹ vector, zero outside `kept`."""
+        out = np.zeros(vector.size)
+        scaled = self._scaled(vector[self.kept])
+        out[self.kept] = cho_solve((self.factor, True), scaled, check_finite=False) / self.std
         return out
 
     def _scaled(self, rows: AnyFloats) -> AnyFloats:
