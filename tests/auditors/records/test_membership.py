@@ -209,6 +209,7 @@ def test_the_advantage_has_its_closed_form_and_its_condition() -> None:
     assert advantage_bound(members[:1], held_out[:1]).cap == 0
     assert Membership(fake_losses, alike=True).num_bounds == 1
     assert Membership(fake_losses).num_bounds == 0
+    assert Membership(fake_losses).report() == ()  # of a run without a round
 
 
 def fake_losses(model: Floats) -> tuple[Floats, Floats]:
