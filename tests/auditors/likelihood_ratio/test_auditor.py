@@ -237,6 +237,9 @@ def test_the_guess_sees_the_sum_and_not_who_sent_what(gaussian_sampler) -> None:
     auditor.begin(DIM, 1)
     second = [f.to_json() for f in auditor.observe(replace(view, truth=swapped))]
     assert first == second
+    # Without the truth there is no candidate, and no guess.
+    unknown = begun(gaussian_sampler(EYE)).observe(replace(view, truth={}))
+    assert not by_name(unknown, "guess")
 
 
 SERVER_NOISE = {"noise_std": 4.0, "divisor": float(CLIENTS), "noised": np.zeros(DIM)}
