@@ -63,9 +63,8 @@ def each_of(finding: Finding) -> dict[int, float]:
 
 
 def test_it_keeps_the_contract_of_auditors(gaussian_sampler) -> None:
-    sampler = gaussian_sampler(np.eye(128))
-    check_auditor(lambda: made(sampler, every=2, cases=[IndependentWhitened(1.0)]))
-    check_auditor(lambda: MutualInformation(sampler, target=3, colluding=(5,)))
+    sampler, cases = gaussian_sampler(np.eye(128)), [IndependentWhitened(1.0)]
+    check_auditor(lambda: made(sampler, every=2, cases=cases, target=3, colluding=(5,)))
 
 
 @pytest.mark.parametrize("clients", [2, 6, 30])
