@@ -30,10 +30,9 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     DenseGaussian,
     DualGaussian,
     NothingMovesError,
+    SampleSpan,
     Span,
-    SpanTracker,
     SumDistribution,
-    grams,
 )
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.sampler import (
@@ -181,10 +180,9 @@ class OthersSum:
             rows = self._spread(self._drawn(draws, stream), draws)
         if rows is not None:
             # Rows are centred already: their linear span is that of the deviations.
-            tracker = SpanTracker(gap.size, affine=False)
-            tracker.add(rows.columns(slice(0, gap.size)))
-            found = tracker.outside(gap)
-            return found, tracker.beyond(gap) if found.separated else None
+            span = SampleSpan(rows.columns(slice(0, gap.size)), affine=False)
+            found = span.outside(gap)
+            return found, span.beyond(gap) if found.separated else None
         return self._idle(fit, gap)
 
     def _idle(self, fit: SumDistribution, gap: Vector) -> tuple[Span, Vector | None]:
@@ -440,7 +438,7 @@ class Candidates:
         rows = RowStore.of(candidates)
         # Around their own mean the products are small, and so is what cancels in the distances.
         centre = rows.mean()
-        return cls(rows, centre, fits, grams(fits, rows, centre))
+        return cls(rows, centre, fits, [fit.gram(rows, centre) for fit in fits])
 
     def worst_pair(self, index: int) -> Challenge:
         """Return the test of the pair that a model sets farthest apart."""

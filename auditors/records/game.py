@@ -398,17 +398,6 @@ class RecordAudit:
         curve = self.trials.curve(confidence, server_round)
         return (curve, self.spectrum.drawn()) if self.spectrum.rank else (curve,)
 
-    def finding(
-        self, auditor: str, *, server_round: int | None = None, seed: int | None = None
-    ) -> Finding:
-        """Return it as a finding about a round."""
-        claims = Claims(
-            auditor, self.threat_model, unit="record", server_round=server_round, seed=seed
-        )
-        assert self.bound.confidence is not None
-        details = self.details(self.bound.confidence, server_round)
-        return claims.finding(self.bound, self.facts, details)
-
 
 def audit_records(
     case: RecordCase,
@@ -508,13 +497,22 @@ class RecordLikelihoodRatio(ScheduledAuditor):
             own = (*path, "own-noise")
             found.append(self._audit(case, confidence=self.confidence, path=own))
         self._played += [(server_round, one) for one in found]
-        about = {"server_round": server_round, "seed": self._seed}
-        return [one.finding(self.name, **about) for one in found]
+        return [
+            self._claims(one.threat_model, server_round).finding(
+                one.bound, one.facts, one.details(self.confidence, server_round)
+            )
+            for one in found
+        ]
 
     def report(self) -> Sequence[Finding]:
         """Return the largest bound of the audited rounds, for the worst case and for this run."""
         found = (self._largest(threat) for threat in (WORST_CASE, THIS_RUN))
         return [finding for finding in found if finding is not None]
+
+    def _claims(self, threat: ThreatModel, server_round: int | None = None) -> Claims:
+        """Return what makes findings about a round, or about the run."""
+        claims = Claims(self.name, threat, self._delta, self.confidence, unit="record")
+        return replace(claims, server_round=server_round, seed=self._seed)
 
     def _largest(self, threat: ThreatModel) -> Finding | None:
         audits = [(r, one) for r, one in self._played if one.threat_model == threat]
@@ -522,8 +520,7 @@ class RecordLikelihoodRatio(ScheduledAuditor):
             return None
         # A strategy's own loop may run longer than planned; its rounds share the confidence too.
         sharing = max(len(self._due), len(audits))
-        level = self._delta, self.confidence
-        claims = Claims(self.name, threat, *level, unit="record", seed=self._seed)
+        claims = self._claims(threat)
         index, bound = claims.largest([one.trials for _, one in audits], sharing)
         server_round, best = audits[index]
         looks = f"largest of {len(audits)} audited rounds, which share the confidence"

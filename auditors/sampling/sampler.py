@@ -50,16 +50,11 @@ class Moments:
     unit: Vector | None = field(default=None, compare=False)
 
     @property
-    def freedom(self) -> int:
-        """What the scatter is divided by for the covariance."""
-        if self.count < 2:
-            raise BadValueError("count", "at least 2 for a covariance", self.count)
-        return self.count - 1
-
-    @property
     def covariance(self) -> NDArray[np.float64]:
         """The unbiased covariance matrix."""
-        return np.asarray(self.plain().scatter / self.freedom)
+        if self.count < 2:
+            raise BadValueError("count", "at least 2 for a covariance", self.count)
+        return np.asarray(self.plain().scatter / (self.count - 1))
 
     @property
     def squares(self) -> Vector:

@@ -115,11 +115,6 @@ def test_moments_without_redundant_coordinates_give_the_same_model() -> None:
     np.testing.assert_allclose(fit.gram(rows[:3]), full.gram(rows[:3]), rtol=1e-9)
 
 
-def test_many_vectors_are_solved_at_once() -> None:
-    fit, vectors = dense(draws(60)), draws(4, seed=2)
-    np.testing.assert_allclose(fit.solve(vectors), [fit.solve(v) for v in vectors], rtol=1e-9)
-
-
 def test_noise_moves_every_coordinate() -> None:
     rows = draws(60)
     rows[:, 4] = 0.0
