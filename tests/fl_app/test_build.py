@@ -44,7 +44,6 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise
 from tests.helpers.numbers import first_fast
-from tests.helpers.refusals import refuses
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -99,8 +98,6 @@ def test_auditors_are_made_by_name_once_each() -> None:
     assert (auditor.seats, auditor.canaries, auditor.repetitions) == (10, 20, 2)
     assert (auditor.delta, auditor.seed) == (1e-6, 0)
     assert build.auditors(Config(auditors="none"), 210) == []
-    with refuses("--auditors"):
-        Config(auditors="one-shot,mine,one-shot")
 
 
 def test_mutual_information_takes_its_settings() -> None:

@@ -216,11 +216,6 @@ def test_every_launch_refuses_a_missing_device_before_any_work(
     assert not out.exists()
 
 
-def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
-    with refuses("--device"):
-        Config(device="gpu")
-
-
 @pytest.mark.usefixtures("gpus")
 def test_a_replay_may_have_another_device(
     tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

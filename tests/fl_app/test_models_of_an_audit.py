@@ -98,8 +98,3 @@ def test_models_of_another_shape_are_refused(tiny_config: Config) -> None:
     auditor = LikelihoodRatio(sampler, budget=SampleBudget(models=(np.zeros(3),)))
     with refuses("models"):
         auditor.begin(210, 1)
-
-
-def test_models_without_their_auditor_are_refused() -> None:
-    with refuses("--lrt-models"):
-        Config(auditors="one-shot", lrt_models=2)

@@ -57,26 +57,6 @@ def noised(tiny_config: Config) -> Config:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"noise": "local"}, "--noise-distribution"),
-        ({"noise": "none", "clip_norm": 0.0}, "--noise-distribution"),
-        (
-            {"noise": "central", "clipping": "adaptive", "noise_multiplier": 0.1},
-            "--noise-distribution",
-        ),
-        ({"noise_distribution": "laplace"}, "--noise-distribution"),
-    ],
-)
-def test_a_combination_without_a_proof_is_refused_with_what_to_do(
-    noised: Config, changes: dict[str, Any], reason: str
-) -> None:
-    with refuses(reason) as error:
-        replace(noised, **changes)
-    assert "got " in str(error.value)
-
-
 def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Config) -> None:
     coarse = replace(
         noised, noise_distribution="discrete-gaussian", secagg_bits=8, noise_multiplier=0.01
@@ -229,9 +209,3 @@ def test_a_run_clips_its_aggregate_and_says_who_sees_it(
     report = json.loads((out / "report.json").read_text())
     said = [one["text"] for one in report["limitations"]]
     assert any("clips the mean update after it has seen it" in text for text in said)
-
-
-@pytest.mark.parametrize("auditor", ["likelihood-ratio", "mutual-information"])
-def test_an_outsiders_view_of_a_clipped_sum_is_refused_before_training(auditor: str) -> None:
-    with refuses("--clip-aggregate"):
-        Config(auditors=auditor, clip_aggregate=1.0, noise="central", clip_norm=1.0)

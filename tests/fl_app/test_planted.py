@@ -20,7 +20,6 @@ from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import generator_of, load_task
-from tests.helpers.refusals import refuses
 
 SMALL: dict[str, Any] = {
     "dataset": "synthetic",
@@ -138,18 +137,3 @@ class Dying(Progress):
     def round(self, line: Any) -> None:
         super().round(line)
         raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"auditors": "membership,planted-records"}, "--planted-generator"),
-        ({"planted_clients": 7}, "--planted-clients"),
-        ({"planted_decoys": 10}, "--planted-decoys"),
-        ({"planted_generator": "texts"}, "--planted-generator"),
-        ({"synthetic_per_client": 5}, "--synthetic-per-client"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], said: str) -> None:
-    with refuses(said):
-        Config(**{**SMALL, **changes})

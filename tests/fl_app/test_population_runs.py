@@ -22,7 +22,6 @@ from leakmeter.fl_app.data.table import Population
 from leakmeter.fl_app.job import run
 from leakmeter.fl_app.run import rehearsal
 from leakmeter.fl_app.task import load_task
-from tests.helpers.refusals import refuses
 
 MILLION = 10**6
 FEW = {
@@ -155,18 +154,6 @@ def test_no_finite_number_of_bits_limits_an_update_on_generated_records() -> Non
     assert AuditRun(config).entropy_of(3) is None
     known = AuditRun(replace(config, lrt_game="rerun")).entropy_of(3)
     assert known is not None  # only the batches are random
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"lrt_game": "partition"}, "--lrt-game"),
-        ({"auditors": "membership"}, "--synthetic-per-client"),
-    ],
-)
-def test_what_needs_a_list_of_all_records_is_refused(wrong: dict[str, Any], words: str) -> None:
-    with refuses(words):
-        Config(**{**small(MILLION), "auditors": "likelihood-ratio", **wrong})
 
 
 def test_candidates_of_a_record_audit_are_records_of_other_clients(

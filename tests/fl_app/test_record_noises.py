@@ -93,27 +93,6 @@ def test_the_audit_of_a_record_stays_below_its_guarantee(
     assert all(0 <= f["value"] <= priced["value"] for f in bounds)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"noise": "record-sgd", "wfna_floor": 0.0}, "--wfna-floor"),
-        ({"noise": "record-sgd", "algorithm": "fedavg"}, "--algorithm"),
-        ({"noise": "record-isotropic", "algorithm": "gd"}, "--algorithm"),
-        ({"noise": "record-gd"}, "--algorithm"),
-        ({**GD, "epochs": 2}, "--epochs"),
-        ({"noise": "record-sgd", "batch_size": 0}, "--batch-size"),
-        ({**GD, "secagg": "off"}, "--secagg"),
-        ({**GD, "wfna_blocks": 2}, "--wfna-blocks"),
-        ({**GD, "ledger": "somewhere"}, "--ledger"),
-        ({**GD, "target_epsilon": 1.0}, "--noise"),
-        ({"noise": "record-sgd", "auditors": "record-likelihood-ratio"}, "--noise"),
-    ],
-)
-def test_what_has_no_guarantee_or_no_audit_is_refused(changes: dict[str, Any], words: str) -> None:
-    with refuses(words):
-        Config(**{**SETTING, **changes})
-
-
 def test_a_batch_larger_than_a_client_is_refused_before_training() -> None:
     config = Config(**{**SETTING, "noise": "record-sgd", "batch_size": 31})
     with refuses("--batch-size"):

@@ -29,7 +29,6 @@ from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
-from tests.helpers.refusals import refuses
 
 WHOLE = "mutual information of all coordinates"
 SGD = [
@@ -127,23 +126,6 @@ def test_the_target_is_no_colluder(tiny_config: Config) -> None:
     assert all(len(some) == 3 for some in drawn)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mi_case": "independent"}, "--mi-case"),
-        ({"mi_case": "independent", "algorithm": "fedsgd", "auditors": "one-shot"}, "--mi-case"),
-        ({"mi_case": "independent", "algorithm": "fedsgd", "lrt_game": "partition"}, "--mi-case"),
-        ({"mi_c0": 1.0}, "--mi-c0"),
-        ({"mi_sigma": 0.5}, "--mi-sigma"),
-        ({"mi_entropy": 2.0}, "--mi-entropy"),
-        ({"colluders": 29}, "--colluders"),
-    ],
-)
-def test_what_the_bound_is_not_about_is_refused(settings: dict[str, Any], message: str) -> None:
-    with refuses(message):
-        Config(**settings)
-
-
 # The auditor of single updates by name: on by default without masks, and on every launch.
 
 
@@ -182,8 +164,6 @@ def test_its_seats_are_those_of_the_settings_and_of_one_shot() -> None:
     assert isinstance(other, OneShotCanaries)
     assert isinstance(guest, SingleUpdates)
     assert guest.plan is other.plan
-    with refuses("--canary-seats"):
-        replace(alone, canary_seats=0)
 
 
 def test_a_deployment_keeps_the_default_auditors_that_it_can_have(

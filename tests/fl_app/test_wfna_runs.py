@@ -11,7 +11,6 @@ import pytest
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from tests.helpers.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("few_sums")
 
@@ -111,24 +110,3 @@ def test_a_guarantee_for_a_record_covers_no_finding_about_a_client(tmp_path: Pat
     # The two updates that are distinguished carry the noise of their own client.
     proved = [f for f in report["findings"] if f["auditor"] == "likelihood-ratio"]
     assert any(Assumption.FROZEN_UPDATES in f["assumptions"] for f in proved)
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"wfna_floor": 0.0}, "--wfna-floor"),
-        ({"wfna_floor": -1.0}, "--wfna-floor"),
-        ({"wfna_blocks": 0}, "--wfna-blocks"),
-        ({"secagg": "off"}, "--secagg"),
-        ({"algorithm": "gd"}, "--algorithm"),
-        ({"batch_size": 0}, "--batch-size"),
-        ({"clip_norm": 0.0}, "--clip-norm"),
-        ({"ledger": "somewhere"}, "--ledger"),
-        ({"clipping": "adaptive"}, "--clipping"),
-        ({"noise": "central"}, "--wfna-floor"),
-        ({"noise": "central", "wfna_floor": 0.0}, "--noise"),
-    ],
-)
-def test_what_has_no_guarantee_is_refused(changes: dict[str, Any], field: str) -> None:
-    with refuses(field):
-        Config(**{**SETTING, **changes})

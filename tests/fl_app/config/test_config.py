@@ -32,7 +32,6 @@ from leakmeter.fl_app.config.settings import (
 from leakmeter.fl_app.run import early
 from leakmeter.fl_app.run.run import preflight
 from tests.helpers.project import ROOT
-from tests.helpers.refusals import refuses
 
 PYPROJECT = ROOT / "pyproject.toml"
 SETTINGS = {kebab(spec.name): spec.default for spec in fields(Config)}
@@ -207,14 +206,6 @@ def test_more_clients_in_a_round_than_in_all_is_refused(clients: int) -> None:
     assert str(caught.value) == wanted
 
 
-def test_more_canaries_than_seats_are_refused() -> None:
-    with refuses("--canaries"):
-        Config(canaries=301)
-    with refuses("--canaries"):
-        Config(canaries=151, canary_repetitions=2)
-    Config(canaries=150, canary_repetitions=2)
-
-
 def test_canary_seats_are_empty_without_their_auditor() -> None:
     assert (Config().seats, Config().cohort) == (10, 40)
     alone = Config(auditors="none")
@@ -237,8 +228,6 @@ def test_an_unknown_setting_or_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         Config.from_mapping({"batch_size": 8})
     assert str(caught.value) == wanted
-    with refuses("--dataset"):
-        Config(dataset="mnis")
 
 
 def test_a_broken_toml_file_is_named(tmp_path: Path) -> None:
@@ -278,33 +267,8 @@ def test_a_configuration_cannot_be_changed_but_replaced() -> None:
         replace(config, sample=100)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"noise": "central"}, "--clip-norm"),
-        ({"clip_norm": 1.0}, "--clip-norm"),
-        ({"ledger": "x"}, "--ledger"),
-        ({"budget": 1.0}, "--budget"),
-        ({"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0}, "--noise-multiplier"),
-        ({"noise": "distributed", "clip_norm": 1.0, "secagg": "off"}, "--secagg"),
-        ({"noise": "local", "clip_norm": 1.0, "clipping": "adaptive"}, "--clipping"),
-        ({"clipping": "adaptive"}, "--noise"),
-        (
-            {"noise": "central", "clip_norm": 1.0, "clipping": "adaptive", "noise_multiplier": 4.0},
-            "--noise-multiplier",
-        ),
-        ({"participation": "once"}, "--rounds"),
-        ({"over_budget": "ask"}, "--over-budget"),
-    ],
-)
-def test_noise_that_would_not_protect_is_refused_in_words(
-    values: dict[str, Any], message: str
-) -> None:
-    with refuses(message):
-        Config(**values)
-
-
-def test_each_client_once_is_allowed_while_there_are_clients() -> None:
+def test_what_is_just_allowed_is_not_refused() -> None:
+    Config(canaries=150, canary_repetitions=2)
     Config(participation="once", clients=120, rounds=3, canaries=30)
     Config(noise="central", clip_norm=1.0, clipping="adaptive", noise_multiplier=3.9)
 

@@ -131,27 +131,6 @@ def test_a_round_that_everybody_misses_ends_no_run(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"secagg": "off", "colluders": 1}, "--colluders"),
-        ({"secagg": "off", "secagg_bits": 16}, "--secagg-bits"),
-        ({"secagg_neighbours": 5}, "--secagg-neighbours"),
-        ({"secagg_neighbours": 6}, "--secagg-neighbours"),
-        ({"secagg_neighbours": 4, "participation": "poisson"}, "--secagg-neighbours"),
-        ({"secagg_threshold": 0.5}, "--secagg-threshold"),
-        ({"secagg_bits": 65}, "--secagg-bits"),
-        ({"colluders": 2}, "--colluders"),
-        ({"dropout": 1.0}, "--dropout"),
-    ],
-)
-def test_what_no_secure_sum_can_be_is_refused(
-    tiny_config: Config, changes: dict[str, Any], words: str
-) -> None:
-    with refuses(words):
-        replace(tiny_config, **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
         ({"sample": 30, "colluders": 12}, r"colluders 12: threshold must be in \[23, 32\]"),
         ({"sample": 30, "secagg_neighbours": 2}, r"P\(abort\) must be in"),
     ],
