@@ -38,12 +38,8 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.config.settings import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise
-from tests.helpers.numbers import first_fast
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -402,22 +398,3 @@ def test_the_usual_step_of_momentum_is_what_it_was(tiny_config: Config) -> None:
     old = innermost(replace(tiny_config, server="fedavgm", server_lr=1.0))
     assert isinstance(usual, FedAvgM)
     assert usual.server_learning_rate == old.server_learning_rate == 1.0
-
-
-@pytest.mark.parametrize("server", first_fast(1, ["fedadam", "fedyogi"]))
-def test_a_resumed_run_keeps_both_moments(server: str, tmp_path: Path, tiny_config: Config) -> None:
-    class Dying(Progress):
-        def round(self, line: Any) -> None:
-            super().round(line)
-            if line.server_round == 2:
-                raise KeyboardInterrupt
-
-    config = replace(tiny_config, server=server, auditors="one-shot", rounds=3)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, cut = ((tmp_path / one / "report.json").read_bytes() for one in ("whole", "cut"))
-    assert cut == whole
-    said = [one["text"] for one in json.loads(whole)["limitations"]]
-    assert any("scales every coordinate of the mean separately" in text for text in said)

@@ -126,27 +126,6 @@ def test_a_plan_without_a_price_is_refused(
         budget._planned(config, build.server_strategy(config), "plan")
 
 
-class Dying(Progress):
-    """Ends the run after its first round."""
-
-    def round(self, line: Any) -> None:
-        super().round(line)
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("noise", ["central", "distributed"])
-def test_a_resumed_run_has_the_same_report_byte_for_byte(
-    noised: Config, tmp_path: Path, noise: str
-) -> None:
-    config = replace(noised, noise=noise)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, resumed = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
-    assert whole == resumed
-
-
 def test_the_report_says_the_law(noised: Config, tmp_path: Path) -> None:
     launch(RunFolder.create(tmp_path / "run", noised), Progress())
     found = [f for f in read_run(tmp_path / "run").findings if f.auditor == "accountant"]

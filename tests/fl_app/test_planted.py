@@ -16,9 +16,6 @@ from leakmeter.clients.sampler import Dealt, Fresh
 from leakmeter.fl_app.build.audit import AuditRun, _source
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import generator_of, load_task
 
 SMALL: dict[str, Any] = {
@@ -119,21 +116,3 @@ def test_planted_records_are_no_members_and_no_images_that_are_searched_for() ->
     images = known.images(RoundView(1, nothing, replies, nothing, RoundFacts()))
     assert len(images.originals) == own_records  # all clients take part, with all they have
     assert len(images.strangers) == len(data.test_y)
-
-
-def test_a_resumed_run_has_the_same_report(tmp_path: Path) -> None:
-    config = Config(**{**SMALL, "sample": 3}, planted_every=1)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, resumed = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
-    assert whole == resumed
-
-
-class Dying(Progress):
-    """Ends the run after its first round."""
-
-    def round(self, line: Any) -> None:
-        super().round(line)
-        raise KeyboardInterrupt

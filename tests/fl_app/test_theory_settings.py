@@ -18,7 +18,6 @@ from leakmeter.auditors.information.theory import (
     LogConcaveWhitened,
     round_bound,
 )
-from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits import GAUSSIAN_ENTROPY
@@ -26,9 +25,6 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.deployment import with_possible_auditors
 from leakmeter.fl_app.report.judge import next_steps
 from leakmeter.fl_app.report.read import read_run
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
 
 WHOLE = "mutual information of all coordinates"
 SGD = [
@@ -222,31 +218,3 @@ def test_behind_masks_it_says_that_there_is_nothing_to_see(tmp_path: Path) -> No
     [words, _] = [one["text"] for one in found["limitations"] if one["auditor"] == "single-update"]
     assert words.startswith("clients mask their updates")
     assert not [w for w in found["warnings"] if w["kind"] == "few-canaries"]
-
-
-class Dying(Progress):
-    """Ends the run after its second round."""
-
-    def round(self, line: RoundLine) -> None:
-        super().round(line)
-        if line.server_round == 2:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("auditors", ["single-update", "single-update,one-shot"])
-def test_a_run_that_was_cut_off_is_resumed_to_the_same_report(
-    auditors: str, tiny_config: Config, tmp_path: Path
-) -> None:
-    noise = {"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.3, "secagg": "off"}
-    plan = {"rounds": 4, "canary_repetitions": 2, "canary_seats": 3}
-    config = replace(tiny_config, auditors=auditors, **noise, **plan)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert (tmp_path / "cut/single-update-replies.f32").exists()
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    assert not (tmp_path / "cut/single-update-replies.f32").exists()
-    assert (tmp_path / "cut/report.json").read_bytes() == (
-        tmp_path / "whole/report.json"
-    ).read_bytes()
-    assert len([f for f in of_it(tmp_path / "cut") if f["kind"] == "lower_bound"]) == 2

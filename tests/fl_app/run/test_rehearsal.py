@@ -27,9 +27,9 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import alone, rehearse, with_clip_norm, without_noise
 from leakmeter.fl_app.run.run import new_run
-from tests.fl_app.run.test_resume import Dying
 from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import Dying
 
 NOISES: Mapping[str, Mapping[str, Any]] = {
     "none": {},

@@ -6,18 +6,13 @@ import csv
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits import AUDITORS
-from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.ledger import Ledger
 
@@ -98,43 +93,6 @@ def test_page_text_and_csv_show_the_bound_growing(
     curves = (tmp_path / "csv" / "curves.csv").read_text(encoding="utf-8")
     assert "Proven ε so far,one-shot" in curves
     assert "Proven ε so far,LRT" in curves
-
-
-class Dying(Progress):
-    """Ends the process after the checkpoint of a round."""
-
-    def __init__(self, last: int) -> None:
-        super().__init__()
-        self._last = last
-
-    def round(self, line: RoundLine) -> None:
-        super().round(line)
-        if line.server_round == self._last:
-            raise KeyboardInterrupt
-
-
-def test_a_run_with_bets_resumes_to_the_same_bytes(panel_config: Config, tmp_path: Path) -> None:
-    config = replace(panel_config, bounds="anytime", auditors="one-shot,likelihood-ratio")
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying(3))
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, cut = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
-    assert whole == cut
-
-
-def test_a_run_that_died_at_its_stop_resumes_to_the_same_bytes(
-    panel_config: Config, tmp_path: Path
-) -> None:
-    config = replace(panel_config, bounds="anytime", auditors="one-shot", stop_above=0.5, rounds=6)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    played = len(report_of(tmp_path / "whole")["rounds"])
-    assert played < 6
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying(played))
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, cut = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
-    assert whole == cut
 
 
 def test_a_replay_bets_as_the_run_did(tiny: list[str], tmp_path: Path) -> None:
