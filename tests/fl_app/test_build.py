@@ -179,14 +179,14 @@ def test_nothing_limits_an_update_where_more_than_records_is_random(tiny_config:
 
 def test_the_default_job_prints_no_impossible_bits() -> None:
     """428 bits for a round and 7,707 for the run were printed, where 239 and 1,365 are random."""
-    config = Config(auditors="mutual-information", rounds=4, mi_draws=4, mi_rank=2)
+    config = Config(auditors="mutual-information", rounds=2, mi_draws=4, mi_rank=2)
     task = load_task(config)
     [auditor] = build.auditors(config, task.dim)
     model = np.concatenate([p.detach().numpy().ravel() for p in task.initial.parameters()])
     sent = model.astype(np.float64)
     facts = RoundFacts(num_clients=30, total_weight=720.0)
     rng = np.random.default_rng(0)
-    for server_round in range(1, 5):
+    for server_round in (1, 2):
         clients = sorted(rng.choice(60, 30, replace=False).tolist())
         view = RoundView(server_round, sent, dict.fromkeys(clients, sent), sent, facts)
         measured, whole = auditor.observe(view)
@@ -196,7 +196,7 @@ def test_the_default_job_prints_no_impossible_bits() -> None:
     measured, whole = auditor.report()
     rounds = whole.threat_model.participations
     assert rounds is not None
-    assert 3 <= rounds <= 4
+    assert 1 <= rounds <= 2
     assert whole.value == whole.cap == pytest.approx(172.3 + 66.3 * rounds, abs=1)
     assert whole.saturated
     assert measured.value < 10

@@ -189,7 +189,7 @@ def test_the_runs_that_are_changed_work(usual: Changes) -> None:
     Config(**usual)
 
 
-@pytest.mark.parametrize(("settings", "option"), rows())
+@pytest.mark.parametrize(("settings", "option"), list(rows()))
 def test_settings_that_do_not_go_together_are_refused(settings: Changes, option: str) -> None:
     with refuses(option):
         Config(**settings)
