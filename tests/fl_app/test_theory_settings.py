@@ -25,6 +25,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.deployment import with_possible_auditors
 from leakmeter.fl_app.report.judge import next_steps
 from leakmeter.fl_app.report.read import read_run
+from tests.helpers.runs import report_of, run_of
 
 WHOLE = "mutual information of all coordinates"
 SGD = [
@@ -57,14 +58,13 @@ def test_a_run_prints_the_bound_of_its_case_for_the_honest_clients(
     more: list[str], case: Any, tmp_path: Path, tiny: list[str]
 ) -> None:
     out = tmp_path / "run"
-    assert main([*tiny, *SGD, *more, "--colluders", "2", "--out", str(out)]) == 0
+    findings = run_of(out, *tiny, *SGD, *more, "--colluders", "2")["findings"]
     lines = (out / "rounds.jsonl").read_text().splitlines()
     found = bound_of(json.loads(lines[0])["findings"])
     # Corollary 2: three of five are left.
     wanted = round_bound(210, 5, 8, cases=[case], colluding=2)
     assert found["value"] == pytest.approx(wanted.bits)
     assert found["threat_model"]["colluders"] == 2
-    findings = json.loads((out / "report.json").read_text())["findings"]
     findings = [f for f in findings if f["server_round"] is None]
     whole = bound_of(findings)
     rounds = whole["threat_model"]["participations"]
@@ -129,13 +129,8 @@ OPEN = "one-shot,single-update,likelihood-ratio,mutual-information,mine"
 QUICK = ["--model", "linear", "--clients", "16", "--sample", "8", "--canary-seats", "4"]
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 def of_it(folder: Path) -> list[dict[str, Any]]:
-    return [f for f in report(folder)["findings"] if f["auditor"] == "single-update"]
+    return [f for f in report_of(folder)["findings"] if f["auditor"] == "single-update"]
 
 
 def test_it_is_a_default_exactly_where_no_masks_hide_updates() -> None:
@@ -200,7 +195,7 @@ def test_a_guarantee_of_local_noise_covers_it(tmp_path: Path) -> None:
     assert main([*QUICK, *noise, *more, "--canary-repetitions", "4", "--out", str(out)]) == 0
     first, every = [f for f in of_it(out) if f["kind"] == "lower_bound"]
     assert 0 < first["value"] < every["value"]
-    rows = [r for r in report(out)["verdict"]["rows"] if r["attacker"]["sees"] == "updates"]
+    rows = [r for r in report_of(out)["verdict"]["rows"] if r["attacker"]["sees"] == "updates"]
     server = [r for r in rows if r["attacker"]["observer"] == "server"]
     assert {row["adjacency"] for row in server} == {"zero-out", "replace"}
     for row in server:
@@ -213,7 +208,7 @@ def test_behind_masks_it_says_that_there_is_nothing_to_see(tmp_path: Path) -> No
     out = tmp_path / "run"
     assert main([*QUICK, "--auditors", "single-update", "--rounds", "2", "--out", str(out)]) == 0
     assert of_it(out) == []
-    found = report(out)
+    found = report_of(out)
     assert found["failures"] == []
     [words, _] = [one["text"] for one in found["limitations"] if one["auditor"] == "single-update"]
     assert words.startswith("clients mask their updates")

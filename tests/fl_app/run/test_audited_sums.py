@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.fl_app.cli.main import main
 from tests.helpers.numbers import few_or_many, first_fast
+from tests.helpers.runs import run_of
 
 AUDIT = ["--auditors", "likelihood-ratio", "--lrt-every", "0", "--lrt-trials", "40"]
 SMALL = ["--lrt-fit", "60", "--lrt-candidates", "20", "--sample", "5", "--rounds", "1"]
@@ -18,10 +18,7 @@ SMALL = ["--lrt-fit", "60", "--lrt-candidates", "20", "--sample", "5", "--rounds
 
 def findings(tiny: list[str], out: Path, *arguments: str) -> list[dict[str, Any]]:
     """Return what a small audited run reports."""
-    assert main([*tiny, *AUDIT, *SMALL, *arguments, "--out", str(out)]) == 0
-    report = json.loads((out / "report.json").read_text())
-    assert report["failures"] == []
-    found: list[dict[str, Any]] = report["findings"]
+    found: list[dict[str, Any]] = run_of(out, *tiny, *AUDIT, *SMALL, *arguments)["findings"]
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return found + [f for line in rounds for f in line["findings"] if f not in found]
 

@@ -28,10 +28,20 @@ from leakmeter.strategies.flower import strategy_state
 from tests.helpers.refusals import refuses
 
 NOISE = ["--noise", "central", "--clip-norm", "1", "--noise-multiplier", "2"]
+QUICK = [*NOISE, "--secagg", "off", "--auditors", "none"]
 
 
 def entries(path: Path) -> Any:
     return Ledger(path).entries("synthetic")
+
+
+def noised(config: Config, tmp_path: Path, **more: Any) -> Config:
+    return replace(config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"), **more)
+
+
+def made(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_runs_are_charged_and_one_beyond_the_budget_is_refused_before_it_begins(
@@ -83,7 +93,7 @@ def test_an_interrupted_run_is_charged_once_for_what_it_has_released(
 
 
 def test_a_seed_names_the_noise_and_serves_once(tiny_config: Config, tmp_path: Path) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    config = noised(tiny_config, tmp_path)
     strategy = build.server_strategy(config)
     budget.check_budget(config, strategy)
     entry = budget._planned(config, strategy, "before")
@@ -131,7 +141,7 @@ def test_the_plan_is_what_a_run_without_dropouts_releases(
 def test_the_statement_rounds_up_and_calls_an_approximation_by_its_name(
     tiny_config: Config, tmp_path: Path
 ) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    config = noised(tiny_config, tmp_path)
     entry = budget._planned(config, build.server_strategy(config), "one")
     Ledger(tmp_path / "l").record(entry)
     exact = spent([entry], config.delta).value
@@ -148,7 +158,7 @@ def test_the_statement_rounds_up_and_calls_an_approximation_by_its_name(
 def test_the_statement_names_the_smaller_price_of_secret_cohorts(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    config = noised(tiny_config, tmp_path)
     entry = budget._planned(config, build.server_strategy(config), "one")
     Ledger(tmp_path / "l").record(entry)
     smaller = replace(spent([entry], config.delta), value=0.5)
@@ -164,7 +174,7 @@ def test_canaries_are_not_charged_to_clients() -> None:
 
 def test_a_broken_ledger_is_the_users_mistake(tiny_config: Config, tmp_path: Path) -> None:
     (tmp_path / "l").write_text("nonsense\n")
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    config = noised(tiny_config, tmp_path)
     with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
         budget.check_budget(config, build.server_strategy(config))
     folder = replace(config, ledger=str(tmp_path))
@@ -205,7 +215,7 @@ def test_a_ledger_that_cannot_be_written_is_refused_before_there_is_a_folder(
 def test_two_runs_that_start_at_once_cannot_both_have_the_budget(
     tiny: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "2"]
+    quick = [*tiny, *QUICK, "--rounds", "2"]
     ledger = tmp_path / "l"
     settings = [*quick, "--ledger", str(ledger), "--budget", "4"]
     check, codes = budget.check_budget, []
@@ -222,15 +232,6 @@ def test_two_runs_that_start_at_once_cannot_both_have_the_budget(
     assert codes == [0]
     assert "budget of ε = 4 at δ = 1e-05 would be exceeded" in capsys.readouterr().err
     assert [e.seed for e in entries(ledger)] == [1]
-
-
-def noised(config: Config, tmp_path: Path, **more: Any) -> Config:
-    return replace(config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"), **more)
-
-
-def made(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def test_a_run_is_counted_as_planned_until_it_ends(tiny_config: Config, tmp_path: Path) -> None:
@@ -332,7 +333,7 @@ def test_a_run_without_its_name_in_the_ledger_is_refused(
 def test_a_changed_ledger_ends_the_run_with_its_line(
     tiny: list[str], tmp_path: Path, capsys: Any
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    quick = [*tiny, *QUICK, "--rounds", "1"]
     ledger = tmp_path / "l"
     assert main([*quick, "--ledger", str(ledger), "--out", str(tmp_path / "a")]) == 0
     ledger.write_text(ledger.read_text().replace('"noise_std": 2.0', '"noise_std": 9.0'))
@@ -344,7 +345,7 @@ def test_a_changed_ledger_ends_the_run_with_its_line(
 def test_an_end_removed_together_with_its_head_is_known_from_the_reports(
     tiny: list[str], tmp_path: Path, capsys: Any
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    quick = [*tiny, *QUICK, "--rounds", "1"]
     ledger, head = tmp_path / "l", tmp_path / "l.head"
 
     def code(name: str, seed: int, *more: str) -> int:
@@ -389,7 +390,7 @@ def test_an_end_removed_together_with_its_head_is_known_from_the_reports(
 def test_a_damaged_report_and_one_of_another_ledger_say_nothing_of_this_one(
     tiny: list[str], tmp_path: Path
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    quick = [*tiny, *QUICK, "--rounds", "1"]
     for name in ("a", "b"):
         other = ["--ledger", str(tmp_path / "other"), "--seed", name.encode().hex()]
         assert main([*quick, *other, "--out", str(tmp_path / name)]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,17 @@ import pytest
 
 from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.fl_app import build, deployment
-from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.strategies import Distributed, Noised
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import run_of
 
 PLAIN = ["--auditors", "none", "--clients", "12", "--sample", "10", "--rounds", "3"]
 
 
 def run(path: Path, tiny: list[str], *more: str, code: int = 0) -> dict[str, Any]:
-    assert main([*tiny, *PLAIN, *more, "--out", str(path)]) == code
-    report: dict[str, Any] = json.loads((path / "report.json").read_text())
-    assert not report["failures"]
-    return report
+    return run_of(path, *tiny, *PLAIN, *more, code=code)
 
 
 def hidden(report: dict[str, Any]) -> dict[str, Any]:
