@@ -75,7 +75,7 @@ def test_other_settings_reach_their_target_too(
     assert 0.99 * epsilon < planned_guarantee(config).value <= epsilon
 
 
-@pytest.mark.parametrize("noise", ["central", "distributed", "local"])
+@pytest.mark.parametrize("noise", NOISES)
 def test_a_target_for_any_two_updates_costs_twice_the_noise(plan: Config, noise: str) -> None:
     # Without rounding, whose cost does not double.
     zeroed = replace(plan, noise=noise, secagg="off" if noise != "distributed" else "on")
@@ -91,7 +91,7 @@ def test_coarse_rounding_costs_noise(plan: Config) -> None:
     assert coarse.noise_multiplier > 1.01 * fine.noise_multiplier
 
 
-@pytest.mark.parametrize("noise", ["central", "distributed", "local"])
+@pytest.mark.parametrize("noise", first_fast(1, NOISES))
 def test_a_whole_run_guarantees_what_was_asked_for(
     tiny: list[str], tmp_path: Path, capsys: Any, noise: str
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_target_that_no_noise_reaches_is_refused(plan: Config) -> None:
         calibrated(config)
 
 
-@pytest.mark.parametrize("noise", ["central", "distributed", "local"])
+@pytest.mark.parametrize("noise", NOISES)
 def test_a_target_whose_noise_drowns_every_update_is_refused_with_what_it_needs(
     plan: Config, noise: str
 ) -> None:

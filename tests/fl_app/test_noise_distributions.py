@@ -23,7 +23,6 @@ from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies import Local, Noised
-from leakmeter.strategies.accounting.ledger import Ledger
 from tests.helpers.refusals import refuses
 from tests.strategies.protection.laplace import Laplace
 
@@ -82,24 +81,6 @@ def test_a_target_is_calibrated_under_the_law(noised: Config, law: str, noise: s
 def test_a_target_that_few_bits_cannot_reach_is_refused(noised: Config) -> None:
     with pytest.raises(ConfigError, match=r"must be one that noise .* more --secagg-bits than 8"):
         calibrated(replace(noised, target_epsilon=0.01, secagg_bits=8))
-
-
-@pytest.mark.parametrize("noise", ["central", "distributed"])
-@pytest.mark.parametrize("secagg", ["on", "off"])
-def test_the_plan_is_what_a_run_without_dropouts_releases(
-    noised: Config, tmp_path: Path, noise: str, secagg: str
-) -> None:
-    if (noise, secagg) == ("distributed", "off"):
-        secagg = "on"
-    ledger = str(tmp_path / "l")
-    config = replace(noised, noise=noise, secagg=secagg, ledger=ledger, participation="epochs")
-    planned = budget._planned(config, build.server_strategy(config), "plan")
-    launch(RunFolder.create(tmp_path / "run", config), Progress())
-    [charged] = Ledger(Path(ledger)).entries(config.dataset)
-    for real, plan in zip(charged.releases, planned.releases, strict=True):
-        assert real.noise_std == pytest.approx(plan.noise_std)
-        assert real.sensitivity == pytest.approx(plan.sensitivity, rel=1e-6)
-        assert (real.grid is None, plan.grid is None) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whole runs in this process: what they report, and that one cut off ends in the same report."""
+"""Runs in this process: what they report, their clients, and one cut off that ends the same."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from leakmeter.fl_app.task import load_task
 
 
 class Dying(Progress):
@@ -76,3 +82,25 @@ def check_resumed(config: Config, folder: Path, last: int = 1) -> dict[str, Any]
     cut_off(folder / "cut", config, last)
     assert resumed(folder / "cut") == (folder / "whole/report.json").read_bytes()
     return report_of(folder / "whole")
+
+
+def replies_of(
+    config: Config, *sent: tuple[int, RecordDict], app: ClientApp | None = None
+) -> list[Message]:
+    """Return what new clients of the app answer to train messages, in one push.
+
+    Args:
+        config: The run.
+        sent: Number of a client, and the content of its message.
+        app: In place of the one for these settings.
+    """
+    with inline._identified(inline._task_identity()):
+        grid = InlineGrid(app or client_app_of(config), config.clients)
+        messages = [Message(content, client + 1, "train") for client, content in sent]
+        return list(grid.send_and_receive(messages))
+
+
+def train_order(config: Config, server_round: int = 1, **more: Any) -> RecordDict:
+    """Return the content of a train message with the initial model; `more` are further records."""
+    order = ConfigRecord({"server-round": server_round})
+    return RecordDict({"arrays": load_task(config).initial_arrays(), "config": order, **more})

@@ -19,7 +19,7 @@ from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from tests.helpers.numbers import few_or_many
-from tests.helpers.runs import Dying, check_resumed, cut_off, resumed
+from tests.helpers.runs import Dying, check_resumed, cut_off, report_of, resumed
 
 SERVERS = ("fedavg", "fedavgm")
 CHANGES = "one-shot-changes.f32"
@@ -55,6 +55,8 @@ def whole(
         path = tmp_path_factory.mktemp("whole") / server
         launch(RunFolder.create(path, settings[server]), Progress())
         reports[server] = (path / "report.json").read_bytes()
+        # Every bound without a condition is counted.
+        assert report_of(path)["verdict"]["confidence"] >= 0.95 - 1e-9
     assert reports["fedavg"] != reports["fedavgm"]
     return reports.__getitem__
 

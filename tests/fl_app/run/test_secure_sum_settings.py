@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors.hook.wrapper import chain
-from leakmeter.fl_app import build, deployment
+from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.strategies import Distributed, Noised
-from tests.helpers.refusals import refuses
 from tests.helpers.runs import run_of
 
 PLAIN = ["--auditors", "none", "--clients", "12", "--sample", "10", "--rounds", "3"]
@@ -136,11 +135,3 @@ def test_what_does_not_fit_the_cohort_is_refused_before_training(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         build.server_strategy(replace(tiny_config, clients=60, **changes))
-
-
-def test_a_deployment_simulates_no_dropouts(
-    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deployment, "is_deployed", lambda: True)
-    with refuses("--dropout"):
-        deployment.check_deployed(replace(tiny_config, auditors="none", dropout=0.1))
