@@ -191,8 +191,8 @@ def test_a_run_without_masks_leads_with_the_server(tmp_path: Path, capsys: Any) 
 def test_a_guarantee_of_local_noise_covers_it(tmp_path: Path) -> None:
     out = tmp_path / "run"
     noise = ["--noise", "local", "--clip-norm", "1", "--noise-multiplier", "0.3"]
-    more = ["--secagg", "off", "--auditors", "one-shot,single-update", "--rounds", "8"]
-    assert main([*QUICK, *noise, *more, "--canary-repetitions", "4", "--out", str(out)]) == 0
+    more = ["--secagg", "off", "--auditors", "one-shot,single-update", "--rounds", "6"]
+    assert main([*QUICK, *noise, *more, "--canary-repetitions", "3", "--out", str(out)]) == 0
     first, every = [f for f in of_it(out) if f["kind"] == "lower_bound"]
     assert 0 < first["value"] < every["value"]
     rows = [r for r in report_of(out)["verdict"]["rows"] if r["attacker"]["sees"] == "updates"]
@@ -206,10 +206,8 @@ def test_a_guarantee_of_local_noise_covers_it(tmp_path: Path) -> None:
 
 def test_behind_masks_it_says_that_there_is_nothing_to_see(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert main([*QUICK, "--auditors", "single-update", "--rounds", "2", "--out", str(out)]) == 0
+    found = run_of(out, *QUICK, "--auditors", "single-update", "--rounds", "2")
     assert of_it(out) == []
-    found = report_of(out)
-    assert found["failures"] == []
     [words, _] = [one["text"] for one in found["limitations"] if one["auditor"] == "single-update"]
     assert words.startswith("clients mask their updates")
     assert not [w for w in found["warnings"] if w["kind"] == "few-canaries"]
