@@ -203,10 +203,10 @@ class RecorderSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the recorder, which notes the settings of the run."""
         from leakmeter.auditors import AggregateRecorder
-        from leakmeter.fl_app.deployment import is_deployed
 
-        about = {"config": run.config.to_mapping(), "deployed": is_deployed()}
-        return AggregateRecorder(about=about)
+        return AggregateRecorder(
+            about={"config": run.config.to_mapping(), "deployed": run.is_deployed}
+        )
 
 
 @dataclass(frozen=True)
@@ -376,13 +376,12 @@ class PlantedRecordsSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the search for planted records; simulated clients have them already."""
         from leakmeter.auditors import PlantedRecords, TorchScores
-        from leakmeter.fl_app.task import generator_of
 
         config, planted = run.config, cls.planted(run.config)
         assert planted is not None
         plan, generator = planted
         return PlantedRecords(
-            generator_of(run.task.dataset, generator),
+            run.generator(generator),
             TorchScores(run.task.new_model()),
             plan,
             decoys=config.planted_decoys,

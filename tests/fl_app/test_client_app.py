@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -18,7 +19,7 @@ from leakmeter.fl_app import client_app
 from leakmeter.fl_app import task as training
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines import cluster, inline
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
 from tests.helpers.runs import replies_of, train_order
@@ -160,3 +161,17 @@ def test_keys_that_cannot_be_read_are_refused_without_a_path(
     assert "its own log says why" in reply.error.reason
     assert "secret" not in reply.error.reason
     assert "/secret/place" in caplog.text
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_flowers_simulation_gets_a_pool_that_outlives_a_node(
+    loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(cluster, "use_steady_pool", lambda: asked.append(True))
+    name = "flwr.server.superlink.fleet.vce"  # which Flower has loaded before the client's file
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    if not loaded:
+        monkeypatch.delitem(sys.modules, name)
+    runpy.run_path(str(client_app.__file__))
+    assert asked == [True] * loaded
