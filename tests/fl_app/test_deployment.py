@@ -13,6 +13,7 @@ import pytest
 from leakmeter.auditors.hook.wrapper import chain
 from leakmeter.fl_app import client_app
 from leakmeter.fl_app.build import server_strategy
+from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.deployment import (
     check_deployed,
@@ -24,6 +25,8 @@ from leakmeter.strategies import Chosen
 from tests.helpers.refusals import refuses
 
 INLINE = "leakmeter.fl_app.engines.inline"
+NEEDY = ("likelihood-ratio", "mutual-information", "mine", "membership", "inversion", "span")
+FILLED = {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"}
 
 
 @pytest.fixture
@@ -109,18 +112,13 @@ def test_clients_who_know_the_seed_of_a_deployment_do_not_know_its_cohorts(
 @pytest.mark.parametrize(
     ("changes", "option"),
     [
-        ({"auditors": "one-shot,likelihood-ratio"}, "--auditors"),
-        ({"auditors": "one-shot,mutual-information"}, "--auditors"),
-        ({"auditors": "one-shot,mine"}, "--auditors"),
+        *(({"auditors": f"one-shot,{name}", "dataset": "digits"}, "--auditors") for name in NEEDY),
         # A server has no data to measure a norm on, and its folders are not for others to fill.
         ({"noise": "central", "clipping": "measured"}, "--clip-norm"),
         ({"download": True, "data_dir": "/elsewhere"}, "--download"),
         ({"dropout": 0.1}, "--dropout"),
         # Noise that the training draws from the run's seed.
-        (
-            {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"},
-            "--noise",
-        ),
+        (FILLED, "--noise"),
         (
             {
                 "noise": "distributed",
@@ -140,19 +138,33 @@ def test_what_only_a_simulation_has_is_refused(
     for allowed in (alone, replace(alone, auditors="one-shot,recorder")):
         check_deployed(allowed)
     check_deployed(replace(alone, noise="central", clipping="measured", clip_norm=0.5))
-    with refuses(option):
+    with refuses(option) as refused:
         check_deployed(replace(alone, **changes))
+    for name in changes.get("auditors", "").split(",")[1:]:
+        assert f"{name} {AUDITORS[name].lacks}" in str(refused.value)
 
 
 @pytest.mark.usefixtures("deployed")
-def test_a_deployment_plays_canaries_unless_somebody_chose_otherwise() -> None:
-    config, said = with_possible_auditors(Config())
-    assert config == replace(Config(), auditors="one-shot")
+@pytest.mark.parametrize(
+    ("secagg", "kept", "words"),
+    [
+        ("on", "one-shot", "auditors = 'one-shot' (10 clients per round send a canary"),
+        ("off", "one-shot,single-update", "auditors = 'one-shot,single-update' (10 clients"),
+    ],
+)
+def test_a_deployment_plays_canaries_unless_somebody_chose_otherwise(
+    secagg: str, kept: str, words: str
+) -> None:
+    usual, _ = Config.adapted({"secagg": secagg})
+    config, said = with_possible_auditors(usual)
+    assert config == replace(usual, auditors=kept)
     check_deployed(config)
-    assert "auditors = 'one-shot' (10 clients per round send a canary" in said
+    assert words in said
     assert "without likelihood-ratio, mutual-information, mine: " in said
-    for auditors in ("none", "one-shot,recorder", "likelihood-ratio"):
-        chosen = replace(Config(), auditors=auditors)
+    # Masks hide updates, so with them nobody has the other list by default.
+    other = Config.adapted({"secagg": {"on": "off", "off": "on"}[secagg]})[0].auditors
+    for auditors in ("none", "one-shot,recorder", "likelihood-ratio", other):
+        chosen = replace(usual, auditors=auditors)
         assert with_possible_auditors(chosen) == (chosen, "")
 
 

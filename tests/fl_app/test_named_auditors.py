@@ -18,7 +18,6 @@ from leakmeter.fl_app.build import audit as simulated_records
 from leakmeter.fl_app.build.audit import AuditRun, SimulatedRecords, auditors
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.deployment import check_deployed
 from leakmeter.fl_app.run.early import check_early
 from leakmeter.fl_app.task import load_task
 from tests.helpers.refusals import refuses
@@ -199,23 +198,6 @@ def test_shadow_models_never_see_a_record_that_is_compared() -> None:
     assert np.array_equal(known._held_out[0], data.test_x[held_out])
     assert shadows.confidences.shape == (2, len(known._members) + len(held_out))
     assert shadows.was_in is None
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("membership", "needs the records"),
-        ("inversion", "compares images"),
-        ("span", "needs the clients' plain updates"),
-    ],
-)
-def test_a_deployment_refuses_them_with_the_reason(
-    name: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/bin/flwr-serverapp"])
-    with refuses("--auditors") as refused:
-        check_deployed(Config(auditors=name))
-    assert f"{name} {why}" in str(refused.value)
 
 
 def test_a_search_for_images_needs_images() -> None:

@@ -22,7 +22,6 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits import GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.deployment import with_possible_auditors
 from leakmeter.fl_app.report.judge import next_steps
 from leakmeter.fl_app.report.read import read_run
 from tests.helpers.runs import report_of, run_of
@@ -155,17 +154,6 @@ def test_its_seats_are_those_of_the_settings_and_of_one_shot() -> None:
     assert isinstance(other, OneShotCanaries)
     assert isinstance(guest, SingleUpdates)
     assert guest.plan is other.plan
-
-
-def test_a_deployment_keeps_the_default_auditors_that_it_can_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("leakmeter.fl_app.deployment.is_deployed", lambda: True)
-    config, words = with_possible_auditors(Config(auditors=OPEN, secagg="off"))
-    assert config.auditors == "one-shot,single-update"
-    assert "without likelihood-ratio, mutual-information, mine" in words
-    chosen = Config(auditors=OPEN)  # masks hide updates: nobody has this list by default
-    assert with_possible_auditors(chosen) == (chosen, "")
 
 
 def test_a_run_without_masks_leads_with_the_server(tmp_path: Path, capsys: Any) -> None:
