@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from leakmeter.auditors import Finding
 from leakmeter.auditors.verdict.lines import STEPPED
 from leakmeter.auditors.verdict.verdict import Row
 from leakmeter.fl_app.cli.main import main
@@ -17,12 +18,12 @@ from leakmeter.fl_app.report.judge import next_steps, verdict_of
 from leakmeter.fl_app.report.read import Run, read_run
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.run import new_run
-from tests.fl_app.run.test_resume import Dying
+from tests.helpers.runs import Dying
 
 pytestmark = pytest.mark.slow
 
 _NEAR = 0.12  # of accuracy: the run that follows has canaries, which the rehearsal has not
-SMALL = ["--clients", "24", "--sample", "16", "--canary-seats", "6", "--rounds", "6"]
+SMALL = "--clients 24 --sample 16 --canary-seats 6 --rounds 6"
 # The job, how its step begins, and what the step must have done to the run.
 Follow = Callable[[Run, Run], None]
 
@@ -52,22 +53,20 @@ def is_trained(before: Run, after: Run) -> None:
     assert not found[1]
 
 
+def has_more(before: Run, after: Run, size: Callable[[Finding], float], auditor: str) -> None:
+    found = [[f for f in run.of_the_run if f.auditor == auditor] for run in (before, after)]
+    sizes = [max(map(size, some)) for some in found]
+    assert sizes[1] > sizes[0]
+
+
 def is_watched(before: Run, after: Run) -> None:
     """More canaries were played; the text does not say that they show more."""
-    sizes = [
-        max(f.facts["canaries"] for f in run.of_the_run if "canaries" in f.facts)
-        for run in (before, after)
-    ]
-    assert sizes[1] > sizes[0]  # type: ignore[operator]
+    has_more(before, after, lambda f: float(f.facts.get("canaries") or 0), "one-shot")  # type: ignore[arg-type]
 
 
 def is_tried(before: Run, after: Run) -> None:
     """A test with more trials could have shown more."""
-    caps = [
-        max(f.cap or 0.0 for f in run.of_the_run if f.auditor == "likelihood-ratio")
-        for run in (before, after)
-    ]
-    assert caps[1] > caps[0]
+    has_more(before, after, lambda f: f.cap or 0.0, "likelihood-ratio")
 
 
 def has_floor(before: Run, after: Run) -> None:
@@ -79,59 +78,40 @@ def has_floor(before: Run, after: Run) -> None:
     assert lowest[1] < lowest[0]
 
 
-JOBS: dict[str, tuple[list[str], str, Follow]] = {
+FEW = "--clients 24 --sample 16 --rounds 2 --model linear"
+JOBS: dict[str, tuple[str, str, Follow]] = {
     "open updates": (
-        [*SMALL, "--auditors", "one-shot,single-update", "--secagg", "off", "--model", "linear"],
+        f"{SMALL} --auditors one-shot,single-update --secagg off --model linear",
         "Turn on secure aggregation",
         is_masked,
     ),
+    # An audit that resamples, so the advice is rehearsed in a short run as well.
     "a leak that noise cures": (
-        [
-            *("--clients", "200", "--sample", "150", "--canary-seats", "20", "--rounds", "8"),
-            # An audit that resamples, so the advice is rehearsed in a short run as well.
-            *(
-                "--auditors",
-                "one-shot,mutual-information",
-                "--mi-every",
-                "8",
-                "--model",
-                "linear",
-                "--secagg",
-                "off",
-            ),
-            *("--noise", "central", "--clip-norm", "1", "--noise-multiplier", "0.05"),
-        ],
+        "--clients 200 --sample 150 --canary-seats 20 --rounds 8 --model linear --secagg off "
+        "--auditors one-shot,mutual-information --mi-every 8 "
+        "--noise central --clip-norm 1 --noise-multiplier 0.05",
         "Add noise",
         is_guaranteed,
     ),
     "steps that are too large": (
-        [*SMALL, "--auditors", "one-shot", "--model", "linear", "--lr", "1e30"],
+        f"{SMALL} --auditors one-shot --model linear --lr 1e30",
         "Lower the clients' learning rate",
         is_trained,
     ),
     "few canaries": (
-        [
-            *("--clients", "24", "--sample", "16", "--canary-seats", "2", "--rounds", "2"),
-            *("--auditors", "one-shot", "--model", "linear"),
-        ],
+        f"{FEW} --canary-seats 2 --auditors one-shot",
         "Play more canaries",
         is_watched,
     ),
     "few trials": (
-        [
-            *("--clients", "24", "--sample", "16", "--rounds", "2", "--model", "linear"),
-            *("--auditors", "likelihood-ratio", "--lrt-trials", "20", "--lrt-fit", "60"),
-            *("--noise", "distributed", "--clip-norm", "1", "--noise-multiplier", "5"),
-        ],
+        f"{FEW} --auditors likelihood-ratio --lrt-trials 20 --lrt-fit 60 "
+        "--noise distributed --clip-norm 1 --noise-multiplier 5",
         "Give the likelihood-ratio test more trials",
         is_tried,
     ),
     "a low floor": (
-        [
-            *("--clients", "10", "--sample", "6", "--rounds", "2", "--model", "linear"),
-            *("--algorithm", "fedsgd", "--noise", "wfna", "--clip-norm", "1"),
-            *("--wfna-floor", "1e-6", "--auditors", "record-likelihood-ratio"),
-        ],
+        "--clients 10 --sample 6 --rounds 2 --model linear --algorithm fedsgd --noise wfna "
+        "--clip-norm 1 --wfna-floor 1e-6 --auditors record-likelihood-ratio",
         "Raise the floor",
         has_floor,
     ),
@@ -144,7 +124,7 @@ def test_a_step_that_is_followed_does_what_it_says(
 ) -> None:
     words, begins, follow = JOBS[name]
     monkeypatch.chdir(tmp_path)
-    assert main([*words, "--out", "job"]) == 0
+    assert main([*words.split(), "--out", "job"]) == 0
     before = read_run(tmp_path / "job")
     steps = {step.text: step for step in next_steps(before)}
     [step] = [one for text, one in steps.items() if text.startswith(begins)]
@@ -161,7 +141,7 @@ def test_noise_that_would_ruin_the_model_is_never_advised_and_the_sweep_in_its_p
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # In fewer rounds nothing is rehearsed.
-    assert main([*SMALL, "--rounds", "14", "--auditors", "one-shot", "--out", "job"]) == 0
+    assert main(f"{SMALL} --rounds 14 --auditors one-shot --out job".split()) == 0
     run = read_run(tmp_path / "job")
     [rehearsal] = run.rehearsals
     assert rehearsal.without_noise is not None

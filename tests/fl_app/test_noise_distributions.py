@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,13 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.read import read_run
 from leakmeter.fl_app.run import budget
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies import Local, Noised
-from leakmeter.strategies.accounting.ledger import Ledger
+from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import run_of
 from tests.strategies.protection.laplace import Laplace
 
-INTEGER = ("skellam", "discrete-gaussian")
+INTEGER, SIDES = ("skellam", "discrete-gaussian"), ("central", "distributed")
 
 
 def test_every_distribution_can_be_chosen() -> None:
@@ -57,26 +54,6 @@ def noised(tiny_config: Config) -> Config:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"noise": "local"}, "--noise-distribution"),
-        ({"noise": "none", "clip_norm": 0.0}, "--noise-distribution"),
-        (
-            {"noise": "central", "clipping": "adaptive", "noise_multiplier": 0.1},
-            "--noise-distribution",
-        ),
-        ({"noise_distribution": "laplace"}, "--noise-distribution"),
-    ],
-)
-def test_a_combination_without_a_proof_is_refused_with_what_to_do(
-    noised: Config, changes: dict[str, Any], reason: str
-) -> None:
-    with refuses(reason) as error:
-        replace(noised, **changes)
-    assert "got " in str(error.value)
-
-
 def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Config) -> None:
     coarse = replace(
         noised, noise_distribution="discrete-gaussian", secagg_bits=8, noise_multiplier=0.01
@@ -85,8 +62,10 @@ def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Conf
         server_strategy(coarse)
 
 
-@pytest.mark.parametrize("noise", ["central", "distributed"])
-@pytest.mark.parametrize("law", INTEGER)
+@pytest.mark.parametrize(
+    ("law", "noise"),
+    first_fast(2, [*zip(INTEGER, SIDES, strict=True), *zip(INTEGER, SIDES[::-1], strict=True)]),
+)
 def test_a_target_is_calibrated_under_the_law(noised: Config, law: str, noise: str) -> None:
     bits = 12 if noise == "distributed" else 32
     plan = replace(
@@ -102,24 +81,6 @@ def test_a_target_is_calibrated_under_the_law(noised: Config, law: str, noise: s
 def test_a_target_that_few_bits_cannot_reach_is_refused(noised: Config) -> None:
     with pytest.raises(ConfigError, match=r"must be one that noise .* more --secagg-bits than 8"):
         calibrated(replace(noised, target_epsilon=0.01, secagg_bits=8))
-
-
-@pytest.mark.parametrize("noise", ["central", "distributed"])
-@pytest.mark.parametrize("secagg", ["on", "off"])
-def test_the_plan_is_what_a_run_without_dropouts_releases(
-    noised: Config, tmp_path: Path, noise: str, secagg: str
-) -> None:
-    if (noise, secagg) == ("distributed", "off"):
-        secagg = "on"
-    ledger = str(tmp_path / "l")
-    config = replace(noised, noise=noise, secagg=secagg, ledger=ledger, participation="epochs")
-    planned = budget._planned(config, build.server_strategy(config), "plan")
-    launch(RunFolder.create(tmp_path / "run", config), Progress())
-    [charged] = Ledger(Path(ledger)).entries(config.dataset)
-    for real, plan in zip(charged.releases, planned.releases, strict=True):
-        assert real.noise_std == pytest.approx(plan.noise_std)
-        assert real.sensitivity == pytest.approx(plan.sensitivity, rel=1e-6)
-        assert (real.grid is None, plan.grid is None) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -146,54 +107,21 @@ def test_a_plan_without_a_price_is_refused(
         budget._planned(config, build.server_strategy(config), "plan")
 
 
-class Dying(Progress):
-    """Ends the run after its first round."""
-
-    def round(self, line: Any) -> None:
-        super().round(line)
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("noise", ["central", "distributed"])
-def test_a_resumed_run_has_the_same_report_byte_for_byte(
-    noised: Config, tmp_path: Path, noise: str
+@pytest.mark.parametrize("distribution", ["gaussian", "skellam"])
+def test_the_report_says_the_distribution_and_trials_with_another_one_are_conditional(
+    panel: list[str], tmp_path: Path, distribution: str
 ) -> None:
-    config = replace(noised, noise=noise)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, resumed = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
-    assert whole == resumed
-
-
-def test_the_report_says_the_law(noised: Config, tmp_path: Path) -> None:
-    launch(RunFolder.create(tmp_path / "run", noised), Progress())
-    found = [f for f in read_run(tmp_path / "run").findings if f.auditor == "accountant"]
-    assert {f.facts["distribution"] for f in found} == {"skellam"}
-    assert all("uniform-bits" in f.assumptions for f in found)
-
-
-@pytest.mark.parametrize("law", ["gaussian", "skellam"])
-def test_trials_with_gaussian_noise_are_conditional_under_integer_noise(
-    panel: list[str], tmp_path: Path, law: str
-) -> None:
-    words = [
-        "--noise",
-        "distributed",
-        "--clip-norm",
-        "0.5",
-        "--noise-distribution",
-        law,
-        "--rounds",
-        "1",
-    ]
-    more = ["--auditors", "likelihood-ratio", "--out", str(tmp_path / "run")]
-    assert main([*panel, *words, *more]) == 0
-    found = [f for f in read_run(tmp_path / "run").findings if f.kind == "lower_bound"]
-    assert found
-    assert {"gaussian-trials" in f.assumptions for f in found} == {law == "skellam"}
-    assert {f.is_conditional for f in found} == {law == "skellam"}
+    words = ["--noise", "distributed", "--clip-norm", "0.5", "--noise-distribution", distribution]
+    run_of(tmp_path / "run", *panel, *words, "--rounds", "1", "--auditors", "likelihood-ratio")
+    found = read_run(tmp_path / "run").findings
+    is_integer = distribution == "skellam"
+    priced = [f for f in found if f.auditor == "accountant"]
+    assert {f.facts.get("distribution", "gaussian") for f in priced} == {distribution}
+    assert {"uniform-bits" in f.assumptions for f in priced} == {is_integer}
+    bounds = [f for f in found if f.kind == "lower_bound"]
+    assert bounds
+    assert {"gaussian-trials" in f.assumptions for f in bounds} == {is_integer}
+    assert {f.is_conditional for f in bounds} == {is_integer}
 
 
 def test_the_earlier_name_of_the_setting_is_accepted_and_hidden(
@@ -214,7 +142,7 @@ def test_the_earlier_name_of_the_setting_is_accepted_and_hidden(
 @pytest.mark.parametrize(
     "more",
     [
-        ["--auditors", "one-shot,likelihood-ratio"],
+        ["--auditors", "one-shot,likelihood-ratio", "--lrt-fit", "20", "--lrt-trials", "20"],
         ["--auditors", "one-shot", "--noise", "central", "--clip-norm", "1"],
         ["--auditors", "none", "--noise", "distributed", "--clip-norm", "1", "--sample", "5"],
     ],
@@ -223,15 +151,7 @@ def test_the_earlier_name_of_the_setting_is_accepted_and_hidden(
 def test_a_run_clips_its_aggregate_and_says_who_sees_it(
     more: list[str], tmp_path: Path, tiny: list[str]
 ) -> None:
-    out = tmp_path / "run"
-    short = ["--rounds", "2", "--clip-aggregate", "0.01", "--out", str(out)]
-    assert main([*tiny, *more, *short]) == 0
-    report = json.loads((out / "report.json").read_text())
+    short = ["--rounds", "2", "--clip-aggregate", "0.01", "--participation", "epochs"]
+    report = run_of(tmp_path / "run", *tiny, *more, *short)
     said = [one["text"] for one in report["limitations"]]
     assert any("clips the mean update after it has seen it" in text for text in said)
-
-
-@pytest.mark.parametrize("auditor", ["likelihood-ratio", "mutual-information"])
-def test_an_outsiders_view_of_a_clipped_sum_is_refused_before_training(auditor: str) -> None:
-    with refuses("--clip-aggregate"):
-        Config(auditors=auditor, clip_aggregate=1.0, noise="central", clip_norm=1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.rehearsal import with_clip_norm
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import report_of
 
 
 def context(**settings: str | int | float | bool) -> Context:
@@ -40,19 +40,13 @@ def run(config: Config, **more: str) -> None:
         server_app.app(grid, run_context)
 
 
-def test_settings_come_from_the_run_configuration() -> None:
+def test_settings_come_from_the_run_configuration_and_are_read_once() -> None:
     config = from_context(context(out="/x", resume="", clients=50, lr=1, dataset="synthetic"))
     assert config == Config(clients=50, lr=1.0, dataset="synthetic", engine="ray")
-
-
-def test_equal_settings_are_read_once_and_each_type_by_itself() -> None:
     assert from_context(context(clients=50)) is from_context(context(clients=50))
     assert from_context(context(lr=1)) == from_context(context(lr=1.0))
     with refuses("--clients"):
         from_context(context(clients=50.0))
-
-
-def test_an_unknown_setting_is_refused_in_the_same_words() -> None:
     with pytest.raises(ConfigError, match="unknown setting cliens"):
         from_context(context(cliens=3))
 
@@ -81,7 +75,7 @@ def test_an_automatic_clip_norm_is_measured_under_flowers_apps_too(
     run(tiny_config, out=str(tmp_path / "apps"), noise="distributed", clip_norm="auto")
     asked = {**tiny_config.to_mapping(), "noise": "distributed", "clip-norm": "auto"}
     expected, _ = with_clip_norm(Config.from_mapping(asked))
-    report = json.loads((tmp_path / "apps/report.json").read_text())
+    report = report_of(tmp_path / "apps")
     assert report["config"]["clip-norm"] == expected.clip_norm > 0
     assert report["rehearsal"][0]["settings"]["noise"] == "none"
 
@@ -98,7 +92,7 @@ def test_a_deployment_with_the_usual_settings_plays_canaries_and_says_so_before_
     run(replace(tiny_config, auditors=Config.auditors), out=str(tmp_path / "run"))
     before, _, _ = capsys.readouterr().out.partition("round 1/")
     assert "this is a deployment: auditors = 'one-shot'" in before
-    report = json.loads((tmp_path / "run/report.json").read_text())
+    report = report_of(tmp_path / "run")
     assert report["config"]["auditors"] == "one-shot"
     assert report["config"]["launch"] == "deployment"
     assert "one-shot" in {finding["auditor"] for finding in report["findings"]}
