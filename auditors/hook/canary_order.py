@@ -217,10 +217,10 @@ def with_own_key(canary: Canary) -> Canary:
 
 def take_answer(reply: Message) -> Answer | None:
     """Return the answer in a reply and remove it, whatever it contains."""
-    if not reply.has_content() or wire.CANARY not in reply.content:
+    if not reply.has_content():
         return None
     answer = Answer.of(reply.content)
-    reply.content = RecordDict({k: v for k, v in reply.content.items() if k != wire.CANARY})
+    wire.remove(reply, wire.CANARY)
     return answer
 
 

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from leakmeter.auditors.values import Vector
+from leakmeter.auditors.values import Sliceable, Vector
 
 _log = logging.getLogger("flwr")
 
@@ -116,21 +116,23 @@ class Layout:
         """Return the float arrays of `record` as one float64 vector."""
         return LazyModel(self, record)[:]
 
-    def add(self, record: Mapping[str, Array], weight: float, to: Vector) -> None:
-        """Add `weight` times the float arrays of `record` to a vector."""
-        self.check(record)
-        scaled = np.empty(_BLOCK)
-        for place, numbers in self._blocks(record):
-            np.multiply(numbers, weight, out=scaled[: numbers.size], dtype=np.float64)
-            to[place] += scaled[: numbers.size]
+    def weighted_sum(
+        self,
+        records: Sequence[tuple[Mapping[str, Array], float]],
+        base: Sliceable | None = None,
+    ) -> Blocks:
+        """Yield the weighted sum of some records by blocks, without a vector of it.
 
-    def weighted_sum(self, records: Sequence[tuple[Mapping[str, Array], float]]) -> Blocks:
-        """Yield the weighted sum of some records by blocks, without a vector of it."""
+        Args:
+            records: Each with its weight.
+            base: What to subtract; None for zeros.
+        """
         for blocks in zip(*(self._blocks(record) for record, _ in records), strict=True):
-            total = np.zeros(blocks[0][1].size)
+            part, first = blocks[0]
+            total = np.zeros(first.size) if base is None else np.negative(base[part])
             for (_, numbers), (_, weight) in zip(blocks, records, strict=True):
                 total += np.multiply(numbers, weight, dtype=np.float64)
-            yield blocks[0][0], total
+            yield part, total
 
     def distance(
         self,

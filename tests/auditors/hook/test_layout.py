@@ -174,9 +174,8 @@ def test_weighted_records_and_distances_are_those_of_the_vectors(
     )
     layout, vector = Layout.of(record), rng.standard_normal(17)
     flat = layout.flatten(record)
-    total = vector.copy()
-    layout.add(record, 0.3, total)
-    np.testing.assert_allclose(total, vector + 0.3 * flat, rtol=1e-14, atol=1e-15)
+    parts = [block for _, block in layout.weighted_sum([(record, 0.3)], vector)]
+    np.testing.assert_allclose(np.concatenate(parts), 0.3 * flat - vector, rtol=1e-14, atol=1e-15)
     other = layout.restore(vector, record, ["float64", "float32"])
     distance = np.linalg.norm(flat - layout.flatten(other))
     assert layout.distance(record, other) == pytest.approx(distance, rel=1e-14)
