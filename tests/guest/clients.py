@@ -205,6 +205,12 @@ class Stateful(Clients):
         return self.reply(client, self.model.record(after), self.loss(after))
 
 
+class MyTraining(Stateful):
+    """Has its train function under another name."""
+
+    action = "mine"
+
+
 class Drawing(Clients):
     """Draws from the global generators of Python, numpy and torch, and seeds none of them."""
 

@@ -181,3 +181,74 @@ class Controlled(FedAvg):
                 kept = {key: r for key, r in reply.content.items() if key != "control"}
                 reply.content = RecordDict(kept)
         return super().aggregate_train(server_round, replies)
+
+
+class Named(FedAvg):
+    """Calls another train function of the app."""
+
+    def _construct_messages(
+        self, record: RecordDict, node_ids: list[int], message_type: str
+    ) -> Iterable[Message]:
+        named = "train.mine" if message_type == "train" else message_type
+        return super()._construct_messages(record, node_ids, named)
+
+
+class Personal(FedAvg):
+    """Sends every client a model of its own."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            shift = 0.01 * message.metadata.dst_node_id
+            own = {n: Array((a.numpy() + shift).astype(a.dtype)) for n, a in arrays.items()}
+            message.content = RecordDict({**message.content, "arrays": ArrayRecord(own)})
+        return messages
+
+
+class Controlling(Controlled):
+    """Sends a second record of arrays beside the model, as control variates are."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        control = ArrayRecord({"c": Array(np.zeros(4))})
+        for message in messages:
+            message.content = RecordDict({**message.content, "control": control})
+        return messages
+
+
+class Resting(FedAvg):
+    """Sends nothing in round 2."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = super().configure_train(server_round, arrays, config, grid)
+        return [] if server_round == 2 else messages
+
+
+class Lazy(FedAvg):
+    """Makes its messages one by one."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        yield from super().configure_train(server_round, arrays, config, grid)
+
+
+class Reusing(FedAvg):
+    """Makes its messages once and fills them again in every round."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        if server_round == 1:
+            made = super().configure_train(server_round, arrays, config, grid)
+            self._mine = sorted(made, key=lambda message: message.metadata.dst_node_id)
+        for message in self._mine:
+            message.content["arrays"] = arrays
+            message.content["config"] = ConfigRecord({**config, "server-round": server_round})
+        return self._mine

@@ -40,7 +40,7 @@ from tests.helpers.strategies import OwnLoop
 FEDAVG = PLAIN["FedAvg"]
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("rounds", [1, 3])
 def test_short_runs_with_default_settings_yield_a_number(rounds: int) -> None:
     # With a fair coin each, and a round lost, three rounds showed nothing with this seed.
     cell = Cell(FEDAVG, Stateful, rounds=rounds)
@@ -80,21 +80,13 @@ def test_two_clients_get_no_seats_and_the_reason() -> None:
     assert "seats='auto' needs three clients in a round" in explained(audited)
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 2])
-@pytest.mark.parametrize("seats", [1, 2])
-def test_short_runs_are_audited_or_said_to_be_too_short(rounds: int, seats: int) -> None:
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_short_runs_are_audited_or_said_to_be_too_short(rounds: int) -> None:
     cell = Cell(FEDAVG, Stateful, rounds=rounds)
-    run, audited = run_audited(cell, [canaries(seats=seats)])
+    run, audited = run_audited(cell, [canaries(seats=1)])
     assert run.error is None
     assert_unharmed(cell, run)
     assert was_seen(run, audited) or explained(audited)
-
-
-def test_one_round_is_audited_where_the_user_says_what_clients_send() -> None:
-    cell = Cell(FEDAVG, Stateful, rounds=1)
-    run, audited = run_audited(cell, [canaries(seats=3)], sends="models")
-    assert_unharmed(cell, run)
-    assert was_seen(run, audited)
 
 
 def test_more_seats_than_clients_are_said_to_be_too_many() -> None:
@@ -237,11 +229,6 @@ def test_seats_stay_honest_until_it_is_known_what_clients_send(sends: str) -> No
     first = min(server_round for server_round, _ in run.trace.swapped)
     assert first == (2 if sends == "auto" else 1)
     assert was_seen(run, audited)
-
-
-def test_what_clients_send_must_be_one_of_three() -> None:
-    with pytest.raises(ValueError, match="gradients"):
-        run_audited(Cell(FEDAVG), [Quiet()], sends="gradients")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -37,8 +36,6 @@ from leakmeter.auditors import (
     SampleBudget,
     canary_mod,
 )
-from leakmeter.auditors.finding import Limitation
-from leakmeter.auditors.hook.canary_order import NO_ANSWER
 from leakmeter.auditors.hook.run_audit import REPEATED, UNCOUNTED
 from leakmeter.fl_app.report.read import read_runs
 from leakmeter.strategies import Chosen
@@ -203,15 +200,6 @@ def test_noise_that_nobody_knows_makes_no_bound_for_an_outsider(foreign: Any) ->
     assert [f.auditor for f in audited.findings()] == ["server"]
 
 
-def test_canaries_behind_flowers_local_noise_are_counted(foreign: Any) -> None:
-    local = LocalDpMod(clipping_norm=3.0, sensitivity=3.0, epsilon=60.0, delta=1e-5)
-    of = foreign(mods=[local, canary_mod])
-    audited = run(of, FedAvg(**ALL), [OneShotCanaries(seats=2, excluded="honest")])
-    assert audited.failures == []
-    assert audited.limitations == (Limitation("one-shot", FEW),)
-    assert [f for f in audited.findings() if f.kind == "estimate"]
-
-
 def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
     audited = run(foreign(), FedAvg(fraction_train=0.5, fraction_evaluate=0.0))
     assert audited.failures == []
@@ -226,28 +214,6 @@ def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
         "round 1 has 1 honest client and 2 canary seats: its update is the sum; nothing hides it",
         "produced no findings; this is not evidence of privacy",
     ]
-
-
-def test_integer_arrays_stay_outside(federation: Any, caplog: Any) -> None:
-    caplog.set_level(logging.INFO, "flwr")
-    of = federation(mods=[canary_mod], identity=False)
-    assert not run(of, FedAvg(**ALL), [OneShotCanaries(seats=2)]).failures
-    assert "not audited (no float arrays): n" in caplog.text
-
-
-def test_metrics_of_any_kind_and_client_evaluation_pass_through(foreign: Any) -> None:
-    def talkative(message: Message, context: Any, call_next: Any) -> Message:
-        reply = call_next(message, context)
-        reply.content["metrics"]["per-class"] = [0.1, 0.2]
-        return reply
-
-    of = foreign(mods=[talkative, canary_mod], weight_key="records")
-    strategy = FedAvg(min_train_nodes=6, min_available_nodes=6, weighted_by_key="records")
-    audited = Audited(strategy, [OneShotCanaries(seats=2)], sends="models")
-    result = audited.start(of.grid, of.arrays(), num_rounds=ROUNDS)
-    assert audited.failures == []
-    assert result.train_metrics_clientapp[1]["per-class"] == pytest.approx([0.1, 0.2])
-    assert result.evaluate_metrics_clientapp[ROUNDS]["accuracy"] > 0
 
 
 class _Nodes(dict[int, Context]):
@@ -275,15 +241,6 @@ def test_nodes_with_long_ids_and_no_partition(foreign: Any) -> None:
     audited = run(of, FedAvg(**ALL))
     assert audited.failures == []
     assert largest_bound(audited, "one-shot") > 0.5
-
-
-def test_a_client_app_without_the_mod_is_said_once_and_kept_for_the_report(
-    foreign: Any, caplog: Any
-) -> None:
-    audited = run(foreign(mods=[]), FedAvg(**ALL), [OneShotCanaries(seats=2)])
-    said = audited.limitations
-    assert said == (Limitation("one-shot", FEW), Limitation("one-shot", NO_ANSWER))
-    assert caplog.text.count(f"auditor one-shot: {NO_ANSWER}") == 1
 
 
 class OwnLoop(strategies.OwnLoop):

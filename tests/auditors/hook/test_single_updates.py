@@ -25,7 +25,6 @@ from leakmeter.auditors import (
     passive,
 )
 from leakmeter.auditors.canary_draws import canary_vector
-from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, Masked
@@ -279,66 +278,6 @@ def test_seats_that_fail_are_counted(federation: Any) -> None:
     played, planned = auditor.canaries_played or (0, 0)
     assert 0 < played < planned
     assert bound.value > 40
-
-
-@pytest.mark.parametrize("has_folder", first_fast(1, [True, False]))
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: [SingleUpdates(seats=3, repetitions=2)],
-        lambda: [SingleUpdates()],
-        lambda: [SingleUpdates(), OneShotCanaries(repetitions=2)],
-    ],
-    ids=["alone", "seats from the cohort", "beside one-shot"],
-)
-def test_an_interrupted_run_ends_with_the_same_bits(
-    make: Any, has_folder: bool, federation: Any, tmp_path: Path
-) -> None:
-    def noisy() -> Any:
-        class Noisy(federation):  # type: ignore[misc]
-            def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
-                models = super().trained(client, arrays)
-                rng = np.random.default_rng(int(1e6 * abs(float(arrays["w"].numpy().sum()))))
-                models["w"] = models["w"] + rng.standard_normal((10, 12)).astype(np.float32)
-                return models
-
-        return Noisy(CLIENTS, mods=[canary_mod], identity=False)
-
-    def audited(folder: Path, done: int = 0) -> Audited:
-        out = folder if has_folder else None
-        return Audited(fedavg(), make(), out=out, rounds_done=done, sends="models")
-
-    rounds, kept, models = 6, {}, {}
-
-    def told(audit: Audited, stop: int | None = None) -> Any:
-        def keep(line: Any, arrays: ArrayRecord) -> None:
-            if line.server_round <= 3:
-                kept[line.server_round] = pack(audit.state())
-                models[line.server_round] = ArrayRecord(dict(arrays))
-            if stop is not None and line.server_round == stop:
-                raise KeyboardInterrupt
-
-        return keep
-
-    of, whole = noisy(), audited(tmp_path / "whole")
-    whole.on_round = told(whole)
-    whole.start(of.grid, of.arrays(), num_rounds=rounds)
-    kept.clear()
-    of, first = noisy(), audited(tmp_path / "part")
-    first.on_round = told(first, stop=4)  # a round beyond the checkpoint
-    with pytest.raises(KeyboardInterrupt):
-        first.start(of.grid, of.arrays(), num_rounds=rounds)
-    second = audited(tmp_path / "part", done=3)
-    second.restore(unpack(kept[3]))
-    of = noisy()
-    second.start(of.grid, models[3], num_rounds=rounds)
-    assert second.failures == []
-
-    def said(one: Audited) -> list[Any]:
-        return [f.to_json() for f in one.findings() if f.server_round is None]
-
-    assert said(second) == said(whole)
-    assert found(second)
 
 
 def test_a_verdict_has_one_row_for_the_server_that_sees_updates(

@@ -79,36 +79,6 @@ def test_calls_pass_through_every_wrapper_from_the_outside_in(federation: Any) -
     assert calls == ["outer", "middle", "inner"] * 2
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_a_loop_of_its_own_is_kept_however_deep_it_is_wrapped(federation: Any, depth: int) -> None:
-    inner = OwnLoop()
-    strategy: Any = inner
-    for _ in range(depth):
-        strategy = Through(strategy)
-    result = strategy.start(federation().grid, federation().arrays(), num_rounds=3)
-    assert hasattr(inner, "options")  # its own `start` has run
-    assert len(result.train_metrics_clientapp) == 3
-    plain = FedAvg(fraction_evaluate=0.0).start(federation().grid, federation().arrays(), 3)
-    # Flower asks nodes in random order, and float32 sums depend on it.
-    for name in ("w", "b"):
-        np.testing.assert_allclose(
-            result.arrays[name].numpy(), plain.arrays[name].numpy(), rtol=1e-5, atol=1e-6
-        )
-
-
-def test_hooks_are_taken_away_also_after_an_exception(federation: Any) -> None:
-    class Broken(FedAvg):
-        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-            raise RuntimeError("no sum today")
-
-    inner = Broken()
-    strategy = Through(Through(inner))
-    before = [dict(vars(held)) for held in chain(strategy)]
-    with pytest.raises(RuntimeError, match="no sum today"):
-        strategy.start(federation().grid, federation().arrays(), 1)
-    assert [dict(vars(held)) for held in chain(strategy)] == before
-
-
 def test_replaced_methods_come_back_in_order() -> None:
     inner, other, third = FedAvg(), FedAvg(), FedAvg()
     with lend_methods(inner, other):
