@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
 
 from leakmeter.auditors import (
     Audited,
-    AuditedGrid,
     Auditor,
     Claim,
     Finding,
@@ -200,18 +199,6 @@ def test_beside_one_shot_the_run_and_its_seats_are_the_same(federation: Any) -> 
     assert others == [
         f.value for f in alone.findings() if f.auditor == "one-shot" and f.kind == "estimate"
     ]
-
-
-def test_a_loop_at_the_grid_is_audited_alike(federation: Any) -> None:
-    of = federation(CLIENTS, mods=[canary_mod], identity=False)
-    with AuditedGrid(of.grid, [SingleUpdates(seats=4)], num_rounds=4, sends="models") as grid:
-        strategy, arrays = fedavg(), of.arrays()
-        for server_round in range(1, 5):
-            asked = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
-            arrays, _ = strategy.aggregate_train(server_round, grid.send_and_receive(asked))
-        grid.finish(arrays)
-    [bound] = found(grid)
-    assert bound.value > 80
 
 
 def test_masks_leave_nothing_to_see_and_that_is_said_before_round_1(
