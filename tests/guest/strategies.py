@@ -61,13 +61,11 @@ TREES: dict[str, Make] = {
     "FedXgbBagging": of(flower.FedXgbBagging),
     "FedXgbCyclic": lambda: flower.FedXgbCyclic(min_available_nodes=NODES),
 }
-SERVER_SIDE: dict[str, Make] = {
-    kind.__name__: dp(kind)
-    for kind in (
-        flower.DifferentialPrivacyServerSideFixedClipping,
-        flower.DifferentialPrivacyServerSideAdaptiveClipping,
-    )
-}
+SERVER_SIDE_KINDS = (
+    flower.DifferentialPrivacyServerSideFixedClipping,
+    flower.DifferentialPrivacyServerSideAdaptiveClipping,
+)
+SERVER_SIDE: dict[str, Make] = {kind.__name__: dp(kind) for kind in SERVER_SIDE_KINDS}
 CLIENT_SIDE: dict[str, Make] = {
     kind.__name__: dp(kind)
     for kind in (
@@ -107,34 +105,12 @@ class Applies:
         return ArrayRecord({name: Array(value) for name, value in after.items()}), metrics
 
 
-class Adds(Applies, FedAvg):
-    """Adds the mean of the clients' differences."""
+def applying(kind: type[Any], rate: float = 1.0, **options: Any) -> Make:
+    """Return the maker of a strategy that adds its aggregate, times a rate, to the model."""
+    return of(type(f"Applying{kind.__name__}", (Applies, kind), {"rate": rate}), **options)
 
 
-class AddsMedian(Applies, FedMedian):
-    """Adds the median of the clients' differences."""
-
-
-class AddsTrimmed(Applies, FedTrimmedAvg):
-    """Adds the trimmed mean of the clients' differences."""
-
-
-class Descends(Adds):
-    """Goes against the mean of the clients' gradients."""
-
-    rate = -RATE
-
-
-class DescendsMedian(AddsMedian):
-    """Goes against the median of the clients' gradients."""
-
-    rate = -RATE
-
-
-class DescendsTrimmed(AddsTrimmed):
-    """Goes against the trimmed mean of the clients' gradients."""
-
-    rate = -RATE
+ADDS, DESCENDS = applying(FedAvg), applying(FedAvg, -RATE)  # differences; against gradients
 
 
 class Own(FedAvg):

@@ -34,7 +34,7 @@ from tests.guest.harness import (
     said,
     was_seen,
 )
-from tests.guest.strategies import ALL, PLAIN, Descends, of
+from tests.guest.strategies import ALL, DESCENDS, PLAIN, of
 from tests.helpers.strategies import OwnLoop
 
 FEDAVG = PLAIN["FedAvg"]
@@ -233,7 +233,7 @@ def test_seats_stay_honest_until_it_is_known_what_clients_send(sends: str) -> No
 
 @pytest.mark.slow
 def test_a_panel_for_any_project_says_something_of_every_auditor() -> None:
-    cell = Cell(of(Descends), Gradients, rounds=1)
+    cell = Cell(DESCENDS, Gradients, rounds=1)
     panel = passive(seats=1, trials=20)
     run, audited = run_audited(cell, panel)
     assert_unharmed(cell, run)

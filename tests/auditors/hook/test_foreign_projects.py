@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
@@ -148,32 +144,6 @@ def dp(wrapper: Any, noise: float = 0.1, clip: float = 3.0) -> Strategy:
     options = {"noise_multiplier": noise, "num_sampled_clients": 6, name: clip}
     made: Strategy = wrapper(FedAvg(**ALL), **options)
     return made
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "mods"),
-    first_fast(
-        2,
-        [
-            (DifferentialPrivacyServerSideFixedClipping, [canary_mod]),
-            (DifferentialPrivacyClientSideAdaptiveClipping, [adaptiveclipping_mod, canary_mod]),
-            (DifferentialPrivacyClientSideFixedClipping, [canary_mod, fixedclipping_mod]),
-            (DifferentialPrivacyServerSideAdaptiveClipping, [canary_mod]),
-            (DifferentialPrivacyClientSideFixedClipping, [fixedclipping_mod, canary_mod]),
-        ],
-    ),
-)
-def test_canaries_and_replays_work_under_flowers_privacy_wrappers(
-    foreign: Any, wrapper: Any, mods: list[Any]
-) -> None:
-    # Flower's clipping divides by the length of an update, so a seat must not send exactly zero,
-    # and its mods refuse messages that carry a second ConfigRecord.
-    audited = run(foreign(mods=mods), dp(wrapper))
-    assert audited.failures == []
-    played = [f for f in audited.findings() if f.auditor == "one-shot" and f.kind == "estimate"]
-    assert played
-    assert largest_bound(audited, "one-shot") > 0.3
-    assert largest_bound(audited, "likelihood-ratio") >= 0
 
 
 def test_much_noise_of_flowers_wrapper_hides_the_canaries(foreign: Any) -> None:

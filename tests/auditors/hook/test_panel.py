@@ -94,76 +94,52 @@ def test_the_limits_of_a_run_are_limited() -> None:
     assert panel.limitations[0].text == "mod_0 is in the way"
 
 
-@pytest.mark.parametrize(("each", "lines"), [(10.0, 1), (5.0, 0), (None, 0)])
-def test_a_long_audit_is_announced_once_before_it_starts(
-    each: float | None, lines: int, caplog: pytest.LogCaptureFixture
+ALL = "careful: 10 rounds to audit, about 2 minutes; every=-1 audits fewer"
+OTHERS = "careful: 9 more rounds to audit, about 2 minutes; every=-1 audits fewer"
+ONE = "careful: 1 round to audit, about 4 minutes; fewer trials or draws take less"
+
+
+@pytest.mark.parametrize(
+    ("due", "expected", "took", "before", "after"),
+    [
+        (Due(2, 20), 10.0, 10.0, [ALL], []),
+        (Due(2, 20), 5.0, 5.0, [], []),
+        (Due(2, 20), None, 10.0, [], [OTHERS]),  # it is not known beforehand
+        (Due(2, 20), 5.0, 10.0, [], [OTHERS]),  # or wrong
+        (Due(2, 20), None, 5.0, [], []),
+        (Due(0, 20), 240.0, 240.0, [ONE], []),
+    ],
+)
+def test_a_long_audit_is_announced_once_as_soon_as_its_length_is_known(
+    due: Due,
+    expected: float | None,
+    took: float,
+    before: list[str],
+    after: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    said: list[int] = []
+    clock, said = [0.0], list[list[str]]()
 
     class Known(Careful):
         @property
         def due(self) -> Due:
-            return Due(2, 20)
+            return due
 
         def seconds(self, view: RoundView) -> float | None:
-            return each
+            return expected
 
         def observe(self, view: RoundView) -> Sequence[Finding]:
-            said.append(len(caplog.messages))
-            return super().observe(view)
-
-    panel = Panel([Known()])
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        for server_round in range(1, 4):
-            panel.observe(view(server_round, 1.0))
-    assert said == [lines] * 3
-    if lines:
-        assert caplog.messages[0] == (
-            "careful: 10 rounds to audit, about 2 minutes; every=-1 audits fewer"
-        )
-
-
-def test_fewer_rounds_are_advised_only_where_there_are_several(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Once(Careful):
-        @property
-        def due(self) -> Due:
-            return Due(0, 20)
-
-        def seconds(self, view: RoundView) -> float | None:
-            return 240.0
-
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        Panel([Once()]).observe(view(1, 1.0))
-    assert caplog.messages == [
-        "careful: 1 round to audit, about 4 minutes; fewer trials or draws take less"
-    ]
-
-
-@pytest.mark.parametrize(("took", "lines"), [(10.0, 1), (5.0, 0)])
-def test_a_long_audit_is_announced_after_its_first_round(
-    took: float, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = [0.0]
-
-    class Slow(Careful):
-        @property
-        def due(self) -> Due:
-            return Due(2, 20)
-
-        def observe(self, view: RoundView) -> Sequence[Finding]:
+            said.append(list(caplog.messages))
             clock[0] += took
             return super().observe(view)
 
     monkeypatch.setattr("leakmeter.auditors.hook.panel.time.monotonic", lambda: clock[0])
-    panel = Panel([Slow()])
+    panel = Panel([Known()])
     with caplog.at_level(logging.WARNING, logger="flwr"):
         for server_round in range(1, 4):
             panel.observe(view(server_round, 1.0))
-    assert len(caplog.messages) == lines
-    if lines:
-        assert caplog.messages[0].startswith("careful: 9 more rounds to audit, about 2 minutes")
+    assert said == [before, [*before, *after], [*before, *after]]
 
 
 def test_auditors_meet_the_others_and_know_the_claims_before_confidence_is_shared() -> None:

@@ -127,55 +127,6 @@ def test_one_round_is_enough(rounds: int, federation: Any) -> None:
     assert bound.value > 80
 
 
-class Differences:
-    """Clients that reply with differences, which the server adds."""
-
-    @staticmethod
-    def made(federation: Any) -> Any:
-        class Replying(federation):  # type: ignore[misc]
-            def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
-                models = super().trained(client, arrays)
-                return {
-                    name: np.asarray(a - arrays[name].numpy(), dtype=arrays[name].numpy().dtype)
-                    for name, a in models.items()
-                }
-
-        return Replying
-
-
-class Adding(Sorted):
-    """Adds the mean of what clients send to the model."""
-
-    def configure_train(self, server_round: int, arrays: Any, *more: Any) -> Any:
-        self.model = ArrayRecord(dict(arrays))
-        return super().configure_train(server_round, arrays, *more)
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        mean, metrics = super().aggregate_train(server_round, replies)
-        added = {
-            name: Array(np.asarray(a.numpy() + mean[name].numpy(), dtype=a.dtype))
-            for name, a in self.model.items()
-        }
-        return ArrayRecord(added), metrics
-
-
-def test_models_and_differences_show_the_same(federation: Any) -> None:
-    shown = []
-    for make, strategy, sends in (
-        (federation, fedavg(), "models"),
-        (
-            Differences.made(federation),
-            Adding(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS, fraction_evaluate=0.0),
-            "differences",
-        ),
-    ):
-        of, auditor = make(CLIENTS, mods=[canary_mod], identity=False), SingleUpdates(seats=4)
-        [bound] = found(run(of, [auditor], strategy=strategy, sends=sends))
-        shown.append((bound.value, bound.sample_sizes, auditor._cosines))
-    assert shown[0][:2] == shown[1][:2]
-    np.testing.assert_allclose(shown[0][2], shown[1][2], rtol=1e-6)
-
-
 def test_beside_one_shot_the_run_and_its_seats_are_the_same(federation: Any) -> None:
     def seats(auditors: list[Auditor]) -> tuple[Any, list[Any]]:
         of, told = federation(CLIENTS, mods=[canary_mod], identity=False), []
@@ -230,7 +181,7 @@ LIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("lie", first_fast(3, LIES))
+@pytest.mark.parametrize("lie", first_fast(1, LIES))
 def test_one_client_that_sends_anything_ends_no_audit(lie: str, federation: Any) -> None:
     def outer(message: Message, context: Any, call_next: Any) -> Message:
         reply: Message = call_next(message, context)
