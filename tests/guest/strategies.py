@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
 
@@ -15,6 +14,7 @@ from tests.guest.harness import NODES
 from tests.guest.model import RATE, Model
 
 Make = Callable[[], Strategy]
+Outcome = tuple[ArrayRecord | None, MetricRecord | None]
 ALL: dict[str, Any] = {
     "min_train_nodes": NODES,
     "min_evaluate_nodes": NODES,
@@ -81,19 +81,13 @@ class Applies:
 
     rate = 1.0
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, *asked: Any) -> Iterable[Message]:
         """Keep the model that the step starts from."""
-        self._before = {name: array.numpy() for name, array in arrays.items()}
-        messages: Iterable[Message] = super().configure_train(  # type: ignore[misc]
-            server_round, arrays, config, grid
-        )
+        self._before = {name: array.numpy() for name, array in asked[1].items()}
+        messages: Iterable[Message] = super().configure_train(*asked)  # type: ignore[misc]
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Outcome:
         """Return the model after the step."""
         step, metrics = super().aggregate_train(server_round, replies)  # type: ignore[misc]
         if step is None:
@@ -118,9 +112,7 @@ class Own(FedAvg):
 
     model: Model
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Outcome:
         """Return the plain mean."""
         records = [next(iter(m.content.array_records.values())) for m in replies if m.has_content()]
         if not records:
@@ -147,9 +139,7 @@ def own(make_model: Callable[[], Model]) -> Make:
 class Controlled(FedAvg):
     """Keeps the second record of arrays that clients send to itself."""
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Outcome:
         """Aggregate the models alone."""
         replies = list(replies)
         for reply in replies:
@@ -172,13 +162,11 @@ class Named(FedAvg):
 class Personal(FedAvg):
     """Sends every client a model of its own."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+    def configure_train(self, *asked: Any) -> list[Message]:
+        messages = list(super().configure_train(*asked))
         for message in messages:
             shift = 0.01 * message.metadata.dst_node_id
-            own = {n: Array((a.numpy() + shift).astype(a.dtype)) for n, a in arrays.items()}
+            own = {n: Array((a.numpy() + shift).astype(a.dtype)) for n, a in asked[1].items()}
             message.content = RecordDict({**message.content, "arrays": ArrayRecord(own)})
         return messages
 
@@ -186,10 +174,8 @@ class Personal(FedAvg):
 class Controlling(Controlled):
     """Sends a second record of arrays beside the model, as control variates are."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+    def configure_train(self, *asked: Any) -> list[Message]:
+        messages = list(super().configure_train(*asked))
         control = ArrayRecord({"c": Array(np.zeros(4))})
         for message in messages:
             message.content = RecordDict({**message.content, "control": control})
@@ -199,30 +185,25 @@ class Controlling(Controlled):
 class Resting(FedAvg):
     """Sends nothing in round 2."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        messages = super().configure_train(server_round, arrays, config, grid)
-        return [] if server_round == 2 else messages
+    def configure_train(self, *asked: Any) -> Iterable[Message]:
+        messages = super().configure_train(*asked)
+        return [] if asked[0] == 2 else messages
 
 
 class Lazy(FedAvg):
     """Makes its messages one by one."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        yield from super().configure_train(server_round, arrays, config, grid)
+    def configure_train(self, *asked: Any) -> Iterable[Message]:
+        yield from super().configure_train(*asked)
 
 
 class Reusing(FedAvg):
     """Makes its messages once and fills them again in every round."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    def configure_train(self, *asked: Any) -> list[Message]:
+        server_round, arrays, config, _ = asked
         if server_round == 1:
-            made = super().configure_train(server_round, arrays, config, grid)
+            made = super().configure_train(*asked)
             self._mine = sorted(made, key=lambda message: message.metadata.dst_node_id)
         for message in self._mine:
             message.content["arrays"] = arrays

@@ -21,7 +21,7 @@ from leakmeter.auditors import (
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Masked
 from tests.guest import strategies
-from tests.guest.clients import Clients, Drawing, Failing, Gradients, Stateful
+from tests.guest.clients import Call, Clients, Drawing, Failing, Gradients, Stateful
 from tests.guest.harness import (
     Cell,
     assert_same,
@@ -134,10 +134,10 @@ def test_clients_that_fail_in_a_replay_end_the_audit_alone() -> None:
     class FailingAgain(Stateful):
         """Raises wherever it is asked to train a round again."""
 
-        def step(self, client: int, server_round: int, draw: int, values: Any) -> Any:
-            if draw:
+        def step(self, of: Call, values: Any) -> Any:
+            if of.draw:
                 raise RuntimeError("this round is over")
-            return super().step(client, server_round, draw, values)
+            return super().step(of, values)
 
     cell = project(clients=FailingAgain)
     run, audited = run_audited(cell, replays())

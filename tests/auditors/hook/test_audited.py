@@ -290,14 +290,6 @@ def test_a_canary_reaches_the_sum_along_the_auditors_own_vector(federation: Any)
             assert cosine == pytest.approx(1.0, abs=1e-5)
 
 
-def test_canary_seats_keep_their_weight(federation: Any) -> None:
-    fed = federation()
-    spies = [Spy(seats=2), Spy()]
-    for spy in spies:
-        Audited(chosen(), [spy], sends="models").start(fed.grid, fed.arrays(), 1)
-    assert spies[0].views[0].facts.total_weight == spies[1].views[0].facts.total_weight
-
-
 def test_two_auditors_never_get_the_same_seat(federation: Any) -> None:
     fed, one, two = federation(), Spy("one", seats=2), Spy("another", seats=3)
     Audited(chosen(size=6), [one, two], sends="models").start(fed.grid, fed.arrays(), 2)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors import Audited, Auditor, OneShotCanaries, RoundView, canary_mod, tap_mod
+from leakmeter.auditors import Audited, Auditor, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.hook import wire
@@ -315,11 +315,6 @@ def test_what_fails_inside_the_hook_costs_neither_warnings_nor_findings(
         audited = run()
     assert audited.failures == ["warnings may lack round 1: RuntimeError: not today"]
     assert "watch" in {f.auditor for f in audited.findings()}
-
-
-def test_auditors_without_canaries_have_none_to_count() -> None:
-    assert Auditor().canaries_played is None
-    assert OneShotCanaries(seats=2).canaries_played == (0, 0)  # before it has a plan
 
 
 def test_our_error_code_is_none_of_flowers() -> None:
