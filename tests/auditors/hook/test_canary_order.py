@@ -37,6 +37,7 @@ from leakmeter.auditors.hook.canary_order import (
     take_answer,
     with_own_key,
 )
+from leakmeter.auditors.hook.guest_noise import LocalNoise
 from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
 from leakmeter.auditors.rng import stream
 
@@ -173,6 +174,7 @@ _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
         inner=st.lists(_NAMES, max_size=5).map(tuple),
         trains_privately=st.booleans(),
         sends=st.none() | st.sampled_from(get_args(Sends)),
+        local_noise=st.none() | st.builds(LocalNoise, *[st.floats(1e-3, 0.9)] * 4),
     )
 )
 def test_an_answer_survives_the_wire(answer: Answer) -> None:

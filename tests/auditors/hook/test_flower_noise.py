@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord
 from flwr.client.mod import LocalDpMod as LegacyLocalDpMod
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.server.strategy import (
@@ -44,7 +44,6 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
-from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import Answer
 from leakmeter.auditors.hook.guest_noise import LocalNoise, claims_of_mods, claims_of_strategy
 from leakmeter.auditors.hook.run_audit import RunAudit
@@ -244,17 +243,6 @@ def test_parameters_at_the_ends_of_floats_are_priced_and_end_no_run() -> None:
         assert claim.delivered is not None
         assert claim.delivered >= 0
         assert sentences.claim_sentence(claim)
-
-
-@given(st.lists(st.floats(1e-3, 0.9), min_size=4, max_size=4))
-def test_an_answer_carries_the_parameters_and_nothing_where_they_are_wrong(
-    values: list[float],
-) -> None:
-    noise = LocalNoise(*values)
-    record = Answer("played", local_noise=noise).to_record()
-    assert Answer.of(RecordDict({wire.CANARY: record})) == Answer("played", local_noise=noise)
-    record["local-noise"] = [*values, 1.0]
-    assert Answer.of(RecordDict({wire.CANARY: record})) == Answer("played")
 
 
 def heard(answers: list[Answer]) -> tuple[Claim, ...]:

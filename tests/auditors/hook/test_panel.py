@@ -286,19 +286,15 @@ def test_samplers_that_train_by_themselves_cost_the_clients_nothing(gaussian_sam
         assert MutualInformation(ReplaySampler()).trainings(few) == 0
 
 
-def test_an_auditor_that_cannot_count_stops_nothing(federation: Any) -> None:
+def test_an_auditor_that_cannot_count_stops_nothing() -> None:
     class Broken(Auditor):
-        name = "broken"
-
         def trainings(self, project: Project) -> int:
             raise RuntimeError("no idea")
 
-    of = federation(5)
-    inner = FedAvg(min_train_nodes=5, min_available_nodes=5, fraction_evaluate=0.0)
-    audited = Audited(inner, [Broken()])
-    result = audited.start(of.grid, of.arrays(), num_rounds=1)
-    assert len(result.arrays) == 3
-    assert audited.failures == ["the cost of the audit is not known: RuntimeError: no idea"]
+    panel = Panel([Broken()])
+    panel.consider(Project(DIM, 1, clients=5))
+    assert panel.failures == ["the cost of the audit is not known: RuntimeError: no idea"]
+    assert panel.auditors
 
 
 ROUNDS = 6

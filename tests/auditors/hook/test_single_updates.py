@@ -127,31 +127,6 @@ def test_one_round_is_enough(rounds: int, federation: Any) -> None:
     assert bound.value > 80
 
 
-def test_beside_one_shot_the_run_and_its_seats_are_the_same(federation: Any) -> None:
-    def seats(auditors: list[Auditor]) -> tuple[Any, list[Any]]:
-        of, told = federation(CLIENTS, mods=[canary_mod], identity=False), []
-
-        send = of.grid.send_and_receive
-
-        def sending(messages: Any, **more: Any) -> Any:
-            listed = list(messages)
-            told.append([m.content.get(wire.CANARY) for m in listed])
-            return send(listed, **more)
-
-        of.grid.send_and_receive = sending
-        return run(of, auditors), told
-
-    alone, orders = seats([OneShotCanaries(seats=3)])
-    both, same = seats([OneShotCanaries(seats=3), SingleUpdates()])
-    assert orders == same
-    [bound] = found(both)
-    assert bound.value > 80
-    others = [f.value for f in both.findings() if f.auditor == "one-shot" and f.kind == "estimate"]
-    assert others == [
-        f.value for f in alone.findings() if f.auditor == "one-shot" and f.kind == "estimate"
-    ]
-
-
 def test_masks_leave_nothing_to_see_and_that_is_said_before_round_1(
     federation: Any, caplog: Any
 ) -> None:
