@@ -26,10 +26,11 @@ from leakmeter.auditors.hook.canary_order import (
     guest_warnings,
     in_blocks,
     replay_warnings,
+    reply_kind,
     with_own_key,
 )
 from leakmeter.auditors.hook.layout import Blocks, Layout, LazyModel, is_finite, is_float, values
-from leakmeter.auditors.hook.panel import Health, Panel, plays_canaries
+from leakmeter.auditors.hook.panel import Health, Panel, plays_canaries, wants_truth
 from leakmeter.auditors.hook.wrapper import client_of, known_facts, unused_nodes, weight_key
 from leakmeter.auditors.values import Vector
 
@@ -257,12 +258,6 @@ class OpenRound:
         """Return what this round's nodes have told, by client."""
         return {self.clients[node]: one for node, one in told.items() if node in self.clients}
 
-    def plain(self, truth: Mapping[int, Vector], updates: Updates) -> Mapping[int, Vector]:
-        """Return updates that neither masks nor noise hide: the truth, or as sent; else none."""
-        if truth or self.is_noised or not updates.are_plain:
-            return truth
-        return updates
-
 
 def _is_diverged(record: Mapping[str, Array]) -> bool:
     return not all(map(is_finite, record.values()))
@@ -464,11 +459,17 @@ class RoundObserver(Resumable):
         panel.bind(server_round, RoundMessages(grid, by_client, layout, model, key))
         records = panel.plant(server_round, chosen)
         # The first round shows which clients list canary_mod; replays need to know it every time.
-        asks_all = is_first or sends is None or panel.replays(server_round) or panel.wants_answers
+        asks_all = (
+            is_first
+            or sends is None
+            or panel.concerns_any(
+                lambda auditor: auditor.wants_answers or auditor.replays(server_round)
+            )
+        )
         asked = by_client.keys() if asks_all else orders.keys()
         hidden = any(wire.is_hidden(m.content) for m in messages)
         # Messages are changed last: whatever fails before leaves them as they were.
-        if hidden and panel.wants_truth and self.has_tap:
+        if hidden and panel.concerns_any(wants_truth) and self.has_tap:
             for message in messages:
                 wire.add_record(message, wire.TAP, wire.keep_record(server_round))
         # Under our masks an answer must not depend on a reply, and replies are models.
@@ -517,6 +518,8 @@ class RoundObserver(Resumable):
         left_out = unused_nodes(self._strategy)
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
         view = self._view(opened, replies, updates, arrays)
+        # What neither masks nor noise hide: the truth, or as sent; else none.
+        is_hidden = opened.is_noised or not updates.are_plain
         # First, and guarded separately: a failing auditor must not suppress the warnings.
         with self._panel.keep_training_on_error(f"warnings may lack round {opened.server_round}"):
             self.health.note(
@@ -525,7 +528,7 @@ class RoundObserver(Resumable):
                 silent=replies.silent,
                 diverged=updates.diverged(),
                 lost=updates.lost,
-                plain=opened.plain(view.truth, updates),
+                plain=view.truth if view.truth or is_hidden else updates,
             )
         return self._panel.observe(view)
 
@@ -542,9 +545,8 @@ class RoundObserver(Resumable):
         asked = [] if self._has_answer else [c for c in opened.asked if c in updates]
         for words in guest_warnings(answers, asked):
             self._panel.note(words, plays_canaries)
-        if self._panel.replays(opened.server_round):
-            for words in replay_warnings(answers):
-                self._panel.note(words, lambda auditor: auditor.replays(opened.server_round))
+        for words in replay_warnings(answers):
+            self._panel.note(words, lambda auditor: auditor.replays(opened.server_round))
         if facts.abandoned is not None and not self._is_abandonment_noted:
             self._is_abandonment_noted = True  # the first; the log has all
             self._panel.note(f"rounds without an aggregate are not audited: {facts.abandoned}")
@@ -574,8 +576,8 @@ class RoundObserver(Resumable):
         released: LazyModel | None,
     ) -> None:
         """Decide what clients send, as far as the round shows it."""
-        reply_kind = self._reply_kind
-        if reply_kind.sends is None and released is not None and not opened.is_noised:
+        kind = self._reply_kind
+        if kind.sends is None and released is not None and not opened.is_noised:
             # The mean as if replies were models, as a secure sum assumes.
             others = (c for c, a in answers.items() if a.outcome != "played")
             seats = set(opened.orders).difference(others)
@@ -584,18 +586,17 @@ class RoundObserver(Resumable):
                 hidden = [change + opened.sent]
                 mean = in_blocks(hidden[0])
             replies = updates.replies(seats) if updates.are_plain else hidden
-            reply_kind.note(opened.model, replies, mean, released)
-        for words in reply_kind.note_answers(
-            [a.sends for a in answers.values() if a.sends is not None]
-        ):
+            kind.sends = reply_kind(opened.model, replies, mean, released)
+        told = [a.sends for a in answers.values() if a.sends is not None]
+        for words in kind.note_answers(told):
             self._panel.note(words, plays_canaries)
-        updates.sends = reply_kind.sends or "models"
+        updates.sends = kind.sends or "models"
 
     def _facts(
         self, opened: OpenRound, updates: Updates, released: LazyModel, *, has_model: bool
     ) -> RoundFacts:
         """Return what the wrappers know about the round, completed by what the replies show."""
-        reply_kind, facts = self._reply_kind, known_facts(self._strategy)
+        kind, facts = self._reply_kind, known_facts(self._strategy)
         # An abandoned round has no sum, hence nobody in it, whoever has answered.
         if facts.abandoned is None:
             if updates.sends == "differences":  # our wrappers take every reply for a model
@@ -605,7 +606,8 @@ class RoundObserver(Resumable):
                     aggregate=None if mean is None else mean + opened.sent,
                     noised=None if noised is None else noised + opened.sent,
                 )
-            wants_mean = self._panel.wants_mean or (reply_kind.needs_sign and not opened.orders)
+            wants_mean = self._panel.concerns_any(lambda auditor: auditor.wants_mean)
+            wants_mean |= kind.needs_sign and not opened.orders
             seen = RoundFacts(
                 aggregate=updates.mean() if wants_mean and facts.aggregate is None else None,
                 num_clients=len(updates),
@@ -613,11 +615,11 @@ class RoundObserver(Resumable):
                 abandoned=None if has_model else "the strategy released no model",
             )
             facts = facts.over(seen)
-        if reply_kind.needs_sign:
+        if kind.needs_sign:
             # Canaries' coins must not influence it. A secure sum cannot leave their seats out.
             honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
-            reply_kind.note_step(opened.sent, released.vector, honest)
-            if reply_kind.needs_sign and opened.orders and not updates.are_plain:
+            kind.note_step(opened.sent, released.vector, honest)
+            if kind.needs_sign and opened.orders and not updates.are_plain:
                 self._panel.note(NO_SIGN, plays_canaries)
         return facts
 
@@ -625,7 +627,7 @@ class RoundObserver(Resumable):
         self, opened: OpenRound, updates: Updates, obeyed: Collection[int]
     ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
         """Return the plain updates and weights, if an auditor needs them and clients kept them."""
-        if not self._panel.wants_truth or (opened.hides_updates and not self.has_tap):
+        if not self._panel.concerns_any(wants_truth) or (opened.hides_updates and not self.has_tap):
             return {}, {}
         if not opened.hides_updates:
             return updates, updates.weights
@@ -645,5 +647,5 @@ class RoundObserver(Resumable):
         truth = {client: truth[client] for client in truth if client in updates}
         if updates and not weights:
             self.has_tap = False  # a client app without one is not asked again
-            self._panel.note(NO_TRUTH, lambda auditor: auditor.wants_truth)
+            self._panel.note(NO_TRUTH, wants_truth)
         return truth, weights

@@ -56,6 +56,11 @@ def plays_canaries(auditor: Auditor) -> bool:
     return auditor.canaries_played is not None
 
 
+def wants_truth(auditor: Auditor) -> bool:
+    """Whether an auditor needs plain updates."""
+    return auditor.wants_truth
+
+
 def _restore(auditor: Auditor, state: Any) -> None:
     """Restore an auditor's state of an interrupted run; raise if it does not fit."""
     try:
@@ -131,24 +136,9 @@ class Panel(Resumable):
         played = (auditor.canaries_played for auditor in self.auditors)
         return [counts for counts in played if counts is not None]
 
-    @property
-    def wants_truth(self) -> bool:
-        """Whether any auditor needs the plain updates."""
-        return any(a.wants_truth for a in self.auditors)
-
-    @property
-    def wants_mean(self) -> bool:
-        """Whether any auditor needs the mean of the updates."""
-        return any(a.wants_mean for a in self.auditors)
-
-    def replays(self, server_round: int) -> bool:
-        """Whether any auditor sends messages of this round again."""
-        return any(a.replays(server_round) for a in self.auditors)
-
-    @property
-    def wants_answers(self) -> bool:
-        """Whether an auditor needs what all clients say in every round."""
-        return any(a.wants_answers for a in self.auditors)
+    def concerns_any(self, concerns: Callable[[Auditor], bool]) -> bool:
+        """Whether something concerns any of the auditors."""
+        return any(map(concerns, self.auditors))
 
     def truth_of(self, server_round: int, honest: Sequence[int]) -> set[int]:
         """Return the honest clients whose plain updates any auditor needs."""

@@ -350,7 +350,7 @@ def test_the_sign_is_seen_once_and_survives_an_interruption() -> None:
     sent, updates = vectors(4)
     mean = updates.mean(axis=0)
     sending = ReplyKind("auto")
-    sending.note(sent, list(updates), in_blocks(mean), sent - mean)
+    sending.sends = reply_kind(sent, list(updates), in_blocks(mean), sent - mean)
     assert sending.sends == "differences"
     sending.note_step(sent, sent - mean, mean)
     assert sending.sign == -1
@@ -390,7 +390,7 @@ def test_seats_are_believed_until_honest_replies_say_otherwise() -> None:
     sent, updates = vectors(6)
     decided_before = ReplyKind("auto")
     mean = updates.mean(axis=0)
-    decided_before.note(sent, list(updates), in_blocks(mean), sent + mean)
+    decided_before.sends = reply_kind(sent, list(updates), in_blocks(mean), sent + mean)
     assert decided_before.note_answers(["models"]) == [MISTAKEN]
     assert decided_before.sends == "differences"
 
@@ -405,7 +405,6 @@ def test_a_server_that_moves_against_replies_to_a_model_of_zeros_gets_gradients(
 def test_what_the_user_says_stays() -> None:
     sent, updates = vectors(5)
     sending = ReplyKind("models")
-    sending.note(sent, list(updates), in_blocks(updates.mean(axis=0)), sent + updates.mean(axis=0))
     sending.note_step(sent, sent - updates[0], updates[0])
     assert (sending.sends, sending.sign) == ("models", 1)
     with pytest.raises(
