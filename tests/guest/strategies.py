@@ -166,7 +166,7 @@ class Personal(FedAvg):
         messages = list(super().configure_train(*asked))
         for message in messages:
             shift = 0.01 * message.metadata.dst_node_id
-            own = {n: Array((a.numpy() + shift).astype(a.dtype)) for n, a in asked[1].items()}
+            own = {n: Array(np.asarray(a.numpy() + shift, a.dtype)) for n, a in asked[1].items()}
             message.content = RecordDict({**message.content, "arrays": ArrayRecord(own)})
         return messages
 

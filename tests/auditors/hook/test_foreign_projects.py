@@ -36,6 +36,7 @@ from leakmeter.auditors.hook.run_audit import REPEATED, UNCOUNTED
 from leakmeter.fl_app.report.read import read_runs
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
+from tests.guest.strategies import Controlled
 from tests.helpers import strategies
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
@@ -275,16 +276,6 @@ class Spy(Auditor):
         return []
 
 
-class Twofold(FedAvg):
-    """Lets clients send a second ArrayRecord beside the model, as control variates would be."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        replies = list(replies)
-        for reply in replies:
-            reply.content = RecordDict({k: v for k, v in reply.content.items() if k != "control"})
-        return super().aggregate_train(server_round, replies)
-
-
 def test_a_reply_that_cannot_be_read_is_left_out_of_the_audit_only(foreign: Any) -> None:
     def second(message: Message, context: Any, call_next: Any) -> Message:
         reply = call_next(message, context)
@@ -293,7 +284,7 @@ def test_a_reply_that_cannot_be_read_is_left_out_of_the_audit_only(foreign: Any)
         return reply
 
     spy = Spy()
-    run(foreign(mods=[second]), Twofold(**ALL), [spy])
+    run(foreign(mods=[second]), Controlled(**ALL), [spy])
     assert spy.seen == [5] * ROUNDS
 
 

@@ -21,18 +21,13 @@ from leakmeter.auditors.hook.open_round import OWN_MODELS, SEVERAL_RECORDS
 from leakmeter.auditors.hook.run_audit import UNRELEASED
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.run_log import StopAbove
+from tests.guest.strategies import Controlling, Personal
+from tests.helpers.strategies import Sorted
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
 ROUNDS = 6
 ALL: dict[str, Any] = {"min_train_nodes": 6, "min_available_nodes": 6, "fraction_evaluate": 0.0}
-
-
-class Sorted(FedAvg):
-    """Asks all nodes in their order: Flower's own order is random, and so are float32 sums."""
-
-    def configure_train(self, *asked: Any) -> Any:
-        return sorted(super().configure_train(*asked), key=lambda m: m.metadata.dst_node_id)
 
 
 class SavesItself(Sorted):
@@ -332,30 +327,6 @@ class Slices(Sorted):
         return super().aggregate_train(server_round, whole)
 
 
-class Clusters(Sorted):
-    """Sends every second client a model of its own."""
-
-    def configure_train(self, *asked: Any) -> Any:
-        for place, message in enumerate(super().configure_train(*asked)):
-            moved = {
-                name: Array(np.asarray(array.numpy() + place % 2, array.numpy().dtype))
-                for name, array in message.content["arrays"].items()
-            }
-            message.content = RecordDict({**message.content, "arrays": ArrayRecord(moved)})
-            yield message
-
-
-class Controls(Sorted):
-    """Sends a second record, as SCAFFOLD does."""
-
-    def configure_train(self, *asked: Any) -> Any:
-        for message in super().configure_train(*asked):
-            message.content = RecordDict(
-                {**message.content, "controls": ArrayRecord(dict(message.content["arrays"]))}
-            )
-            yield message
-
-
 class Broadcast(Sorted):
     """Sends all clients the same model, which is not quite its own."""
 
@@ -368,8 +339,8 @@ class Broadcast(Sorted):
     ("strategy", "reason"),
     [
         (Slices, OWN_MODELS),
-        (Clusters, OWN_MODELS),
-        (Controls, SEVERAL_RECORDS),
+        (Personal, OWN_MODELS),
+        (Controlling, SEVERAL_RECORDS),
     ],
 )
 def test_updates_without_a_common_base_are_named_and_nothing_is_measured(

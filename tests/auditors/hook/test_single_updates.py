@@ -30,17 +30,11 @@ from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.chosen import FixedSize
 from tests.helpers.flower import NO_DIMENSIONS
 from tests.helpers.numbers import first_fast
+from tests.helpers.strategies import Sorted
 
 pytestmark = pytest.mark.usefixtures("flower_task", "flower_draws")
 
 CLIENTS = 12
-
-
-class Sorted(FedAvg):
-    """Asks all nodes in their order, so that clients have the same numbers in every run."""
-
-    def configure_train(self, *asked: Any) -> Any:
-        return sorted(super().configure_train(*asked), key=lambda m: m.metadata.dst_node_id)
 
 
 def fedavg() -> FedAvg:
