@@ -206,7 +206,7 @@ TOLD: dict[str, tuple[Cell, str]] = {
     "Diverging": (Cell(FEDAVG, kinds.Diverging), "finite"),
     "noise behind ours": (Cell(FEDAVG, mods=(canary_mod, local_dp())), "LocalDpMod"),
     "noise in train": (Cell(FEDAVG, train_mods=(local_dp(),)), "LocalDpMod"),
-    "without canary_mod": (Cell(FEDAVG, Clients, ()), "canary_mod"),
+    "without canary_mod": (Cell(FEDAVG, Clients, ()), "no client answered for canary_mod"),
     "masks behind ours": (
         Cell(masked, mods=(canary_mod, mask_mod), shadow=False),
         "canary_mod and tap_mod must be behind mask_mod",
