@@ -38,6 +38,7 @@ from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
 from tests.guest.strategies import Controlled
 from tests.helpers import strategies
+from tests.helpers.federation import Drawing
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
 from tests.helpers.strategies import Counting, Piecemeal, TwoPhases
@@ -53,27 +54,20 @@ FEW = (
 )
 
 
+class Foreign(Drawing):
+    """Clients that draw batches, and hold no integer array."""
+
+    scale = 0.3
+
+    def arrays(self) -> ArrayRecord:
+        made = super().arrays()
+        del made["n"]
+        return made
+
+
 @pytest.fixture
-def foreign(federation: Any) -> Any:
-    """Return the maker of federations whose clients draw batches, and hold no integer array."""
-
-    class Foreign(federation):  # type: ignore[misc]
-        draws = np.random.default_rng(0)
-
-        def arrays(self) -> ArrayRecord:
-            made = super().arrays()
-            del made["n"]
-            return made
-
-        def trained(self, client: int, arrays: ArrayRecord) -> dict[str, np.ndarray]:
-            whole = ArrayRecord({**arrays, "n": Array(np.array(0))})
-            models = super().trained(client, whole)
-            del models["n"]
-            return {
-                name: (value + 0.3 * self.draws.standard_normal(value.shape)).astype(value.dtype)
-                for name, value in models.items()
-            }
-
+def foreign(flower_task: None) -> Any:  # noqa: ARG001
+    """Return the maker of these federations."""
     return lambda **more: Foreign(**{"mods": [canary_mod], "identity": False, **more})
 
 

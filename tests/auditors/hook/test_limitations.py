@@ -30,6 +30,7 @@ from leakmeter.auditors.hook.panel import Panel
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.chosen import FixedSize
+from tests.helpers.federation import Drawing
 from tests.helpers.findings import finding
 
 CAPABLE = Project(dim=10_000, num_rounds=30, clients=12, seats=2)
@@ -174,15 +175,9 @@ def test_an_auditor_that_never_finds_anything_is_named_in_the_report() -> None:
     assert limitations() == ()  # it has spoken
 
 
-def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_path: Path) -> None:
-    class Noisy(federation):  # type: ignore[misc]
-        draws = np.random.default_rng(0)
-
-        def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
-            models = super().trained(client, arrays)
-            return {**models, "b": models["b"] + self.draws.standard_normal(12)}
-
-    of = Noisy(5, mods=[MaskMod(required=True, allow_tap=True, seed=0), canary_mod])
+@pytest.mark.usefixtures("flower_task")
+def test_a_missing_tap_is_said_once_after_the_first_round(tmp_path: Path) -> None:
+    of = Drawing(5, mods=[MaskMod(required=True, allow_tap=True, seed=0), canary_mod])
     auditor = LikelihoodRatio(ReplaySampler(simulated=True), budget=QUICK, every=1)
     audited = masked(of, [auditor], out=tmp_path)
     assert audited.failures == []

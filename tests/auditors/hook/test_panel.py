@@ -36,6 +36,7 @@ from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.wording import Assumption
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
+from tests.helpers.federation import Drawing
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
@@ -140,6 +141,7 @@ def test_a_long_audit_is_announced_once_as_soon_as_its_length_is_known(
         for server_round in range(1, 4):
             panel.observe(view(server_round, 1.0))
     assert said == [before, [*before, *after], [*before, *after]]
+    assert caplog.messages == [*before, *after]
 
 
 def test_auditors_meet_the_others_and_know_the_claims_before_confidence_is_shared() -> None:
@@ -178,22 +180,6 @@ def test_what_an_auditor_has_noticed_in_the_run_is_a_limitation() -> None:
 DIM = 132  # of the federation
 
 
-@pytest.fixture
-def foreign(federation: Any) -> Any:
-    """Return the maker of federations whose clients draw batches of their own."""
-
-    class Foreign(federation):  # type: ignore[misc]
-        draws = np.random.default_rng(0)
-
-        def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
-            models = super().trained(client, arrays)
-            models["w"] = (models["w"] + self.draws.standard_normal((10, 12))).astype(np.float32)
-            models["b"] = models["b"] + self.draws.standard_normal(12)
-            return models
-
-    return Foreign
-
-
 def run(of: Any, auditors: list[Auditor], rounds: int, **options: Any) -> Audited:
     """Return an audited run of all clients."""
     clients = len(list(of.grid.get_node_ids()))
@@ -226,18 +212,20 @@ SPANNED = SampleBudget(fit=270, candidates=6, pilot=10, trials=20)
         ],
     ),
 )
-def test_trainings_are_counted_as_they_happen(foreign: Any, make: Any, rounds: int) -> None:
-    of = foreign(5, identity=False)
+@pytest.mark.usefixtures("flower_task")
+def test_trainings_are_counted_as_they_happen(make: Any, rounds: int) -> None:
+    of = Drawing(5, identity=False)
     auditor = make()
     run(of, [auditor], rounds)
     project = Project(dim=DIM, num_rounds=rounds, clients=5)
     assert len(of.seen) == 5 * rounds + auditor.trainings(project)
 
 
+@pytest.mark.usefixtures("flower_task")
 def test_a_run_that_trains_less_than_its_audit_says_so_before_it_trains(
-    foreign: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of = foreign(8, mods=[canary_mod], identity=False)
+    of = Drawing(8, mods=[canary_mod], identity=False)
     trained: list[int] = []
     note = Panel._note
 
