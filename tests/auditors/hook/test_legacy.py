@@ -54,7 +54,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.engines.inline import run_inline
 from tests.helpers.numbers import first_fast
 
-CLIENTS, ROUNDS = 6, 10
+CLIENTS, ROUNDS = 6, 8
 Model = list[np.ndarray]
 
 

@@ -26,7 +26,7 @@ from tests.helpers.strategies import Sorted
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
-ROUNDS = 6
+ROUNDS = 4
 ALL: dict[str, Any] = {"min_train_nodes": 6, "min_available_nodes": 6, "fraction_evaluate": 0.0}
 
 
