@@ -278,6 +278,16 @@ def test_asking_whether_a_client_has_replied_does_not_make_its_update(
     assert 5 not in updates
 
 
+def test_masked_replies_are_shown_as_they_are_and_have_no_mean() -> None:
+    record, upload = (ArrayRecord({"w": Array(a)}) for a in (np.zeros(3), np.arange(9)))
+    layout = Layout.of(record)
+    replies = {client: RecordDict({"arrays": one}) for client, one in enumerate((record, upload))}
+    updates = Updates(layout, LazyModel(layout, record), replies)
+    assert updates[1].tolist() == list(range(9))
+    assert updates.mean() is None
+    assert updates.mean(without=[1]) is None
+
+
 class Reading(Auditor):
     """Keeps the means that it is shown."""
 
