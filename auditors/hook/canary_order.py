@@ -217,10 +217,10 @@ def with_own_key(canary: Canary) -> Canary:
 
 def take_answer(reply: Message) -> Answer | None:
     """Return the answer in a reply and remove it, whatever it contains."""
-    if not reply.has_content() or wire.CANARY not in reply.content:
+    if not reply.has_content():
         return None
     answer = Answer.of(reply.content)
-    reply.content = RecordDict({k: v for k, v in reply.content.items() if k != wire.CANARY})
+    wire.remove(reply, wire.CANARY)
     return answer
 
 
@@ -321,20 +321,6 @@ class ReplyKind(Resumable):
         self.sign = 1
         self._has_sign = False
 
-    def note(
-        self, sent: Sliceable, replies: Iterable[Vector], mean: Blocks | None, released: Sliceable
-    ) -> None:
-        """Decide what clients send from their replies to a model, if it is still open.
-
-        Args:
-            sent: The model.
-            replies: Honest ones.
-            mean: Their weighted mean by blocks, if it is known.
-            released: What the server has made of them.
-        """
-        if self.sends is None:
-            self.sends = reply_kind(sent, replies, mean, released)
-
     def note_answers(self, told: Collection[Sends]) -> list[str]:
         """Take over what seats took their replies for, if it is still open; return what is wrong.
 
@@ -372,6 +358,12 @@ def reply_kind(
     sent: Sliceable, replies: Iterable[Vector], mean: Blocks | None, released: Sliceable
 ) -> Sends | None:
     """Return what honest replies to `sent` are; None if that cannot be decided.
+
+    Args:
+        sent: The model.
+        replies: Those of clients without canaries.
+        mean: Their weighted mean by blocks, if it is known.
+        released: What the server has made of them.
 
     The server moves along r - s if replies r are models, and along r or -r if they are differences.
     If it moves along neither, because of noise or of an aggregate that is not a mean, the share

@@ -107,6 +107,12 @@ class LocalNoise:
         return self.sensitivity * math.sqrt(2 * log) / self.epsilon
 
     @property
+    def _delivered(self) -> float:
+        """The exact ε of this noise between two worlds that differ by one update."""
+        separation = math.inf if self.std == 0 else self.clip_norm / self.std
+        return math.inf if math.isinf(separation) else epsilon_gaussian(self.delta, separation)
+
+    @property
     def claim(self) -> Claim:
         """What the mod claims, with what it delivers: noise against one update of the clip norm."""
         below = "" if self.sensitivity >= self.clip_norm else f", sensitivity {self.sensitivity:g}"
@@ -117,7 +123,7 @@ class LocalNoise:
             per="round",
             source=_LOCAL,
             clip_norm=self.clip_norm,
-            delivered=_exact_epsilon(self.delta, self.clip_norm, self.std),
+            delivered=self._delivered,
             rule=f"noise std {number(self.std)} for clip norm {self.clip_norm:g}{below}",
         )
 
@@ -205,12 +211,6 @@ def _is_plain_mean(strategy: Any) -> bool:
         for one in made
         if one is not None
     )
-
-
-def _exact_epsilon(delta: float, distance: float, std: float) -> float:
-    """Return the exact ε of Gaussian noise between two worlds at this distance."""
-    separation = math.inf if std == 0 else distance / std
-    return separation if math.isinf(separation) else float(epsilon_gaussian(delta, separation))
 
 
 LIBRARY: Final = "opacus"

@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, Self, TypeAlias
@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from leakmeter.auditors.values import Vector
+from leakmeter.auditors.values import Sliceable, Vector
 
 _log = logging.getLogger("flwr")
 
@@ -116,21 +116,23 @@ class Layout:
         """Return the float arrays of `record` as one float64 vector."""
         return LazyModel(self, record)[:]
 
-    def add(self, record: Mapping[str, Array], weight: float, to: Vector) -> None:
-        """Add `weight` times the float arrays of `record` to a vector."""
-        self.check(record)
-        scaled = np.empty(_BLOCK)
-        for place, numbers in self._blocks(record):
-            np.multiply(numbers, weight, out=scaled[: numbers.size], dtype=np.float64)
-            to[place] += scaled[: numbers.size]
+    def weighted_sum(
+        self,
+        records: Sequence[tuple[Mapping[str, Array], float]],
+        base: Sliceable | None = None,
+    ) -> Blocks:
+        """Yield the weighted sum of some records by blocks, without a vector of it.
 
-    def weighted_sum(self, records: Sequence[tuple[Mapping[str, Array], float]]) -> Blocks:
-        """Yield the weighted sum of some records by blocks, without a vector of it."""
+        Args:
+            records: Each with its weight.
+            base: What to subtract; None for zeros.
+        """
         for blocks in zip(*(self._blocks(record) for record, _ in records), strict=True):
-            total = np.zeros(blocks[0][1].size)
+            part, first = blocks[0]
+            total = np.zeros(first.size) if base is None else np.negative(base[part])
             for (_, numbers), (_, weight) in zip(blocks, records, strict=True):
                 total += np.multiply(numbers, weight, dtype=np.float64)
-            yield blocks[0][0], total
+            yield part, total
 
     def distance(
         self,
@@ -176,18 +178,15 @@ class Layout:
         """
         if vector.shape != (self.dim,):
             raise ValueError(f"vector must have shape ({self.dim},), got {vector.shape}")
-        pieces = zip(
-            self._names_in(template),
-            self.shapes,
-            self.dtypes if dtypes is None else dtypes,
-            np.split(vector, np.cumsum(self.sizes)[:-1]),
-            strict=True,
+        pieces = np.split(vector, np.cumsum(self.sizes)[:-1])
+        dtypes = self.dtypes if dtypes is None else dtypes
+        return self._with_arrays(
+            template,
+            (
+                to_array(piece.reshape(shape).astype(dtype))
+                for shape, dtype, piece in zip(self.shapes, dtypes, pieces, strict=True)
+            ),
         )
-        restored = {
-            name: to_array(piece.reshape(shape).astype(dtype))
-            for name, shape, dtype, piece in pieces
-        }
-        return ArrayRecord({name: restored.get(name, template[name]) for name in template})
 
     def apply_change(
         self,
@@ -207,13 +206,15 @@ class Layout:
             change: Changes the next coordinates in place.
             least: Least precision in which it does so.
         """
-        names, shapes = self._names_in(template), self.shapes
         starts = itertools.repeat(None) if base is None else map(values, self.arrays_in(base))
-        found = {
-            name: _apply_change(start, np.dtype(template[name].dtype), shape, change, least)
-            for name, shape, start in zip(names, shapes, starts, strict=False)
-        }
-        return ArrayRecord({name: found.get(name, template[name]) for name in template})
+        dtypes = map(np.dtype, self.dtypes_in(template))
+        return self._with_arrays(
+            template,
+            (
+                _apply_change(start, dtype, shape, change, least)
+                for start, dtype, shape in zip(starts, dtypes, self.shapes, strict=False)
+            ),
+        )
 
     def nudge(self, base: Mapping[str, Array] | None, template: ArrayRecord) -> ArrayRecord:
         """Return a record like `base` in which one entry is moved by a rounding step of its type.
@@ -231,8 +232,7 @@ class Layout:
             return self.apply_change(base, template, _mover(dtypes[first]), least=np.float32)
         own = self.arrays_in(base)
         own[first] = _nudge(own[first])
-        found = dict(zip(self._names_in(template), own, strict=True))
-        return ArrayRecord({name: found.get(name, template[name]) for name in template})
+        return self._with_arrays(template, own)
 
     def fits(self, record: Mapping[str, Array]) -> bool:
         """Whether `record` has all arrays of this layout, by name or by order."""
@@ -274,6 +274,11 @@ class Layout:
     def arrays_in(self, record: Mapping[str, Array]) -> list[Array]:
         """Return the float arrays of `record` in the order of the vector."""
         return [record[name] for name in self._names_in(record)]
+
+    def _with_arrays(self, template: ArrayRecord, arrays: Iterable[Array]) -> ArrayRecord:
+        """Return a record with these float arrays and all other arrays as in `template`."""
+        found = dict(zip(self._names_in(template), arrays, strict=True))
+        return ArrayRecord({name: found.get(name, template[name]) for name in template})
 
     def _names_in(self, record: Mapping[str, Array]) -> list[str]:
         """Return what the float arrays are called in `record`."""

@@ -135,16 +135,13 @@ class LegacyAudited(Strategy):
             return []  # the run was stopped; the server counts on
         model = record_of(parameters)
         try:
-            self._begin_round(model)
+            if not self.audit.has_begun:
+                self.audit.begin(model, self._num_rounds, TIMEOUT)
+            self.audit.before_round(model)
         except EndedError:
             return []
         made = self.strategy.configure_fit(server_round=server_round, **asked)
         return self._opened(server_round, model, made, client_manager) if made else made
-
-    def _begin_round(self, model: ArrayRecord) -> None:
-        if not self.audit.has_begun:
-            self.audit.begin(model, self._num_rounds, TIMEOUT)
-        self.audit.before_round(model)
 
     def _opened(
         self, server_round: int, model: ArrayRecord, made: Instructions, manager: ClientManager

@@ -98,7 +98,8 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
         return _carry_out(message, context, call_next, call_next)
 
     def train(_: Message, context: Context) -> Message:
-        plain = wire.without_legacy_orders(message)
+        # Another mod reads the records to plant.
+        plain = wire.without_orders(message, lambda key: wire.is_ours(key) and key != wire.PLANTED)
         return wire.from_legacy_reply(call_next(plain, context))
 
     reply = _carry_out(wire.from_legacy(message), context, train, call_next)
@@ -225,17 +226,13 @@ def _with_known_kind(order: Order, message: Message, answer: Answer) -> Order:
 
     All of these mods take replies for models.
     """
-    is_hidden = _is_ours(message) or not HIDING.isdisjoint(answer.outer)
+    is_hidden = wire.is_hidden(message.content) or not HIDING.isdisjoint(answer.outer)
     return replace(order, sends=order.sends or "models") if is_hidden else order
 
 
 def _is_hidden(message: Message, answer: Answer) -> bool:
     """Whether masks may hide what the client sends, so that the answer must not tell of it."""
     return wire.MASK in message.content or not MASKS.isdisjoint(answer.outer)
-
-
-def _is_ours(message: Message) -> bool:
-    return any(key in message.content for key in (wire.MASK, wire.NOISE, wire.FILLED))
 
 
 def _play(order: Order, message: Message, reply: Message) -> tuple[Outcome, Sends | None]:
@@ -636,13 +633,13 @@ def plant_mod(message: Message, context: Context, call_next: Call) -> Message:
     held = _HeldRecords(read_planting_order(order))
     token = _held.set(held)
     try:
-        reply = call_next(wire.without_order(message, wire.PLANTED), context)
+        reply = call_next(wire.without_orders(message, lambda key: key == wire.PLANTED), context)
     finally:
         _held.reset(token)
     if reply.has_error():
         return reply
-    answer = ConfigRecord({"taken": held.is_taken})
-    return wire.with_answer_under(reply, wire.PLANTED, answer)
+    wire.add_record(reply, wire.PLANTED, ConfigRecord({"taken": held.is_taken}))
+    return wire.as_legacy_reply(reply)
 
 
 @contextmanager
@@ -678,6 +675,5 @@ def take_planting_answer(reply: Message) -> bool | None:
     if not reply.has_content() or wire.PLANTED not in reply.content:
         return None
     said = wire.config(reply.content, wire.PLANTED)
-    kept = {key: record for key, record in reply.content.items() if key != wire.PLANTED}
-    reply.content = RecordDict(kept)
+    wire.remove(reply, wire.PLANTED)
     return said is not None and said.get("taken") is True

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -26,10 +26,11 @@ from leakmeter.auditors.hook.canary_order import (
     guest_warnings,
     in_blocks,
     replay_warnings,
+    reply_kind,
     with_own_key,
 )
 from leakmeter.auditors.hook.layout import Blocks, Layout, LazyModel, is_finite, is_float, values
-from leakmeter.auditors.hook.panel import Health, Panel
+from leakmeter.auditors.hook.panel import Health, Panel, plays_canaries, wants_truth
 from leakmeter.auditors.hook.wrapper import client_of, known_facts, unused_nodes, weight_key
 from leakmeter.auditors.values import Vector
 
@@ -42,7 +43,6 @@ NO_SIGN: Final = (
     "clients send differences under masks, and it is not known whether the server adds or "
     "subtracts them: if it subtracts them, the audit does not see their canaries"
 )
-
 
 SEVERAL_RECORDS: Final = (
     "clients are sent several ArrayRecords, or none, so it is not known what their updates are "
@@ -116,14 +116,12 @@ class Updates(Mapping[int, Vector]):
         Args:
             without: Clients whose updates are left out.
         """
-        weights = {c: weight for c, weight in self.weights.items() if c not in without}
-        total = sum(weights.values())
-        if total <= 0 or not self.are_plain:
+        blocks = self._mean(without, self._model if self.sends == "models" else None)
+        if blocks is None:
             return None
-        is_model = self.sends == "models"
-        mean = np.negative(self._model.vector) if is_model else np.zeros(self._layout.dim)
-        for client, weight in weights.items():
-            self._layout.add(self._records[client], weight / total, mean)
+        mean = np.empty(self._layout.dim)
+        for part, block in blocks:
+            mean[part] = block
         return mean
 
     def mean_reply(self, without: Collection[int]) -> Blocks | None:
@@ -132,12 +130,16 @@ class Updates(Mapping[int, Vector]):
         Args:
             without: Clients whose replies are left out.
         """
+        return self._mean(without, None)
+
+    def _mean(self, without: Collection[int], base: LazyModel | None) -> Blocks | None:
+        """Return the weighted mean of replies by blocks, without a base that all of them have."""
         weights = {c: weight for c, weight in self.weights.items() if c not in without}
         total = sum(weights.values())
         if total <= 0 or not self.are_plain:
             return None
-        shares = {c: weight / total for c, weight in weights.items()}
-        return self._layout.weighted_sum([(self._records[c], share) for c, share in shares.items()])
+        shares = [(self._records[c], weight / total) for c, weight in weights.items()]
+        return self._layout.weighted_sum(shares, base)
 
     def add(self, earlier: Updates) -> None:
         """Add those that have come before."""
@@ -160,6 +162,43 @@ class Updates(Mapping[int, Vector]):
     def are_plain(self) -> bool:
         """Whether no mask hides any of them."""
         return all(map(self._layout.fits, self._records.values()))
+
+
+Told = TypeVar("Told")
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What has come back of a round.
+
+    Attributes:
+        number: Of the round, as the strategy counts it.
+        updates: Those in the replies; None if the round is not audited.
+        answers: Node to what its `canary_mod` said.
+        silent: Node to whether its update was not finite, of those without one.
+        num_replies: How many have content; of an audited round, how many can be read.
+        took: Node to whether it says that it took its records.
+    """
+
+    number: object
+    updates: Updates | None
+    answers: Mapping[int, Answer]
+    silent: Mapping[int, bool]
+    num_replies: int
+    took: Mapping[int, bool]
+
+    def after(self, earlier: Replies) -> Replies:
+        """Return both, of a round whose replies come one after the other."""
+        if self.updates is not None and earlier.updates is not None:
+            self.updates.add(earlier.updates)
+        count = self.num_replies + earlier.num_replies
+        return replace(
+            self,
+            answers={**self.answers, **earlier.answers},
+            silent={**self.silent, **earlier.silent},
+            num_replies=count if self.updates is None else len(self.updates),
+            took={**self.took, **earlier.took},
+        )
 
 
 @dataclass(frozen=True)
@@ -215,15 +254,9 @@ class OpenRound:
             contents[client] = reply.content
         return Updates(self.layout, self.model, contents, self.weight_key)
 
-    def by_client(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
-        """Return the answers of this round's nodes, by client."""
-        return {self.clients[node]: a for node, a in answers.items() if node in self.clients}
-
-    def plain(self, truth: Mapping[int, Vector], updates: Updates) -> Mapping[int, Vector]:
-        """Return updates that neither masks nor noise hide: the truth, or as sent; else none."""
-        if truth or self.is_noised or not updates.are_plain:
-            return truth
-        return updates
+    def by_client(self, told: Mapping[int, Told]) -> dict[int, Told]:
+        """Return what this round's nodes have told, by client."""
+        return {self.clients[node]: one for node, one in told.items() if node in self.clients}
 
 
 def _is_diverged(record: Mapping[str, Array]) -> bool:
@@ -288,39 +321,9 @@ def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
     )
 
 
-class ClientNumbers:
-    """Numbers the nodes, as auditors identify clients."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, int] = {}
-
-    def of(self, nodes: Sequence[int], strategy: Strategy | None, grid: Grid) -> dict[int, int]:
-        """Return node id to client, from the strategy that knows it or in order of appearance."""
-        known = client_of(strategy)
-        if known is not None:
-            return {node: known[node] for node in nodes}
-        for node in sorted({*grid.get_node_ids(), *nodes}):
-            self._seen.setdefault(node, len(self._seen))
-        return {node: self._seen[node] for node in nodes}
-
-
 def are_clipped(messages: Collection[Message]) -> bool:
     """Whether our own mods will clip updates or check how they were filled."""
     return any(key in m.content for m in messages for key in (wire.NOISE, wire.FILLED))
-
-
-def will_hide_updates(messages: Collection[Message]) -> bool:
-    """Whether our own mods will change updates before they are sent: only a tap has them plain."""
-    return are_clipped(messages) or any(wire.MASK in m.content for m in messages)
-
-
-def take_back_orders(messages: Iterable[Message]) -> None:
-    """Remove orders of an earlier round: a strategy may send the same message objects again."""
-    for message in messages:
-        ours = (wire.CANARY, wire.SEATS, wire.TAP, wire.PLANTED)
-        if any(key in message.content for key in ours):
-            kept = {key: record for key, record in message.content.items() if key not in ours}
-            message.content = RecordDict(kept)
 
 
 def give_orders(
@@ -347,12 +350,6 @@ def _name_seats(messages: Mapping[int, Message], orders: Collection[int]) -> Non
         record = wire.seats_record(masked)
         for message in messages.values():
             wire.add_record(message, wire.SEATS, record)
-
-
-def ask_to_keep(messages: Iterable[Message], server_round: int) -> None:
-    """Ask clients with a tap to keep their plain updates for the auditors."""
-    for message in messages:
-        wire.add_record(message, wire.TAP, wire.keep_record(server_round))
 
 
 def collect_truth(
@@ -400,46 +397,6 @@ def collect_truth(
     return updates, weights
 
 
-def round_facts(
-    strategy: Strategy | None,
-    opened: OpenRound,
-    updates: Updates,
-    *,
-    released: bool,
-    wants_mean: bool = True,
-) -> RoundFacts:
-    """Return what the wrappers know about a round, completed by what the replies show.
-
-    Args:
-        strategy: The chain of strategies.
-        opened: The round.
-        updates: The round's replies. Without a secure sum the mean is computed from them.
-        released: Whether the strategy released a model.
-        wants_mean: Whether anybody needs the mean, if it is not known.
-    """
-    known = known_facts(strategy)
-    if known.abandoned is not None:
-        return known  # no sum, hence nobody in it, whoever has answered
-    if updates.sends == "differences":  # our wrappers take every reply for a model
-        known = replace(
-            known,
-            aggregate=_plus(known.aggregate, opened.sent),
-            noised=_plus(known.noised, opened.sent),
-        )
-    seen = RoundFacts(
-        aggregate=updates.mean() if wants_mean and known.aggregate is None else None,
-        num_clients=len(updates),
-        total_weight=sum(updates.weights.values()),
-        abandoned=None if released else "the strategy released no model",
-    )
-    return known.over(seen)
-
-
-def _plus(change: Vector | None, sent: Vector) -> Vector | None:
-    """Return the mean reply behind a mean change of the sent model."""
-    return None if change is None else change + sent
-
-
 class RoundObserver(Resumable):
     """Opens rounds with the orders of the auditors, and shows them the finished ones.
 
@@ -463,7 +420,7 @@ class RoundObserver(Resumable):
         self.has_tap = True
         self.timeout = 0.0
         self.size = Size()
-        self._numbers = ClientNumbers()
+        self._seen: dict[int, int] = {}  # node id to client, of those that no strategy numbers
         self._is_abandonment_noted = False
         self._has_answer = False
 
@@ -489,8 +446,7 @@ class RoundObserver(Resumable):
             is_first: Whether no round was closed yet.
         """
         panel = self._panel
-        nodes = [m.metadata.dst_node_id for m in messages]
-        clients = self._numbers.of(nodes, self._strategy, grid)
+        clients = self._numbered([m.metadata.dst_node_id for m in messages], grid)
         by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
         if self._reply_kind.sends is None and are_clipped(messages):
             self._reply_kind.sends = "models"  # our noise mods take replies for nothing else
@@ -503,12 +459,19 @@ class RoundObserver(Resumable):
         panel.bind(server_round, RoundMessages(grid, by_client, layout, model, key))
         records = panel.plant(server_round, chosen)
         # The first round shows which clients list canary_mod; replays need to know it every time.
-        asks_all = is_first or sends is None or panel.replays(server_round) or panel.wants_answers
+        asks_all = (
+            is_first
+            or sends is None
+            or panel.concerns_any(
+                lambda auditor: auditor.wants_answers or auditor.replays(server_round)
+            )
+        )
         asked = by_client.keys() if asks_all else orders.keys()
-        hidden = will_hide_updates(messages)
+        hidden = any(wire.is_hidden(m.content) for m in messages)
         # Messages are changed last: whatever fails before leaves them as they were.
-        if hidden and panel.wants_truth and self.has_tap:
-            ask_to_keep(messages, server_round)
+        if hidden and panel.concerns_any(wants_truth) and self.has_tap:
+            for message in messages:
+                wire.add_record(message, wire.TAP, wire.keep_record(server_round))
         # Under our masks an answer must not depend on a reply, and replies are models.
         sends = sends or ("models" if hidden else None)
         give_orders(by_client, orders, asked, layout, sends, self.size)
@@ -529,61 +492,67 @@ class RoundObserver(Resumable):
             planted=frozenset(records),
         )
 
+    def _numbered(self, nodes: Sequence[int], grid: Grid) -> dict[int, int]:
+        """Return node id to client, from the strategy that knows it or in order of appearance."""
+        known = client_of(self._strategy)
+        if known is None:
+            for node in sorted({*grid.get_node_ids(), *nodes}):
+                self._seen.setdefault(node, len(self._seen))
+            known = self._seen
+        return {node: known[node] for node in nodes}
+
     def observe(
-        self,
-        opened: OpenRound,
-        updates: Updates,
-        answers: Mapping[int, Answer],
-        arrays: ArrayRecord | None,
-        silent: Mapping[int, bool],
-        took: Mapping[int, bool],
+        self, opened: OpenRound, replies: Replies, updates: Updates, arrays: ArrayRecord | None
     ) -> list[Finding]:
         """Show a round to the auditors and return what they find.
+
+        Args:
+            opened: What went out.
+            replies: What has come back.
+            updates: Those of the replies.
+            arrays: The model after it; None if there is none.
 
         Raises:
             LayoutError: The released model has other arrays than the one that was sent.
         """
         left_out = unused_nodes(self._strategy)
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
-        view = self._view(opened, updates, opened.by_client(answers), arrays, took)
+        view = self._view(opened, replies, updates, arrays)
+        # What neither masks nor noise hide: the truth, or as sent; else none.
+        is_hidden = opened.is_noised or not updates.are_plain
         # First, and guarded separately: a failing auditor must not suppress the warnings.
         with self._panel.keep_training_on_error(f"warnings may lack round {opened.server_round}"):
             self.health.note(
                 view,
                 asked=len(opened.clients),
-                silent=silent,
+                silent=replies.silent,
                 diverged=updates.diverged(),
                 lost=updates.lost,
-                plain=opened.plain(view.truth, updates),
+                plain=view.truth if view.truth or is_hidden else updates,
             )
         return self._panel.observe(view)
 
     def _view(
-        self,
-        opened: OpenRound,
-        updates: Updates,
-        answers: Mapping[int, Answer],
-        arrays: ArrayRecord | None,
-        took: Mapping[int, bool],
+        self, opened: OpenRound, replies: Replies, updates: Updates, arrays: ArrayRecord | None
     ) -> RoundView:
         """Return the view of the round, and note instruments that did not answer."""
         released = opened.model if arrays is None else LazyModel(opened.layout, arrays)
-        facts = self._facts(opened, updates, answers, released, has_model=arrays is not None)
+        answers, took = opened.by_client(replies.answers), opened.by_client(replies.took)
+        self._decide_kind(opened, updates, answers, None if arrays is None else released)
+        facts = self._facts(opened, updates, released, has_model=arrays is not None)
         # One client that answers shows that the app lists the mod; another may keep silent.
         self._has_answer |= bool(answers)
         asked = [] if self._has_answer else [c for c in opened.asked if c in updates]
         for words in guest_warnings(answers, asked):
-            self._panel.note_canaries(words)
-        if self._panel.replays(opened.server_round):
-            for words in replay_warnings(answers):
-                self._panel.note_replays(opened.server_round, words)
+            self._panel.note(words, plays_canaries)
+        for words in replay_warnings(answers):
+            self._panel.note(words, lambda auditor: auditor.replays(opened.server_round))
         if facts.abandoned is not None and not self._is_abandonment_noted:
             self._is_abandonment_noted = True  # the first; the log has all
             self._panel.note(f"rounds without an aggregate are not audited: {facts.abandoned}")
         played = {c for c, answer in answers.items() if answer.outcome == "played"}
         obeyed = {c: order for c, order in opened.orders.items() if c in updates and c in played}
         truth, weights = self._truth(opened, updates, obeyed)
-        nodes = {client: node for node, client in opened.clients.items()}
         return RoundView(
             server_round=opened.server_round,
             sent=cast(Vector, opened.model),  # vectors when somebody reads them
@@ -596,21 +565,19 @@ class RoundObserver(Resumable):
             sends=updates.sends,
             sign=self._reply_kind.sign,
             answers=answers,
-            took={c: took.get(nodes[c], False) for c in sorted(opened.planted) if c in updates},
+            took={c: took.get(c, False) for c in sorted(opened.planted) if c in updates},
         )
 
-    def _facts(
+    def _decide_kind(
         self,
         opened: OpenRound,
         updates: Updates,
         answers: Mapping[int, Answer],
-        released: LazyModel,
-        *,
-        has_model: bool,
-    ) -> RoundFacts:
-        """Return the facts of the round, once it is decided what clients send."""
-        reply_kind = self._reply_kind
-        if reply_kind.sends is None and has_model and not opened.is_noised:
+        released: LazyModel | None,
+    ) -> None:
+        """Decide what clients send, as far as the round shows it."""
+        kind = self._reply_kind
+        if kind.sends is None and released is not None and not opened.is_noised:
             # The mean as if replies were models, as a secure sum assumes.
             others = (c for c, a in answers.items() if a.outcome != "played")
             seats = set(opened.orders).difference(others)
@@ -619,29 +586,48 @@ class RoundObserver(Resumable):
                 hidden = [change + opened.sent]
                 mean = in_blocks(hidden[0])
             replies = updates.replies(seats) if updates.are_plain else hidden
-            reply_kind.note(opened.model, replies, mean, released)
-        for words in reply_kind.note_answers(
-            [a.sends for a in answers.values() if a.sends is not None]
-        ):
-            self._panel.note_canaries(words)
-        updates.sends = reply_kind.sends or "models"
-        wants_mean = self._panel.wants_mean or (reply_kind.needs_sign and not opened.orders)
-        facts = round_facts(
-            self._strategy, opened, updates, released=has_model, wants_mean=wants_mean
-        )
-        if reply_kind.needs_sign:
+            kind.sends = reply_kind(opened.model, replies, mean, released)
+        told = [a.sends for a in answers.values() if a.sends is not None]
+        for words in kind.note_answers(told):
+            self._panel.note(words, plays_canaries)
+        updates.sends = kind.sends or "models"
+
+    def _facts(
+        self, opened: OpenRound, updates: Updates, released: LazyModel, *, has_model: bool
+    ) -> RoundFacts:
+        """Return what the wrappers know about the round, completed by what the replies show."""
+        kind, facts = self._reply_kind, known_facts(self._strategy)
+        # An abandoned round has no sum, hence nobody in it, whoever has answered.
+        if facts.abandoned is None:
+            if updates.sends == "differences":  # our wrappers take every reply for a model
+                mean, noised = facts.aggregate, facts.noised
+                facts = replace(
+                    facts,
+                    aggregate=None if mean is None else mean + opened.sent,
+                    noised=None if noised is None else noised + opened.sent,
+                )
+            wants_mean = self._panel.concerns_any(lambda auditor: auditor.wants_mean)
+            wants_mean |= kind.needs_sign and not opened.orders
+            seen = RoundFacts(
+                aggregate=updates.mean() if wants_mean and facts.aggregate is None else None,
+                num_clients=len(updates),
+                total_weight=sum(updates.weights.values()),
+                abandoned=None if has_model else "the strategy released no model",
+            )
+            facts = facts.over(seen)
+        if kind.needs_sign:
             # Canaries' coins must not influence it. A secure sum cannot leave their seats out.
             honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
-            reply_kind.note_step(opened.sent, released.vector, honest)
-            if reply_kind.needs_sign and opened.orders and not updates.are_plain:
-                self._panel.note_canaries(NO_SIGN)
+            kind.note_step(opened.sent, released.vector, honest)
+            if kind.needs_sign and opened.orders and not updates.are_plain:
+                self._panel.note(NO_SIGN, plays_canaries)
         return facts
 
     def _truth(
         self, opened: OpenRound, updates: Updates, obeyed: Collection[int]
     ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
         """Return the plain updates and weights, if an auditor needs them and clients kept them."""
-        if not self._panel.wants_truth or (opened.hides_updates and not self.has_tap):
+        if not self._panel.concerns_any(wants_truth) or (opened.hides_updates and not self.has_tap):
             return {}, {}
         if not opened.hides_updates:
             return updates, updates.weights
@@ -661,5 +647,5 @@ class RoundObserver(Resumable):
         truth = {client: truth[client] for client in truth if client in updates}
         if updates and not weights:
             self.has_tap = False  # a client app without one is not asked again
-            self._panel.note_truth(NO_TRUTH)
+            self._panel.note(NO_TRUTH, wants_truth)
         return truth, weights

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +49,16 @@ _LONG = 60.0  # seconds of an audit that are worth a line beforehand
 _UNPLAYED = "no canary was played"
 _SILENT = "produced no findings; this is not evidence of privacy"
 _PLANTED = "{} plants records already, and a run has one such audit: use one generator for each run"
+
+
+def plays_canaries(auditor: Auditor) -> bool:
+    """Whether an auditor plays any: what was seen of canaries concerns no other."""
+    return auditor.canaries_played is not None
+
+
+def wants_truth(auditor: Auditor) -> bool:
+    """Whether an auditor needs plain updates."""
+    return auditor.wants_truth
 
 
 def _restore(auditor: Auditor, state: Any) -> None:
@@ -126,24 +136,9 @@ class Panel(Resumable):
         played = (auditor.canaries_played for auditor in self.auditors)
         return [counts for counts in played if counts is not None]
 
-    @property
-    def wants_truth(self) -> bool:
-        """Whether any auditor needs the plain updates."""
-        return any(a.wants_truth for a in self.auditors)
-
-    @property
-    def wants_mean(self) -> bool:
-        """Whether any auditor needs the mean of the updates."""
-        return any(a.wants_mean for a in self.auditors)
-
-    def replays(self, server_round: int) -> bool:
-        """Whether any auditor sends messages of this round again."""
-        return any(a.replays(server_round) for a in self.auditors)
-
-    @property
-    def wants_answers(self) -> bool:
-        """Whether an auditor needs what all clients say in every round."""
-        return any(a.wants_answers for a in self.auditors)
+    def concerns_any(self, concerns: Callable[[Auditor], bool]) -> bool:
+        """Whether something concerns any of the auditors."""
+        return any(map(concerns, self.auditors))
 
     def truth_of(self, server_round: int, honest: Sequence[int]) -> set[int]:
         """Return the honest clients whose plain updates any auditor needs."""
@@ -161,10 +156,8 @@ class Panel(Resumable):
         self._project = None
         for auditor in list(self.auditors):
             auditor.claims = claims
-            try:
+            with self._leave_out_on_error(auditor, BEFORE):
                 auditor.join([other for other in self.auditors if other is not auditor])
-            except Exception as error:
-                self._drop(auditor, BEFORE, error)
         share_confidence(self.auditors)
         for auditor in list(self.auditors):
             auditor.folder = folder
@@ -184,11 +177,9 @@ class Panel(Resumable):
         if self._restored:
             return
         for auditor in list(self.auditors):
-            try:
+            with self._leave_out_on_error(auditor, BEFORE):
                 for words in auditor.limits(project):
                     self._note(auditor, words)
-            except Exception as error:
-                self._drop(auditor, BEFORE, error)
         if project.clients is not None:
             with self.keep_training_on_error("the cost of the audit is not known"):
                 self._note_cost(project.clients * project.num_rounds, project)
@@ -209,21 +200,10 @@ class Panel(Resumable):
             )
             self._note(max(asked, key=lambda auditor: asked[auditor]), words)
 
-    def note_canaries(self, words: str) -> None:
-        """Note what was seen of canaries, for the auditors that play any."""
-        self._note_all(words, [a for a in self.auditors if a.canaries_played is not None])
-
-    def note_truth(self, words: str) -> None:
-        """Note why there are no plain updates, for the auditors that want them."""
-        self._note_all(words, [a for a in self.auditors if a.wants_truth])
-
-    def note_replays(self, server_round: int, words: str) -> None:
-        """Note what replays of a round do, for the auditors that send its messages again."""
-        self._note_all(words, [a for a in self.auditors if a.replays(server_round)])
-
-    def note(self, words: str) -> None:
-        """Note what applies to every auditor."""
-        self._note_all(words, self.auditors)
+    def note(self, words: str, concerns: Callable[[Auditor], bool] = lambda _: True) -> None:
+        """Note what applies to every auditor, or to those that it concerns."""
+        for auditor in filter(concerns, self.auditors):
+            self._note(auditor, words)
 
     def stop(self, when: str, error: Exception) -> None:
         """Note that nothing more can be audited; auditors that have seen no round are left out."""
@@ -247,27 +227,23 @@ class Panel(Resumable):
         for auditor in list(self.auditors):
             auditor.population = population
             free = [c for c in chosen if c not in orders]
-            try:
+            with self._leave_out_on_error(auditor, f"round {server_round}"):
                 wanted = auditor.instruct(server_round, free)
                 if not set(wanted) <= set(free):
                     raise ValueError(f"may instruct only clients in {free}, got {sorted(wanted)}")
                 orders |= wanted
-            except Exception as error:
-                self._drop(auditor, f"round {server_round}", error)
         return orders
 
     def plant(self, server_round: int, chosen: Sequence[int]) -> dict[int, MetricRecord]:
         """Return orders to plant; the first auditor that asks is the only one of the run."""
         asked: dict[int, MetricRecord] = {}
         for auditor in list(self.auditors):
-            try:
+            with self._leave_out_on_error(auditor, f"round {server_round}"):
                 wanted = auditor.plant(server_round, chosen)
                 if wanted and (self._planter or auditor.name) != auditor.name:
                     raise UnableError(_PLANTED.format(self._planter))
                 self._planter = auditor.name if wanted else self._planter
                 asked |= {c: planting_order(*wanted[c]) for c in wanted if c in chosen}
-            except Exception as error:
-                self._drop(auditor, f"round {server_round}", error)
         return asked
 
     @property
@@ -279,47 +255,40 @@ class Panel(Resumable):
     def bind(self, server_round: int, messages: RoundMessages) -> None:
         """Show each auditor the messages of a round before they are sent."""
         for auditor in list(self.auditors):
-            try:
+            with self._leave_out_on_error(auditor, f"round {server_round}"):
                 auditor.bind(messages)
-            except Exception as error:
-                self._drop(auditor, f"round {server_round}", error)
 
     def observe(self, view: RoundView) -> list[Finding]:
         """Show a round to each auditor and return what they find in it."""
         self._has_observed = True
         findings: list[Finding] = []
         for auditor in list(self.auditors):
-            begin = time.monotonic()
-            try:
-                self._announce(auditor, view)
-                found = auditor.observe(view)
-                findings += found
-                self._estimate(auditor, view.server_round, time.monotonic() - begin)
-                self._spoke |= {auditor.name} if found else set()
-            except DivergedError as error:  # the next round may be better
-                self._note(auditor, str(error))
-            except Exception as error:
-                self._drop(auditor, f"round {view.server_round}", error)
+            with self._leave_out_on_error(auditor, f"round {view.server_round}"):
+                try:
+                    findings += self._timed(auditor, view)
+                except DivergedError as error:  # the next round may be better
+                    self._note(auditor, str(error))
         return findings
 
-    def _estimate(self, auditor: Auditor, server_round: int, took: float) -> None:
-        """Say after its first round how long an auditor needs for the others, if that is long."""
-        due = auditor.due
-        if due is None or server_round not in due or auditor.name in self._estimated:
-            return
-        self._estimated.add(auditor.name)
-        left = sum(later > server_round for later in due.rounds())
-        self._warn_of(auditor, left, "more round", took)
+    def _timed(self, auditor: Auditor, view: RoundView) -> Sequence[Finding]:
+        """Show a round to an auditor; say once how long its rounds take, if that is long.
 
-    def _announce(self, auditor: Auditor, view: RoundView) -> None:
-        """Say before its first round how long an auditor will take, if that is known and long."""
-        due = auditor.due
-        if due is None or view.server_round not in due or auditor.name in self._estimated:
-            return
-        left = sum(later >= view.server_round for later in due.rounds())
-        took = auditor.seconds(view)
-        if took is not None and self._warn_of(auditor, left, "round", took):
+        It is said before its first round where that is known, else after it, of the others.
+        """
+        due, left = auditor.due, 0
+        if due is not None and view.server_round in due and auditor.name not in self._estimated:
+            left = sum(later >= view.server_round for later in due.rounds())
+        expected = auditor.seconds(view) if left else None
+        if expected is not None and self._warn_of(auditor, left, "round", expected):
             self._estimated.add(auditor.name)
+            left = 0
+        begin = time.monotonic()
+        found = auditor.observe(view)
+        if left:
+            self._estimated.add(auditor.name)
+            self._warn_of(auditor, left - 1, "more round", time.monotonic() - begin)
+        self._spoke |= {auditor.name} if found else set()
+        return found
 
     @staticmethod
     def _warn_of(auditor: Auditor, left: int, unit: str, each: float) -> bool:
@@ -339,7 +308,7 @@ class Panel(Resumable):
         """Return what each auditor finds in the run."""
         findings: list[Finding] = []
         for auditor in list(self.auditors):
-            try:
+            with self._leave_out_on_error(auditor, "report"):
                 found = auditor.report()
                 findings += found
                 for words in auditor.noticed:
@@ -348,8 +317,6 @@ class Panel(Resumable):
                     self._note(auditor, _SILENT)
                 if (why := auditor.unplayed) is not None:
                     self._note_unplayed(auditor, why)
-            except Exception as error:
-                self._drop(auditor, "report", error)
         return findings
 
     def _note_unplayed(self, auditor: Auditor, why: str) -> None:
@@ -382,6 +349,14 @@ class Panel(Resumable):
         self.auditors = [a for a in self.auditors if a.name in self._restored]
 
     @contextmanager
+    def _leave_out_on_error(self, auditor: Auditor, when: str) -> Iterator[None]:
+        """Leave an auditor out if it fails in the block, and continue after it."""
+        try:
+            yield
+        except Exception as error:
+            self._drop(auditor, when, error)
+
+    @contextmanager
     def keep_training_on_error(self, what: str) -> Iterator[None]:
         """Note an exception of the hook itself as a failure and continue after the block."""
         try:
@@ -396,10 +371,6 @@ class Panel(Resumable):
         words = str(error) or type(error).__name__
         _log.error("%s: %s", what, words, exc_info=error if is_ours else None)
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
-
-    def _note_all(self, words: str, auditors: Sequence[Auditor]) -> None:
-        for auditor in auditors:
-            self._note(auditor, words)
 
     def _note(self, auditor: Auditor, words: str) -> None:
         """Log once what an auditor cannot measure, and keep it for the report."""
@@ -429,8 +400,6 @@ class Panel(Resumable):
         except Exception:
             _log.exception("auditor %s cannot remove its working files", auditor.name)
 
-
-_log = logging.getLogger("flwr")
 
 # Fields of Flower's result.
 Metrics = Literal[
@@ -507,12 +476,7 @@ class StopRule(Resumable):
         """
         if self.reason is None:
             return list(findings)
-        return [
-            replace(f, assumptions=(*f.assumptions, Assumption.FIXED_END))
-            if f.kind == "lower_bound" and not f.is_anytime
-            else f
-            for f in findings
-        ]
+        return _assuming(findings, (Assumption.FIXED_END,), lambda bound: not bound.is_anytime)
 
 
 EarlyEnd = Literal["ended-early", "stopped-above"]
@@ -679,9 +643,16 @@ class RunClaims(Resumable):
         """Return the findings of the run; a bound of canaries says what they bypass."""
         bypassed = (Assumption.BYPASSED_NOISE,) * self._is_bypassed
         bypassed += (Assumption.BYPASSED_TRAINING,) * self._may_bypass
-        return [
-            replace(f, assumptions=(*f.assumptions, *bypassed))
-            if f.kind == "lower_bound" and f.threat_model.holds == "canary"
-            else f
-            for f in findings
-        ]
+        return _assuming(findings, bypassed, lambda bound: bound.threat_model.holds == "canary")
+
+
+def _assuming(
+    findings: Iterable[Finding], added: Sequence[Assumption], concerns: Callable[[Finding], bool]
+) -> list[Finding]:
+    """Return findings, with assumptions added to the lower bounds that they concern."""
+    return [
+        replace(f, assumptions=(*f.assumptions, *added))
+        if f.kind == "lower_bound" and concerns(f)
+        else f
+        for f in findings
+    ]

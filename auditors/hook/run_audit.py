@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,6 @@ from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, T
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import (
     CLAIMED,
-    Answer,
     Choice,
     ReplyKind,
     Size,
@@ -37,17 +36,21 @@ from leakmeter.auditors.hook.layout import Layout, LayoutError, LazyModel
 from leakmeter.auditors.hook.mods import take_planting_answer
 from leakmeter.auditors.hook.open_round import (
     OpenRound,
+    Replies,
     RoundObserver,
-    Updates,
     are_equal,
     common_base,
-    take_back_orders,
 )
-from leakmeter.auditors.hook.panel import BEFORE, EarlyEnd, Health, Panel, RunClaims, StopRule
-from leakmeter.auditors.hook.wrapper import (
-    survey,
-    wrappers,
+from leakmeter.auditors.hook.panel import (
+    BEFORE,
+    EarlyEnd,
+    Health,
+    Panel,
+    RunClaims,
+    StopRule,
+    plays_canaries,
 )
+from leakmeter.auditors.hook.wrapper import survey, wrappers
 from leakmeter.auditors.run_log import (
     Callback,
     Listeners,
@@ -80,28 +83,6 @@ UNSEEN: Final = (
     "the strategy's start never called self.configure_train and self.aggregate_train, so no "
     "auditor saw a round: let its loop call these two"
 )
-
-
-@dataclass(frozen=True)
-class _Replies:
-    """What has come back of a round."""
-
-    number: object
-    updates: Updates | None
-    answers: Mapping[int, Answer]
-    silent: Mapping[int, bool]  # node to whether its update was not finite, of those without one
-    num_replies: int
-    took: Mapping[int, bool]  # node to whether it says that it took its records
-
-    def after(self, earlier: _Replies) -> _Replies:
-        """Return both, of a round whose replies come one after the other."""
-        if self.updates is not None and earlier.updates is not None:
-            self.updates.add(earlier.updates)
-        answers, silent = {**self.answers, **earlier.answers}, {**self.silent, **earlier.silent}
-        count = self.num_replies + earlier.num_replies
-        count = count if self.updates is None else len(self.updates)
-        took = {**self.took, **earlier.took}
-        return _Replies(self.number, self.updates, answers, silent, count, took)
 
 
 class RunAudit(Resumable):
@@ -162,18 +143,15 @@ class RunAudit(Resumable):
         self.limit = StopRule(callbacks, auditors)
         self._known: tuple[Limitation, ...] = ()
         self._reply_kind = ReplyKind(sends)
-        self._run_log: RunLog | None = None
-        if out:
-            folder = Path(out).expanduser()
-            self._run_log = RunLog(folder, config or {}, rounds_done, name=name)
-        self.lines = RoundLog(self._run_log)
+        log = RunLog(Path(out).expanduser(), config or {}, rounds_done, name=name) if out else None
+        self.lines = RoundLog(log)
         self._listeners = Listeners([ProgressFile(), *callbacks])
         self._name, self._config = name, dict(config or {})
         self._has_metrics = metrics
         self._layout = None
         self._observer = RoundObserver(strategy, self._panel, self._reply_kind)
         self._open: OpenRound | None = None
-        self._replied: _Replies | None = None
+        self._replied: Replies | None = None
         self._aggregated: set[int] = set()  # numbers of rounds
         self._is_blind = False  # whether the model cannot be read
         self.offset, self.seen, self.has_begun = rounds_done, 0, False
@@ -188,7 +166,7 @@ class RunAudit(Resumable):
     @property
     def folder(self) -> Path | None:
         """Where the run log is; None if nothing is written."""
-        return None if self._run_log is None else self._run_log.folder
+        return None if self.lines.run_log is None else self.lines.run_log.folder
 
     @property
     def failures(self) -> Sequence[str]:
@@ -255,8 +233,8 @@ class RunAudit(Resumable):
             self._observer.health = Health()
             self.limit.begin()
             self._claims.begin()
-            if self._run_log is not None:
-                self._run_log.start_again()
+            if self.lines.run_log is not None:
+                self.lines.run_log.start_again()
         self.seen, self._is_blind = 0, False
         self._aggregated.clear()
         self._wake(arrays, num_rounds)
@@ -284,10 +262,10 @@ class RunAudit(Resumable):
             project = survey(self._strategy, self._layout.dim, num_rounds, claims=early)
             self._panel.consider(project)
             if any(claim.source == USER and claim.unit == "client" for claim in early):
-                self._panel.note_canaries(CLAIMED)
+                self._panel.note(CLAIMED, plays_canaries)
             self._observer.size = Size.testing(project)
             if self._observer.size != Size():
-                self._panel.note_canaries(size_warning(self._observer.size))
+                self._panel.note(size_warning(self._observer.size), plays_canaries)
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _stop(self, when: str, reason: str) -> None:
@@ -321,7 +299,8 @@ class RunAudit(Resumable):
         """
         repeats = f"round {server_round} may repeat orders of an earlier round"
         with self._panel.keep_training_on_error(repeats):
-            take_back_orders(messages)
+            for message in messages:  # a strategy may send the same message objects again
+                wire.remove(message, wire.CANARY, wire.SEATS, wire.TAP, wire.PLANTED)
         number = self._new_number(server_round)
         if number is not None and not self._is_blind and self._layout is not None:
             with self._panel.keep_training_on_error(f"round {number} could not be audited"):
@@ -355,7 +334,7 @@ class RunAudit(Resumable):
         contents = [m for m in wire.distinct(messages) if m.has_content()]
         num_replies = len(contents) if updates is None else len(updates)
         took = {node: has_taken for node, has_taken in said.items() if has_taken is not None}
-        come = _Replies(server_round, updates, answers, silent, num_replies, took)
+        come = Replies(server_round, updates, answers, silent, num_replies, took)
         self._replied = come if self._replied is None else come.after(self._replied)
 
     def closed(
@@ -381,10 +360,9 @@ class RunAudit(Resumable):
         self._aggregated.add(number)
         findings: list[Finding] = []
         if opened is not None and replied is not None and replied.updates is not None:
-            about = (replied.updates, replied.answers, arrays, replied.silent, replied.took)
             with self._panel.keep_training_on_error(f"round {server_round} could not be audited"):
                 try:
-                    findings = self._observer.observe(opened, *about)
+                    findings = self._observer.observe(opened, replied, replied.updates, arrays)
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{CHANGED}: {error}")
         if replied is not None and replied.answers:
@@ -434,9 +412,8 @@ class RunAudit(Resumable):
 
     def flush(self) -> None:
         """Write the line of the last round; a full disk must not end the training."""
-        line = self.lines.line
-        if (error := self.lines.flush()) is not None:
-            self._run_log = None
+        line, error = self.lines.flush()
+        if error is not None:
             self._panel.fail("the run log could not be written any further", error)
         if line is not None:
             warnings = self.warnings
@@ -477,11 +454,11 @@ class RunAudit(Resumable):
         if self.logs_verdict:
             for line in summary(self.verdict, self.failures, Ending(self._steps())):
                 _log.info("%s", line)
-        if self._run_log is not None:
+        if self.lines.run_log is not None:
             added = dict(self.on_report()) if self.on_report is not None else {}
             if self._layout is not None:
                 added["parameters"] = self._layout.dim
-            path = self._run_log.finish(
+            path = self.lines.run_log.finish(
                 final, *said, schedules=self._panel.schedules, claims=self.claims, more=added
             ).resolve()
             _log.info("Audit written to %s", path)
@@ -529,6 +506,7 @@ class RoundLog:
         run_log: Where lines are written, if anywhere.
 
     Attributes:
+        run_log: The same; None once a line could not be written.
         on_round: Called with the line of each finished round and the model after it. What it raises
             ends the run.
         findings: Of all finished rounds, and at the end of the run.
@@ -538,18 +516,13 @@ class RoundLog:
     """
 
     def __init__(self, run_log: RunLog | None) -> None:
-        self._run_log = run_log
+        self.run_log = run_log
         self.on_round: OnRound | None = None
         self._open: tuple[RoundLine, ArrayRecord] | None = None
         self.findings: list[Finding] = []
         self.cohorts: list[int] = []
         self.accuracy: float | None = None
         self.failure: OSError | None = None
-
-    @property
-    def line(self) -> RoundLine | None:
-        """The line that is open."""
-        return None if self._open is None else self._open[0]
 
     def forget(self) -> None:
         """Delete a line that an interrupted start has left."""
@@ -573,14 +546,14 @@ class RoundLog:
         if arrays is not None:
             self._open = (self._open[0], arrays)
 
-    def flush(self) -> OSError | None:
+    def flush(self) -> tuple[RoundLine | None, OSError | None]:
         """Write the open line, once, and tell whoever listens.
 
         Returns:
-            Why it could not be written; then no further line is tried.
+            The line, and why it could not be written; then no further line is tried.
         """
         if self._open is None:
-            return None
+            return None, None
         line, arrays = self._open
         self._open = None
         self.findings += line.findings
@@ -588,15 +561,15 @@ class RoundLog:
         self.accuracy = self.accuracy if line.accuracy is None else line.accuracy
         failed = None
         # Before the callback: a keeper of the run's state must know that the line is missing.
-        if self._run_log is not None:
+        if self.run_log is not None:
             try:
-                self._run_log.add(line)
+                self.run_log.add(line)
             except OSError as error:
-                self._run_log = None
+                self.run_log = None
                 self.failure = failed = error
         if self.on_round is not None:
             self.on_round(line, arrays)
-        return failed
+        return line, failed
 
 
 def scalars(metrics: object) -> dict[str, float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -256,6 +256,13 @@ def add_record(message: Message, key: str, record: ConfigRecord | MetricRecord) 
     message.content = RecordDict({**message.content, key: record})
 
 
+def remove(message: Message, *keys: str) -> None:
+    """Remove records from a message, if it has them; the dictionary is copied here as well."""
+    if any(key in message.content for key in keys):
+        kept = {key: record for key, record in message.content.items() if key not in keys}
+        message.content = RecordDict(kept)
+
+
 def replace_arrays(reply: Message, arrays: ArrayRecord) -> Message:
     """Give the reply other arrays, leave everything else as it was, and return it."""
     key = arrays_key(reply.content)
@@ -266,6 +273,11 @@ def replace_arrays(reply: Message, arrays: ArrayRecord) -> Message:
 def is_ours(key: str) -> bool:
     """Whether a record is one of ours, by its key."""
     return key.startswith("leakmeter.")
+
+
+def is_hidden(content: RecordDict) -> bool:
+    """Whether our own mods will change an update before it is sent: only a tap has it plain."""
+    return any(key in content for key in (MASK, NOISE, FILLED))
 
 
 def config(content: RecordDict, key: str) -> ConfigRecord | None:
@@ -521,14 +533,6 @@ def from_legacy(message: Message) -> Message:
     )
 
 
-def without_legacy_orders(message: Message) -> Message:
-    """Return a legacy fit message as the app would have got it, but for what another mod reads."""
-    config = message.content.config_records[_LEGACY_CONFIG]
-    kept = {key: config[key] for key in (PLANTED,) if key in config}
-    plain = ConfigRecord(without_our_scalars(config) | kept)
-    return _with_content(message, {**message.content, _LEGACY_CONFIG: plain})
-
-
 def order_under(content: RecordDict, key: str) -> MetricRecord | None:
     """Return one of our orders in a message, a legacy one or not."""
     if is_legacy_order(content):
@@ -537,28 +541,15 @@ def order_under(content: RecordDict, key: str) -> MetricRecord | None:
     return record if isinstance(record, MetricRecord) else None
 
 
-def without_order(message: Message, key: str) -> Message:
-    """Return a message, a legacy one or not, without one of our orders."""
-    content = {name: record for name, record in message.content.items() if name != key}
+def without_orders(message: Message, is_order: Callable[[str], bool]) -> Message:
+    """Return a message, a legacy one or not, without those of our orders."""
+    content = {key: record for key, record in message.content.items() if not is_order(key)}
     if is_legacy_order(message.content):
         config = message.content.config_records[_LEGACY_CONFIG]
         content[_LEGACY_CONFIG] = ConfigRecord(
-            {name: config[name] for name in config if name != key}
+            {key: value for key, value in config.items() if not is_order(key)}
         )
     return _with_content(message, content)
-
-
-def with_answer_under(reply: Message, key: str, answer: ConfigRecord) -> Message:
-    """Return a reply, a legacy one or not, with an answer of ours."""
-    content = dict(reply.content)
-    if {_LEGACY_TRAINED, _LEGACY_METRICS} <= set(content):
-        told = as_scalars(RecordDict({key: answer}))
-        content[_LEGACY_METRICS] = ConfigRecord(
-            {**reply.content.config_records[_LEGACY_METRICS], **told}
-        )
-    else:
-        content[key] = answer
-    return _with_content(reply, content)
 
 
 def from_legacy_reply(reply: Message) -> Message:

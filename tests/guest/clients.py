@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,16 @@ class Seen:
 
     received: list[tuple[int, int, Frozen]] = field(default_factory=list)
     replayed: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the train function: by whom, in which round, and which replay of it."""
+
+    client: int
+    server_round: int
+    draw: int
+    context: Context
 
 
 class Clients:
@@ -71,18 +81,15 @@ class Clients:
 
         @app.train(self.action, mods=list(train_mods))
         def train(message: Message, context: Context) -> Message:
-            client, server_round = _about(message, context)
-            draw = 0
-            if REPLAY in message.content:
-                draw = next(number)
+            draw = next(number) if REPLAY in message.content else 0
+            of = Call(*_about(message, context), draw, context)
             if seen is not None:
                 seen.replayed += draw > 0
                 if not draw:
-                    seen.received.append((server_round, client, frozen(message.content)))
+                    seen.received.append((of.server_round, of.client, frozen(message.content)))
             record = message.content["arrays"]
             assert isinstance(record, ArrayRecord)
-            content = self.trained(client, server_round, draw, record, context)
-            return Message(content, reply_to=message)
+            return Message(self.trained(of, record), reply_to=message)
 
         @app.evaluate()
         def evaluate(message: Message, context: Context) -> Message:
@@ -92,18 +99,16 @@ class Clients:
 
         return app
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
         """Return the content of a reply."""
         values = self.model.values(record)
-        after = self.step(client, server_round, draw, values)
-        return self.reply(client, self.model.record(after), self.loss(after))
+        after = self.step(of, values)
+        return self.reply(of.client, self.model.record(after), self.loss(after))
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+    def step(self, of: Call, values: Values) -> Values:
         """Return the model after one training."""
-        goal = targets(values, client)
-        noise = draws(values, "noise", client, server_round, draw)
+        goal = targets(values, of.client)
+        noise = draws(values, "noise", of.client, of.server_round, of.draw)
         return {name: moved(value, goal[name], noise[name]) for name, value in values.items()}
 
     def loss(self, values: Values) -> float:
@@ -129,19 +134,19 @@ def _about(message: Message, context: Context) -> tuple[int, int]:
 class Failing(Clients):
     """Client 1 raises in round 2, client 2 in every round but the first."""
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
-        if (client, server_round) == (1, 2) or (client == 2 and server_round > 1):
-            raise RuntimeError(f"client {client} fails in round {server_round}")
-        return super().step(client, server_round, draw, values)
+    def step(self, of: Call, values: Values) -> Values:
+        if (of.client, of.server_round) == (1, 2) or (of.client == 2 and of.server_round > 1):
+            raise RuntimeError(f"client {of.client} fails in round {of.server_round}")
+        return super().step(of, values)
 
 
 class FailingFirst(Clients):
     """Everybody raises in round 1."""
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
-        if server_round == 1:
+    def step(self, of: Call, values: Values) -> Values:
+        if of.server_round == 1:
             raise RuntimeError("the data are not there yet")
-        return super().step(client, server_round, draw, values)
+        return super().step(of, values)
 
 
 class Refusing(Clients):
@@ -162,9 +167,9 @@ class Refusing(Clients):
 class Diverging(Clients):
     """Client 1 sends a NaN in round 2."""
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
-        after = super().step(client, server_round, draw, values)
-        if (client, server_round) == (1, 2):
+    def step(self, of: Call, values: Values) -> Values:
+        after = super().step(of, values)
+        if (of.client, of.server_round) == (1, 2):
             name = next(iter(after))
             after[name].flat[0] = np.nan
         return after
@@ -173,9 +178,9 @@ class Diverging(Clients):
 class DivergingAlways(Clients):
     """Client 1 sends infinity in every round."""
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
-        after = super().step(client, server_round, draw, values)
-        if client == 1:
+    def step(self, of: Call, values: Values) -> Values:
+        after = super().step(of, values)
+        if of.client == 1:
             next(iter(after.values())).flat[0] = np.inf
         return after
 
@@ -183,10 +188,8 @@ class DivergingAlways(Clients):
 class Stateful(Clients):
     """Counts its trainings and keeps an array of its own, and both change what it sends."""
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
-        state = context.state
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
+        state = of.context.state
         counter = state["counter"] if "counter" in state else ConfigRecord({"trainings": 0})
         assert isinstance(counter, ConfigRecord)
         trainings = int(str(counter["trainings"])) + 1
@@ -196,20 +199,26 @@ class Stateful(Clients):
             kept = state["head"]
             assert isinstance(kept, ArrayRecord)
             head = kept["h"].numpy()
-        head = head + trainings + client
+        head = head + trainings + of.client
         state["head"] = ArrayRecord({"h": Array(head)})
-        state["last"] = MetricRecord({"loss": [float(server_round), 0.5]})
-        after = self.step(client, server_round, draw, self.model.values(record))
+        state["last"] = MetricRecord({"loss": [float(of.server_round), 0.5]})
+        after = self.step(of, self.model.values(record))
         shift = 0.01 * float(head.mean())
         after = {name: np.asarray(v + shift).astype(v.dtype) for name, v in after.items()}
-        return self.reply(client, self.model.record(after), self.loss(after))
+        return self.reply(of.client, self.model.record(after), self.loss(after))
+
+
+class MyTraining(Stateful):
+    """Has its train function under another name."""
+
+    action = "mine"
 
 
 class Drawing(Clients):
     """Draws from the global generators of Python, numpy and torch, and seeds none of them."""
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
-        after = super().step(client, server_round, 0, values)
+    def step(self, of: Call, values: Values) -> Values:
+        after = super().step(replace(of, draw=0), values)
         shift = random.gauss() + np.random.normal() + float(torch.randn(()))  # noqa: NPY002
         return {name: np.asarray(v + 0.01 * shift).astype(v.dtype) for name, v in after.items()}
 
@@ -217,37 +226,31 @@ class Drawing(Clients):
 class Emptying(Clients):
     """Takes the arrays out of its message, to save memory."""
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
         names = list(record)
         taken = record.to_numpy_ndarrays(keep_input=False)
         assert not record
         own = ArrayRecord({name: Array(a) for name, a in zip(names, taken, strict=True)})
-        return super().trained(client, server_round, draw, own, context)
+        return super().trained(of, own)
 
 
 class Keeping(Clients):
     """Keeps the very record that it sends, as its own model."""
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
-        content = super().trained(client, server_round, draw, record, context)
-        context.state["model"] = content["arrays"]
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
+        content = super().trained(of, record)
+        of.context.state["model"] = content["arrays"]
         return content
 
 
 class Differences(Clients):
     """Sends how the model has changed."""
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
         before = self.model.values(record)
-        after = self.step(client, server_round, draw, before)
+        after = self.step(of, before)
         change = {name: self.send(before[name], after[name]) for name in before}
-        return self.reply(client, self.model.record(change), self.loss(after))
+        return self.reply(of.client, self.model.record(change), self.loss(after))
 
     def send(self, before: Any, after: Any) -> Any:
         """Return what is sent of one array."""
@@ -264,11 +267,9 @@ class Gradients(Differences):
 class Renamed(Clients):
     """Numbers the arrays of its reply, as `to_numpy_ndarrays` and back does."""
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
         named = ArrayRecord(dict(zip(self.model.names, record.values(), strict=True)))
-        content = super().trained(client, server_round, draw, named, context)
+        content = super().trained(of, named)
         arrays = content["arrays"]
         assert isinstance(arrays, ArrayRecord)
         content["arrays"] = ArrayRecord({str(i): a for i, a in enumerate(arrays.values())})
@@ -325,11 +326,9 @@ class NoExamples(Clients):
 class Part(Clients):
     """Sends one array of the model only; the rest stays at home."""
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
         whole = ArrayRecord({**self.model.record(), **record})
-        content = super().trained(client, server_round, draw, whole, context)
+        content = super().trained(of, whole)
         arrays = content["arrays"]
         assert isinstance(arrays, ArrayRecord)
         content["arrays"] = ArrayRecord({"w": arrays["w"]})
@@ -339,9 +338,9 @@ class Part(Clients):
 class Protecting(Clients):
     """Clips its update and adds noise, as a client does that trains by DP-SGD."""
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
-        after = super().step(client, server_round, draw, values)
-        noise = draws(values, "privacy", client, server_round, draw)
+    def step(self, of: Call, values: Values) -> Values:
+        after = super().step(of, values)
+        noise = draws(values, "privacy", of.client, of.server_round, of.draw)
         changed = {}
         for name, before in values.items():
             update = after[name] - before
@@ -362,7 +361,7 @@ class Twofold(Clients):
 class Constant(Clients):
     """Sends back what it got: nothing is trained."""
 
-    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+    def step(self, of: Call, values: Values) -> Values:
         return values
 
 
@@ -372,10 +371,8 @@ class Trees(Clients):
     def arrays(self) -> ArrayRecord:
         return ArrayRecord([np.frombuffer(b"", dtype=np.uint8)])
 
-    def trained(
-        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
-    ) -> RecordDict:
-        tree = {"id": 0, "leaf": client + server_round / 10 + draw}
+    def trained(self, of: Call, record: ArrayRecord) -> RecordDict:
+        tree = {"id": 0, "leaf": of.client + of.server_round / 10 + of.draw}
         model = {
             "gbtree_model_param": {"num_trees": "1", "num_parallel_tree": "1"},
             "iteration_indptr": [0, 1],
@@ -384,4 +381,4 @@ class Trees(Clients):
         }
         grown = json.dumps({"learner": {"gradient_booster": {"model": model}}}).encode()
         arrays = ArrayRecord([np.frombuffer(grown, dtype=np.uint8)])
-        return self.reply(client, arrays, float(len(grown)))
+        return self.reply(of.client, arrays, float(len(grown)))

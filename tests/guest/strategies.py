@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
 
@@ -15,6 +14,7 @@ from tests.guest.harness import NODES
 from tests.guest.model import RATE, Model
 
 Make = Callable[[], Strategy]
+Outcome = tuple[ArrayRecord | None, MetricRecord | None]
 ALL: dict[str, Any] = {
     "min_train_nodes": NODES,
     "min_evaluate_nodes": NODES,
@@ -61,13 +61,11 @@ TREES: dict[str, Make] = {
     "FedXgbBagging": of(flower.FedXgbBagging),
     "FedXgbCyclic": lambda: flower.FedXgbCyclic(min_available_nodes=NODES),
 }
-SERVER_SIDE: dict[str, Make] = {
-    kind.__name__: dp(kind)
-    for kind in (
-        flower.DifferentialPrivacyServerSideFixedClipping,
-        flower.DifferentialPrivacyServerSideAdaptiveClipping,
-    )
-}
+SERVER_SIDE_KINDS = (
+    flower.DifferentialPrivacyServerSideFixedClipping,
+    flower.DifferentialPrivacyServerSideAdaptiveClipping,
+)
+SERVER_SIDE: dict[str, Make] = {kind.__name__: dp(kind) for kind in SERVER_SIDE_KINDS}
 CLIENT_SIDE: dict[str, Make] = {
     kind.__name__: dp(kind)
     for kind in (
@@ -83,19 +81,13 @@ class Applies:
 
     rate = 1.0
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, *asked: Any) -> Iterable[Message]:
         """Keep the model that the step starts from."""
-        self._before = {name: array.numpy() for name, array in arrays.items()}
-        messages: Iterable[Message] = super().configure_train(  # type: ignore[misc]
-            server_round, arrays, config, grid
-        )
+        self._before = {name: array.numpy() for name, array in asked[1].items()}
+        messages: Iterable[Message] = super().configure_train(*asked)  # type: ignore[misc]
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Outcome:
         """Return the model after the step."""
         step, metrics = super().aggregate_train(server_round, replies)  # type: ignore[misc]
         if step is None:
@@ -107,34 +99,12 @@ class Applies:
         return ArrayRecord({name: Array(value) for name, value in after.items()}), metrics
 
 
-class Adds(Applies, FedAvg):
-    """Adds the mean of the clients' differences."""
+def applying(kind: type[Any], rate: float = 1.0, **options: Any) -> Make:
+    """Return the maker of a strategy that adds its aggregate, times a rate, to the model."""
+    return of(type(f"Applying{kind.__name__}", (Applies, kind), {"rate": rate}), **options)
 
 
-class AddsMedian(Applies, FedMedian):
-    """Adds the median of the clients' differences."""
-
-
-class AddsTrimmed(Applies, FedTrimmedAvg):
-    """Adds the trimmed mean of the clients' differences."""
-
-
-class Descends(Adds):
-    """Goes against the mean of the clients' gradients."""
-
-    rate = -RATE
-
-
-class DescendsMedian(AddsMedian):
-    """Goes against the median of the clients' gradients."""
-
-    rate = -RATE
-
-
-class DescendsTrimmed(AddsTrimmed):
-    """Goes against the trimmed mean of the clients' gradients."""
-
-    rate = -RATE
+ADDS, DESCENDS = applying(FedAvg), applying(FedAvg, -RATE)  # differences; against gradients
 
 
 class Own(FedAvg):
@@ -142,9 +112,7 @@ class Own(FedAvg):
 
     model: Model
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Outcome:
         """Return the plain mean."""
         records = [next(iter(m.content.array_records.values())) for m in replies if m.has_content()]
         if not records:
@@ -171,9 +139,7 @@ def own(make_model: Callable[[], Model]) -> Make:
 class Controlled(FedAvg):
     """Keeps the second record of arrays that clients send to itself."""
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Outcome:
         """Aggregate the models alone."""
         replies = list(replies)
         for reply in replies:
@@ -181,3 +147,65 @@ class Controlled(FedAvg):
                 kept = {key: r for key, r in reply.content.items() if key != "control"}
                 reply.content = RecordDict(kept)
         return super().aggregate_train(server_round, replies)
+
+
+class Named(FedAvg):
+    """Calls another train function of the app."""
+
+    def _construct_messages(
+        self, record: RecordDict, node_ids: list[int], message_type: str
+    ) -> Iterable[Message]:
+        named = "train.mine" if message_type == "train" else message_type
+        return super()._construct_messages(record, node_ids, named)
+
+
+class Personal(FedAvg):
+    """Sends every client a model of its own."""
+
+    def configure_train(self, *asked: Any) -> list[Message]:
+        messages = list(super().configure_train(*asked))
+        for message in messages:
+            shift = 0.01 * message.metadata.dst_node_id
+            own = {n: Array(np.asarray(a.numpy() + shift, a.dtype)) for n, a in asked[1].items()}
+            message.content = RecordDict({**message.content, "arrays": ArrayRecord(own)})
+        return messages
+
+
+class Controlling(Controlled):
+    """Sends a second record of arrays beside the model, as control variates are."""
+
+    def configure_train(self, *asked: Any) -> list[Message]:
+        messages = list(super().configure_train(*asked))
+        control = ArrayRecord({"c": Array(np.zeros(4))})
+        for message in messages:
+            message.content = RecordDict({**message.content, "control": control})
+        return messages
+
+
+class Resting(FedAvg):
+    """Sends nothing in round 2."""
+
+    def configure_train(self, *asked: Any) -> Iterable[Message]:
+        messages = super().configure_train(*asked)
+        return [] if asked[0] == 2 else messages
+
+
+class Lazy(FedAvg):
+    """Makes its messages one by one."""
+
+    def configure_train(self, *asked: Any) -> Iterable[Message]:
+        yield from super().configure_train(*asked)
+
+
+class Reusing(FedAvg):
+    """Makes its messages once and fills them again in every round."""
+
+    def configure_train(self, *asked: Any) -> list[Message]:
+        server_round, arrays, config, _ = asked
+        if server_round == 1:
+            made = super().configure_train(*asked)
+            self._mine = sorted(made, key=lambda message: message.metadata.dst_node_id)
+        for message in self._mine:
+            message.content["arrays"] = arrays
+            message.content["config"] = ConfigRecord({**config, "server-round": server_round})
+        return self._mine

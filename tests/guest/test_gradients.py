@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg
 
-from leakmeter.auditors import Audited, Finding, RoundView
+from leakmeter.auditors import Audited, Finding, RoundView, SingleUpdates
 from leakmeter.auditors.hook.canary_order import ReplyKind
 from tests.guest.clients import Clients, Differences, Failing, Gradients
 from tests.guest.harness import (
@@ -24,30 +25,20 @@ from tests.guest.harness import (
     run_plain,
     was_seen,
 )
-from tests.guest.model import MODELS, Model, targets
-from tests.guest.strategies import (
-    PLAIN,
-    Adds,
-    AddsMedian,
-    AddsTrimmed,
-    Descends,
-    DescendsMedian,
-    DescendsTrimmed,
-    Make,
-    of,
-)
+from tests.guest.model import MODELS, RATE, Model, targets
+from tests.guest.strategies import ADDS, DESCENDS, PLAIN, Make, applying
 
 ROUNDS = 9
 FEDAVG = PLAIN["FedAvg"]
 SENDERS: dict[str, tuple[type[Clients], Make]] = {
-    "gradients": (Gradients, of(Descends)),
-    "differences": (Differences, of(Adds)),
+    "gradients": (Gradients, DESCENDS),
+    "differences": (Differences, ADDS),
 }
 OTHERS: dict[str, tuple[type[Clients], Make]] = {
-    "gradients, median": (Gradients, of(DescendsMedian)),
-    "gradients, trimmed": (Gradients, of(DescendsTrimmed)),
-    "differences, median": (Differences, of(AddsMedian)),
-    "differences, trimmed": (Differences, of(AddsTrimmed)),
+    "gradients, median": (Gradients, applying(FedMedian, -RATE)),
+    "gradients, trimmed": (Gradients, applying(FedTrimmedAvg, -RATE)),
+    "differences, median": (Differences, applying(FedMedian)),
+    "differences, trimmed": (Differences, applying(FedTrimmedAvg)),
 }
 
 
@@ -97,6 +88,16 @@ def distance_of_model_senders() -> float:
     return distance(run)
 
 
+def test_single_updates_show_the_same_in_models_and_differences() -> None:
+    shown = []
+    for cell, sends in ((Cell(FEDAVG), "models"), (Cell(ADDS, Differences), "differences")):
+        auditor = SingleUpdates(seats=2, seed=14)
+        _, audited = run_audited(cell, [auditor], sends=sends)
+        shown.append((bound(audited), auditor._cosines))
+    assert shown[0][0] == shown[1][0] > 0
+    np.testing.assert_allclose(shown[0][1], shown[1][1], rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", cells(OTHERS, fast=["gradients, median"]))
 def test_other_aggregates_of_differences_are_audited(name: str) -> None:
     clients, strategy = OTHERS[name]
@@ -139,7 +140,7 @@ class Decaying(Gradients):
 
 
 def test_seats_that_take_gradients_for_models_are_corrected_and_said_to_have() -> None:
-    cell = Cell(of(Descends), Decaying, rounds=4)
+    cell = Cell(DESCENDS, Decaying, rounds=4)
     run, audited = run_audited(cell)
     assert_unharmed(cell, run)
     assert was_seen(run, audited)
@@ -164,7 +165,7 @@ def test_clients_that_fail_in_the_round_that_decides_delay_it() -> None:
     class FailingGradients(Failing, Gradients):
         """Sends gradients, and some clients fail."""
 
-    cell = Cell(of(Descends), FailingGradients, rounds=4)
+    cell = Cell(DESCENDS, FailingGradients, rounds=4)
     run, audited = run_audited(cell)
     assert_unharmed(cell, run)
     assert was_seen(run, audited)

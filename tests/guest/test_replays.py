@@ -20,7 +20,8 @@ from leakmeter.auditors import (
 )
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Masked
-from tests.guest.clients import Clients, Drawing, Failing, Gradients, Stateful
+from tests.guest import strategies
+from tests.guest.clients import Call, Clients, Drawing, Failing, Gradients, Stateful
 from tests.guest.harness import (
     Cell,
     assert_same,
@@ -32,8 +33,9 @@ from tests.guest.harness import (
     run_plain,
     said,
 )
+from tests.guest.model import RATE
 from tests.guest.mods import counting_mod, local_dp
-from tests.guest.strategies import PLAIN, Descends, Make, of
+from tests.guest.strategies import PLAIN, Make, applying, of
 
 FOUR = dict.fromkeys(("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), 4)
 FEDAVG = of(FedAvg, **FOUR)
@@ -132,10 +134,10 @@ def test_clients_that_fail_in_a_replay_end_the_audit_alone() -> None:
     class FailingAgain(Stateful):
         """Raises wherever it is asked to train a round again."""
 
-        def step(self, client: int, server_round: int, draw: int, values: Any) -> Any:
-            if draw:
+        def step(self, of: Call, values: Any) -> Any:
+            if of.draw:
                 raise RuntimeError("this round is over")
-            return super().step(client, server_round, draw, values)
+            return super().step(of, values)
 
     cell = project(clients=FailingAgain)
     run, audited = run_audited(cell, replays())
@@ -146,8 +148,13 @@ def test_clients_that_fail_in_a_replay_end_the_audit_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "strategy"),
-    [(Failing, FEDAVG), (Gradients, of(Descends, **FOUR)), (Clients, of(FedAdam, **FOUR))],
-    ids=["failing", "gradients", "FedAdam"],
+    [
+        (Failing, FEDAVG),
+        (Gradients, applying(FedAvg, -RATE, **FOUR)),
+        (Clients, of(FedAdam, **FOUR)),
+        *((Clients, strategies.dp(kind, FEDAVG)) for kind in strategies.SERVER_SIDE_KINDS),
+    ],
+    ids=["failing", "gradients", "FedAdam", "fixed clip", "adaptive clip"],
 )
 def test_replays_are_judged_or_said_not_to_be(clients: Any, strategy: Any) -> None:
     cell = project(clients=clients, strategy=strategy)

@@ -66,7 +66,8 @@ class Federation:
         """Return what the client makes of the model."""
         rng = stream(0, "target", client)
         models = {name: array.numpy() for name, array in arrays.items()}
-        models["n"] = np.asarray(models["n"] + 1)
+        if "n" in models:
+            models["n"] = np.asarray(models["n"] + 1)
         for name in "wb":
             target = rng.standard_normal(models[name].shape)
             models[name] = (0.5 * models[name] + 0.5 * target).astype(models[name].dtype)
@@ -111,3 +112,21 @@ class Federation:
             return answer(message, client, metrics={"accuracy": client / 100})
 
         return app
+
+
+class Drawing(Federation):
+    """Clients that draw batches: what they make of a model differs from call to call."""
+
+    scale = 1.0
+
+    def __init__(self, num_nodes: int = 6, **more: Any) -> None:
+        super().__init__(num_nodes, **more)
+        self.draws = np.random.default_rng(0)
+
+    def trained(self, client: int, arrays: ArrayRecord) -> dict[str, np.ndarray]:
+        """Return what the client makes of the model this time."""
+        models = super().trained(client, arrays)
+        for name in "wb":
+            noise = self.scale * self.draws.standard_normal(models[name].shape)
+            models[name] = (models[name] + noise).astype(models[name].dtype)
+        return models

@@ -17,6 +17,14 @@ class Through(Wrapper):
     """Hands everything on."""
 
 
+class Sorted(FedAvg):
+    """Asks all nodes in their order: Flower's own order is random, and so are float32 sums."""
+
+    def configure_train(self, *asked: Any) -> Any:
+        """Return the messages by node."""
+        return sorted(super().configure_train(*asked), key=lambda m: m.metadata.dst_node_id)
+
+
 class OwnLoop(FedAvg):
     """A strategy with a loop and attributes of its own, as in Flower's advanced example."""
 

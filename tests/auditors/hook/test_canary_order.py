@@ -37,6 +37,7 @@ from leakmeter.auditors.hook.canary_order import (
     take_answer,
     with_own_key,
 )
+from leakmeter.auditors.hook.guest_noise import LocalNoise
 from leakmeter.auditors.hook.mods import ModList, canary_mod, tap_mod, with_answer
 from leakmeter.auditors.rng import stream
 
@@ -173,6 +174,7 @@ _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
         inner=st.lists(_NAMES, max_size=5).map(tuple),
         trains_privately=st.booleans(),
         sends=st.none() | st.sampled_from(get_args(Sends)),
+        local_noise=st.none() | st.builds(LocalNoise, *[st.floats(1e-3, 0.9)] * 4),
     )
 )
 def test_an_answer_survives_the_wire(answer: Answer) -> None:
@@ -348,7 +350,7 @@ def test_the_sign_is_seen_once_and_survives_an_interruption() -> None:
     sent, updates = vectors(4)
     mean = updates.mean(axis=0)
     sending = ReplyKind("auto")
-    sending.note(sent, list(updates), in_blocks(mean), sent - mean)
+    sending.sends = reply_kind(sent, list(updates), in_blocks(mean), sent - mean)
     assert sending.sends == "differences"
     sending.note_step(sent, sent - mean, mean)
     assert sending.sign == -1
@@ -388,7 +390,7 @@ def test_seats_are_believed_until_honest_replies_say_otherwise() -> None:
     sent, updates = vectors(6)
     decided_before = ReplyKind("auto")
     mean = updates.mean(axis=0)
-    decided_before.note(sent, list(updates), in_blocks(mean), sent + mean)
+    decided_before.sends = reply_kind(sent, list(updates), in_blocks(mean), sent + mean)
     assert decided_before.note_answers(["models"]) == [MISTAKEN]
     assert decided_before.sends == "differences"
 
@@ -403,7 +405,6 @@ def test_a_server_that_moves_against_replies_to_a_model_of_zeros_gets_gradients(
 def test_what_the_user_says_stays() -> None:
     sent, updates = vectors(5)
     sending = ReplyKind("models")
-    sending.note(sent, list(updates), in_blocks(updates.mean(axis=0)), sent + updates.mean(axis=0))
     sending.note_step(sent, sent - updates[0], updates[0])
     assert (sending.sends, sending.sign) == ("models", 1)
     with pytest.raises(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord
 from flwr.client.mod import LocalDpMod as LegacyLocalDpMod
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.server.strategy import (
@@ -44,7 +44,6 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
-from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.canary_order import Answer
 from leakmeter.auditors.hook.guest_noise import LocalNoise, claims_of_mods, claims_of_strategy
 from leakmeter.auditors.hook.run_audit import RunAudit
@@ -233,28 +232,17 @@ def test_whatever_a_client_sends_as_its_noise_is_read_as_parameters_or_as_nothin
         assert found.claim.delivered >= 0
 
 
-EXTREMES = (0.0, 5e-324, 1e-300, 1e-5, 0.5, 1.0, 1e154, 1.7e308)
+EXTREMES = (0.0, 5e-324, 1e-5, 1.0, 1.7e308)
 
 
 def test_parameters_at_the_ends_of_floats_are_priced_and_end_no_run() -> None:
     read = [LocalNoise.read(list(four)) for four in itertools.product(EXTREMES, repeat=4)]
     claims = [noise.claim for noise in read if noise is not None]
-    assert len(claims) > 500
+    assert len(claims) > 100
     for claim in claims:
         assert claim.delivered is not None
         assert claim.delivered >= 0
         assert sentences.claim_sentence(claim)
-
-
-@given(st.lists(st.floats(1e-3, 0.9), min_size=4, max_size=4))
-def test_an_answer_carries_the_parameters_and_nothing_where_they_are_wrong(
-    values: list[float],
-) -> None:
-    noise = LocalNoise(*values)
-    record = Answer("played", local_noise=noise).to_record()
-    assert Answer.of(RecordDict({wire.CANARY: record})) == Answer("played", local_noise=noise)
-    record["local-noise"] = [*values, 1.0]
-    assert Answer.of(RecordDict({wire.CANARY: record})) == Answer("played")
 
 
 def heard(answers: list[Answer]) -> tuple[Claim, ...]:
@@ -313,7 +301,8 @@ def test_what_is_known_beforehand_reaches_auditors_and_log_before_round_1(
     looking, plain = Looking(), FedAvg(fraction_evaluate=0.0, min_available_nodes=6)
     wrapper = DifferentialPrivacyServerSideFixedClipping(plain, 1.0, 1.0, 6)
     audited(federation(mods=[canary_mod]), wrapper, auditors=[looking], claims="3 server; 4")
-    [first, *_] = looking.known
+    first, after_first_round = looking.known
+    assert first == after_first_round
     assert [claim.epsilon for claim in first] == pytest.approx([3.0, 4.0, 4.377], abs=1e-3)
     lines = [record.getMessage() for record in caplog.records]
     begin = next(i for i, line in enumerate(lines) if "[ROUND 1/" in line)
@@ -425,16 +414,6 @@ def test_what_clients_said_before_an_interruption_does_not_change_what_auditors_
     assert audit.claims == first.audit.claims
     assert audit.auditors == [again]
     assert again.num_bounds == first.audit.auditors[0].num_bounds == 1
-
-
-@NO_DIMENSIONS
-def test_claims_survive_a_resume(federation: Any) -> None:
-    first = audited(federation(mods=[SHIPPED, canary_mod]), claims=["7 wire"])
-    again = RunAudit(None, [], claims=["7 wire"])
-    state = first.audit.state()
-    again.restore({**state, "panel": {**state["panel"], "auditors": {}}})
-    assert again.claims == first.audit.claims
-    assert [claim.source for claim in again.claims] == ["user", "LocalDpMod"]
 
 
 def test_every_hook_takes_claims(federation: Any) -> None:

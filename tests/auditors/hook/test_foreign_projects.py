@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
@@ -37,13 +32,13 @@ from leakmeter.auditors import (
     SampleBudget,
     canary_mod,
 )
-from leakmeter.auditors.finding import Limitation
-from leakmeter.auditors.hook.canary_order import NO_ANSWER
 from leakmeter.auditors.hook.run_audit import REPEATED, UNCOUNTED
 from leakmeter.fl_app.report.read import read_runs
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
+from tests.guest.strategies import Controlled
 from tests.helpers import strategies
+from tests.helpers.federation import Drawing
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
 from tests.helpers.strategies import Counting, Piecemeal, TwoPhases
@@ -59,27 +54,20 @@ FEW = (
 )
 
 
+class Foreign(Drawing):
+    """Clients that draw batches, and hold no integer array."""
+
+    scale = 0.3
+
+    def arrays(self) -> ArrayRecord:
+        made = super().arrays()
+        del made["n"]
+        return made
+
+
 @pytest.fixture
-def foreign(federation: Any) -> Any:
-    """Return the maker of federations whose clients draw batches, and hold no integer array."""
-
-    class Foreign(federation):  # type: ignore[misc]
-        draws = np.random.default_rng(0)
-
-        def arrays(self) -> ArrayRecord:
-            made = super().arrays()
-            del made["n"]
-            return made
-
-        def trained(self, client: int, arrays: ArrayRecord) -> dict[str, np.ndarray]:
-            whole = ArrayRecord({**arrays, "n": Array(np.array(0))})
-            models = super().trained(client, whole)
-            del models["n"]
-            return {
-                name: (value + 0.3 * self.draws.standard_normal(value.shape)).astype(value.dtype)
-                for name, value in models.items()
-            }
-
+def foreign(flower_task: None) -> Any:  # noqa: ARG001
+    """Return the maker of these federations."""
     return lambda **more: Foreign(**{"mods": [canary_mod], "identity": False, **more})
 
 
@@ -113,7 +101,7 @@ def limits(audited: Audited) -> list[str]:
 @pytest.mark.parametrize(
     "make",
     first_fast(
-        2,
+        1,
         [
             lambda: FedAvg(**ALL),
             lambda: FedAvgM(server_momentum=0.9, **ALL),
@@ -153,32 +141,6 @@ def dp(wrapper: Any, noise: float = 0.1, clip: float = 3.0) -> Strategy:
     return made
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "mods"),
-    first_fast(
-        2,
-        [
-            (DifferentialPrivacyServerSideFixedClipping, [canary_mod]),
-            (DifferentialPrivacyClientSideAdaptiveClipping, [adaptiveclipping_mod, canary_mod]),
-            (DifferentialPrivacyClientSideFixedClipping, [canary_mod, fixedclipping_mod]),
-            (DifferentialPrivacyServerSideAdaptiveClipping, [canary_mod]),
-            (DifferentialPrivacyClientSideFixedClipping, [fixedclipping_mod, canary_mod]),
-        ],
-    ),
-)
-def test_canaries_and_replays_work_under_flowers_privacy_wrappers(
-    foreign: Any, wrapper: Any, mods: list[Any]
-) -> None:
-    # Flower's clipping divides by the length of an update, so a seat must not send exactly zero,
-    # and its mods refuse messages that carry a second ConfigRecord.
-    audited = run(foreign(mods=mods), dp(wrapper))
-    assert audited.failures == []
-    played = [f for f in audited.findings() if f.auditor == "one-shot" and f.kind == "estimate"]
-    assert played
-    assert largest_bound(audited, "one-shot") > 0.3
-    assert largest_bound(audited, "likelihood-ratio") >= 0
-
-
 def test_much_noise_of_flowers_wrapper_hides_the_canaries(foreign: Any) -> None:
     def bound(noise: float) -> float:
         strategy = dp(DifferentialPrivacyServerSideFixedClipping, noise=noise)
@@ -189,27 +151,6 @@ def test_much_noise_of_flowers_wrapper_hides_the_canaries(foreign: Any) -> None:
     # A bound of 95 % confidence may be wrong in one run of twenty, so the draws are fixed.
     assert bound(noise=30.0) < 0.5
     assert bound(noise=0.01) > 2.0
-
-
-def test_noise_that_nobody_knows_makes_no_bound_for_an_outsider(foreign: Any) -> None:
-    auditor = LikelihoodRatio(ReplaySampler(), budget=QUICK, observer="outsider")
-    audited = run(foreign(), dp(DifferentialPrivacyServerSideFixedClipping), [auditor])
-    assert audited.failures == [
-        "likelihood-ratio, before round 1: UnableError: an outsider sees the noised sum, and how "
-        "much noise DifferentialPrivacyServerSideFixedClipping adds is not known here: use "
-        "observer='server', which audits the sum before the noise"
-    ]
-    # Only that nobody has audited the server, which sees every update.
-    assert [f.auditor for f in audited.findings()] == ["server"]
-
-
-def test_canaries_behind_flowers_local_noise_are_counted(foreign: Any) -> None:
-    local = LocalDpMod(clipping_norm=3.0, sensitivity=3.0, epsilon=60.0, delta=1e-5)
-    of = foreign(mods=[local, canary_mod])
-    audited = run(of, FedAvg(**ALL), [OneShotCanaries(seats=2, excluded="honest")])
-    assert audited.failures == []
-    assert audited.limitations == (Limitation("one-shot", FEW),)
-    assert [f for f in audited.findings() if f.kind == "estimate"]
 
 
 def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
@@ -226,28 +167,6 @@ def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
         "round 1 has 1 honest client and 2 canary seats: its update is the sum; nothing hides it",
         "produced no findings; this is not evidence of privacy",
     ]
-
-
-def test_integer_arrays_stay_outside(federation: Any, caplog: Any) -> None:
-    caplog.set_level(logging.INFO, "flwr")
-    of = federation(mods=[canary_mod], identity=False)
-    assert not run(of, FedAvg(**ALL), [OneShotCanaries(seats=2)]).failures
-    assert "not audited (no float arrays): n" in caplog.text
-
-
-def test_metrics_of_any_kind_and_client_evaluation_pass_through(foreign: Any) -> None:
-    def talkative(message: Message, context: Any, call_next: Any) -> Message:
-        reply = call_next(message, context)
-        reply.content["metrics"]["per-class"] = [0.1, 0.2]
-        return reply
-
-    of = foreign(mods=[talkative, canary_mod], weight_key="records")
-    strategy = FedAvg(min_train_nodes=6, min_available_nodes=6, weighted_by_key="records")
-    audited = Audited(strategy, [OneShotCanaries(seats=2)], sends="models")
-    result = audited.start(of.grid, of.arrays(), num_rounds=ROUNDS)
-    assert audited.failures == []
-    assert result.train_metrics_clientapp[1]["per-class"] == pytest.approx([0.1, 0.2])
-    assert result.evaluate_metrics_clientapp[ROUNDS]["accuracy"] > 0
 
 
 class _Nodes(dict[int, Context]):
@@ -275,15 +194,6 @@ def test_nodes_with_long_ids_and_no_partition(foreign: Any) -> None:
     audited = run(of, FedAvg(**ALL))
     assert audited.failures == []
     assert largest_bound(audited, "one-shot") > 0.5
-
-
-def test_a_client_app_without_the_mod_is_said_once_and_kept_for_the_report(
-    foreign: Any, caplog: Any
-) -> None:
-    audited = run(foreign(mods=[]), FedAvg(**ALL), [OneShotCanaries(seats=2)])
-    said = audited.limitations
-    assert said == (Limitation("one-shot", FEW), Limitation("one-shot", NO_ANSWER))
-    assert caplog.text.count(f"auditor one-shot: {NO_ANSWER}") == 1
 
 
 class OwnLoop(strategies.OwnLoop):
@@ -360,16 +270,6 @@ class Spy(Auditor):
         return []
 
 
-class Twofold(FedAvg):
-    """Lets clients send a second ArrayRecord beside the model, as control variates would be."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        replies = list(replies)
-        for reply in replies:
-            reply.content = RecordDict({k: v for k, v in reply.content.items() if k != "control"})
-        return super().aggregate_train(server_round, replies)
-
-
 def test_a_reply_that_cannot_be_read_is_left_out_of_the_audit_only(foreign: Any) -> None:
     def second(message: Message, context: Any, call_next: Any) -> Message:
         reply = call_next(message, context)
@@ -378,44 +278,38 @@ def test_a_reply_that_cannot_be_read_is_left_out_of_the_audit_only(foreign: Any)
         return reply
 
     spy = Spy()
-    run(foreign(mods=[second]), Twofold(**ALL), [spy])
+    run(foreign(mods=[second]), Controlled(**ALL), [spy])
     assert spy.seen == [5] * ROUNDS
 
 
 class Growing(FedAvg):
-    """Returns a model of another shape after its second round."""
+    """Returns a model of another shape after one of its rounds."""
+
+    last = ROUNDS
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        if server_round == ROUNDS:
+        if server_round == self.last:
             arrays["b"] = Array(np.zeros(3))
         return arrays, metrics
 
 
-def test_a_model_that_changes_its_shape_ends_the_audit_and_not_the_training(foreign: Any) -> None:
-    spy = Spy()
-    audited = run(foreign(), Growing(**ALL), [spy])
-    assert len(spy.seen) == ROUNDS - 1
+@pytest.mark.parametrize("last", [1, ROUNDS])
+def test_a_model_that_changes_its_shape_ends_the_audit_and_not_the_training(
+    foreign: Any, last: int
+) -> None:
+    of, strategy, spy = foreign(), Growing(**ALL), Spy()
+    strategy.last = last
+    audited = Audited(strategy, [spy])
+    assert audited.start(of.grid, of.arrays(), num_rounds=last).arrays["b"].shape == (3,)
+    assert len(spy.seen) == last - 1
     [failure] = audited.failures
+    seen = f"nothing is audited from round {last} on:" if last > 1 else "spy, round 1:"
     assert failure == (
-        f"nothing is audited from round {ROUNDS} on: UnableError: the model has changed its "
-        "arrays: array 'b' must have shape (12,), got (3,)"
+        f"{seen} UnableError: the model has changed its arrays: array 'b' must have shape (12,), "
+        "got (3,)"
     )
-    assert spy in audited.auditors  # what it has seen is reported
-
-
-def test_a_model_that_changes_at_once_is_trained_without_an_audit(foreign: Any) -> None:
-    class Other(FedAvg):
-        def aggregate_train(self, server_round: int, replies: Any) -> Any:
-            _, metrics = super().aggregate_train(server_round, replies)
-            return ArrayRecord({"x": Array(np.zeros(3))}), metrics
-
-    of = foreign()
-    audited = Audited(Other(**ALL), [Spy(), OneShotCanaries(seats=2)])
-    assert list(audited.start(of.grid, of.arrays(), num_rounds=2).arrays) == ["x"]
-    assert len(audited.failures) == 2
-    for failure in audited.failures:
-        assert "round 1: UnableError: the model has changed its arrays: array 'w'" in failure
+    assert (spy in audited.auditors) == (last > 1)  # what it has seen is reported
 
 
 def test_without_masks_the_truth_is_what_was_sent_and_nobody_is_asked_for_it(foreign: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors import Audited, Auditor, OneShotCanaries, RoundView, canary_mod, tap_mod
+from leakmeter.auditors import Audited, Auditor, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.auditors.hook import wire
@@ -195,37 +195,8 @@ def warned(of: Any, strategy: Any, auditors: Any = (), **more: Any) -> dict[str,
     return {one.kind: (one.count, one.total) for one in audited.warnings}
 
 
-def test_a_sound_federation_has_no_warnings(federation: Any) -> None:
-    for strategy in (inner(), masked()):
-        assert warned(federation(5, mods=MODS), strategy) == {}
-
-
-def test_clipped_coordinates_reach_the_report(federation: Any, tmp_path: Path) -> None:
-    found = warned(federation(5, mods=MODS), masked(0.25), out=tmp_path)
-    assert list(found) == ["clipped-coordinates"]
-    count, total = found["clipped-coordinates"]
-    assert total == 2 * 5 * 132
-    assert count > total / 2
-    [warning] = json.loads((tmp_path / "report.json").read_text())["warnings"]
-    assert (warning["kind"], warning["count"], warning["total"]) == (*found, count, total)
-    assert warning["value"] == count / total
-
-
-def test_a_metric_out_of_its_range_is_no_clipped_coordinate(federation: Any) -> None:
-    strategy = Masked(inner(), max_weight=50.0, clip_range=8.0, metrics={"train-loss": (0.0, 1.0)})
-    assert warned(federation(5, mods=MODS), strategy) == {}
-
-
-@pytest.mark.parametrize("make", [inner, masked])
-def test_dropouts_of_a_federation_are_counted(federation: Any, make: Any) -> None:
-    gone = vanishing(lambda server_round, c: (server_round, c) == (2, 3))
-    assert warned(federation(5, mods=[gone, *MODS]), make()) == {"dropouts": (1, 10)}
-
-
-def test_a_round_without_a_sum_is_abandoned(federation: Any) -> None:
-    gone = vanishing(lambda server_round, c: server_round == 2 and c > 1)
-    found = warned(federation(5, mods=[gone, *MODS]), masked())
-    assert found == {"abandoned-rounds": (1, 2), "dropouts": (3, 10)}
+def clipped(noise: Any = Central(1.0)) -> Noised:  # noqa: B008
+    return Noised(inner(), noise=noise, clipping=FixedClip(1.0), seed=0)
 
 
 def broken(federation: Any, who: Any, mods: Any) -> Any:
@@ -239,36 +210,58 @@ def broken(federation: Any, who: Any, mods: Any) -> Any:
     return Diverging(5, mods=mods)
 
 
-def test_updates_that_are_not_finite_are_named_in_the_open(federation: Any) -> None:
-    assert warned(broken(federation, {1, 2}, MODS), inner())["non-finite-updates"][0] >= 2
+LOSS = {"train-loss": (0.0, 1.0)}  # a metric out of its range is no clipped coordinate
+ONE_GONE = vanishing(lambda server_round, client: (server_round, client) == (2, 3))
+MOST_GONE = vanishing(lambda server_round, client: server_round == 2 and client > 1)
+TAPPED, CLOSED = NoiseMod(allow_tap=True, seed=0), replace(MASK, allow_tap=False)
 
 
-@pytest.mark.parametrize("allow_tap", [True, False])
-def test_a_secure_sum_counts_clients_without_an_update(federation: Any, allow_tap: bool) -> None:
-    of = broken(federation, {1}, [replace(MASK, allow_tap=allow_tap), tap_mod, canary_mod])
-    kind = "non-finite-updates" if allow_tap else "blank-updates"  # only a simulation says why
-    assert warned(of, masked(), [Watch()]) == {kind: (2, 10)}
+@pytest.mark.parametrize(
+    ("make", "mods", "who", "auditors", "expected"),
+    [
+        (inner, MODS, (), (), {}),
+        (masked, MODS, (), (), {}),
+        (lambda: Masked(inner(), max_weight=50.0, clip_range=8.0, metrics=LOSS), MODS, (), (), {}),
+        (inner, [ONE_GONE, *MODS], (), (), {"dropouts": (1, 10)}),
+        (masked, [ONE_GONE, *MODS], (), (), {"dropouts": (1, 10)}),
+        (masked, [MOST_GONE, *MODS], (), (), {"abandoned-rounds": (1, 2), "dropouts": (3, 10)}),
+        (inner, MODS, {1, 2}, (), {"non-finite-updates": (4, 10)}),
+        # Only a simulation says why a client of a secure sum has no update.
+        (masked, MODS, {1}, [Watch], {"non-finite-updates": (2, 10)}),
+        (masked, [CLOSED, tap_mod, canary_mod], {1}, [Watch], {"blank-updates": (2, 10)}),
+        # Clipped updates are seen by their length, without a tap; canaries are not counted.
+        (
+            *(clipped, [TAPPED, tap_mod], {1}, ()),
+            {"non-finite-updates": (2, 10), "clipped-updates": (8, 8)},
+        ),
+        (clipped, [TAPPED, tap_mod, canary_mod], (), [Watch], {"clipped-updates": (8, 8)}),
+        (clipped, [TAPPED, canary_mod], (), [Watch], {"clipped-updates": (8, 8)}),
+        # Clients with noise of their own all answer, and the server cannot know.
+        (lambda: clipped(Local(1.0)), [NoiseMod(seed=0)], {1}, (), {}),
+    ],
+    ids=[
+        *("sound", "sound sum", "metric out of range", "dropout", "dropout of a sum"),
+        *("no sum", "not finite", "not finite in a sum", "blank in a sum", "not finite, clipped"),
+        *("clipped, with a tap", "clipped, without", "own noise"),
+    ],
+)
+def test_damage_of_a_federation_is_counted(
+    federation: Any, make: Any, mods: Any, who: Any, auditors: Any, expected: Any
+) -> None:
+    found = warned(broken(federation, who, mods), make(), [kind() for kind in auditors])
+    assert {kind: found.get(kind) for kind in expected} == expected
+    assert set(found) - set(expected) <= ({"few-canaries"} if auditors else set())
 
 
-def test_simulated_clients_that_clip_say_that_they_have_no_update(federation: Any) -> None:
-    of = broken(federation, {1}, [NoiseMod(allow_tap=True, seed=0), tap_mod])
-    strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
-    found = warned(of, strategy)
-    assert found["non-finite-updates"] == (2, 10)
-    assert found["clipped-updates"] == (8, 8)  # seen by their length, without a tap
-
-
-def test_clients_with_noise_of_their_own_all_answer(federation: Any) -> None:
-    of = broken(federation, {1}, [NoiseMod(seed=0)])
-    strategy = Noised(inner(), noise=Local(1.0), clipping=FixedClip(1.0), seed=0)
-    assert warned(of, strategy) == {}  # the server cannot know
-
-
-@pytest.mark.parametrize("mods", [[tap_mod, canary_mod], [canary_mod]])
-def test_clipped_updates_are_counted_with_and_without_a_tap(federation: Any, mods: Any) -> None:
-    of = federation(5, mods=[NoiseMod(allow_tap=True, seed=0), *mods])
-    strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
-    assert warned(of, strategy, [Watch()])["clipped-updates"] == (8, 8)  # and two canaries
+def test_clipped_coordinates_reach_the_report(federation: Any, tmp_path: Path) -> None:
+    found = warned(federation(5, mods=MODS), masked(0.25), out=tmp_path)
+    assert list(found) == ["clipped-coordinates"]
+    count, total = found["clipped-coordinates"]
+    assert total == 2 * 5 * 132
+    assert count > total / 2
+    [warning] = json.loads((tmp_path / "report.json").read_text())["warnings"]
+    assert (warning["kind"], warning["count"], warning["total"]) == (*found, count, total)
+    assert warning["value"] == count / total
 
 
 def lying(**values: Any) -> Any:
@@ -290,11 +283,9 @@ def lying(**values: Any) -> Any:
 def test_a_client_that_lies_about_its_kept_update_loses_only_that_update(
     federation: Any, lie: Any
 ) -> None:
-    mods = [NoiseMod(allow_tap=True, seed=0), lying(**lie), tap_mod, canary_mod]
     gone = vanishing(lambda _, client: client == 3)
-    watch, of = Watch(), federation(5, mods=[gone, *mods])
-    strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
-    found = warned(of, strategy, [watch])
+    watch, of = Watch(), federation(5, mods=[gone, TAPPED, lying(**lie), tap_mod, canary_mod])
+    found = warned(of, clipped(), [watch])
     assert found["dropouts"] == (2, 10)
     assert found["clipped-updates"] == (4, 4)  # neither the canary, nor the liar, nor the lost one
     assert watch.played == 2
@@ -324,11 +315,6 @@ def test_what_fails_inside_the_hook_costs_neither_warnings_nor_findings(
         audited = run()
     assert audited.failures == ["warnings may lack round 1: RuntimeError: not today"]
     assert "watch" in {f.auditor for f in audited.findings()}
-
-
-def test_auditors_without_canaries_have_none_to_count() -> None:
-    assert Auditor().canaries_played is None
-    assert OneShotCanaries(seats=2).canaries_played == (0, 0)  # before it has a plan
 
 
 def test_our_error_code_is_none_of_flowers() -> None:

@@ -14,7 +14,6 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors import (
     Audited,
     Auditor,
-    Claim,
     DrawPlan,
     LikelihoodRatio,
     MutualInformation,
@@ -25,12 +24,13 @@ from leakmeter.auditors import (
     passive,
     tap_mod,
 )
-from leakmeter.auditors.auditor import Project, UnableError
-from leakmeter.auditors.codec import pack, unpack
+from leakmeter.auditors.auditor import Project, RoundFacts, RoundView, UnableError
 from leakmeter.auditors.finding import Limitation
+from leakmeter.auditors.hook.panel import Panel
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.chosen import FixedSize
+from tests.helpers.federation import Drawing
 from tests.helpers.findings import finding
 
 CAPABLE = Project(dim=10_000, num_rounds=30, clients=12, seats=2)
@@ -50,66 +50,57 @@ def test_a_capable_project_gets_no_such_line() -> None:
         assert said(auditor, clients=None, seats=0) == []  # as it is asked first
 
 
-def test_few_canaries_are_said() -> None:
-    line = (
-        "59 canaries in 59 rounds, of which about 29 take part: results vary widely, and estimates "
-        "that fit a standard deviation are left out below 30; use more seats or rounds"
-    )
-    assert said(OneShotCanaries(seats=1), num_rounds=59) == [line]
-    assert said(OneShotCanaries(seats=1), num_rounds=60) == []
-    assert said(OneShotCanaries(seats=1, include="all"), num_rounds=30) == []
+FEW_CANARIES = (
+    "59 canaries in 59 rounds, of which about 29 take part: results vary widely, and estimates "
+    "that fit a standard deviation are left out below 30; use more seats or rounds"
+)
+FEW_PARAMETERS = (
+    "107 parameters for 12 clients per round: a canary stands out by only about 3.0 standard "
+    "deviations, so the audit may find little even if much leaks; fewer clients per round or "
+    "a larger model show more"
+)
+FEW_HONEST = (
+    "7 of the 12 clients of round 1 play canaries: the model learns only from 5; use fewer "
+    "seats or more clients per round"
+)
+NOBODY_HIDES = (
+    "round 1 has 1 honest client and 2 canary seats: a sum hides a client only among others; "
+    "not audited"
+)
+ROUGH = (
+    "round 1 has 3 honest clients and 2 canary seats: its Gaussian approximation is poor for so "
+    "few; the lower bound holds"
+)
+FEW_DRAWS = "6 draws of 3 honest clients allow 2 of 8 directions: the others need more draws"
 
 
-def test_few_parameters_are_said() -> None:
-    line = (
-        "107 parameters for 12 clients per round: a canary stands out by only about 3.0 standard "
-        "deviations, so the audit may find little even if much leaks; fewer clients per round or "
-        "a larger model show more"
-    )
-    assert said(OneShotCanaries(seats=2), dim=107) == [line]
-    assert said(OneShotCanaries(seats=2), dim=108) == []  # √(108/12) = 3
-    assert said(OneShotCanaries(seats=2), dim=107, clients=None) == []  # not known yet
-
-
-def test_few_honest_clients_are_said() -> None:
-    line = (
-        "7 of the 12 clients of round 1 play canaries: the model learns only from 5; use fewer "
-        "seats or more clients per round"
-    )
-    assert said(OneShotCanaries(seats=7)) == [line]
-    assert said(OneShotCanaries(seats=6)) == []
+def drawing() -> MutualInformation:
+    return MutualInformation(ReplaySampler(), plan=DrawPlan(draws=6, rank=8))
 
 
 @pytest.mark.parametrize(
-    ("clients", "lines"),
+    ("make", "changes", "lines"),
     [
-        (
-            3,
-            [
-                "round 1 has 1 honest client and 2 canary seats: a sum hides a client only "
-                "among others; not audited"
-            ],
-        ),
-        (
-            5,
-            [
-                "round 1 has 3 honest clients and 2 canary seats: its Gaussian approximation is "
-                "poor for so few; the lower bound holds"
-            ],
-        ),
-        (6, []),
+        (lambda: OneShotCanaries(seats=1), {"num_rounds": 59}, [FEW_CANARIES]),
+        (lambda: OneShotCanaries(seats=1), {"num_rounds": 60}, []),
+        (lambda: OneShotCanaries(seats=1, include="all"), {"num_rounds": 30}, []),
+        (lambda: OneShotCanaries(seats=2), {"dim": 107}, [FEW_PARAMETERS]),
+        (lambda: OneShotCanaries(seats=2), {"dim": 108}, []),  # √(108/12) = 3
+        (lambda: OneShotCanaries(seats=2), {"dim": 107, "clients": None}, []),  # not known yet
+        (lambda: OneShotCanaries(seats=7), {}, [FEW_HONEST]),
+        (lambda: OneShotCanaries(seats=6), {}, []),
+        (lambda: LikelihoodRatio(ReplaySampler()), {"clients": 3}, [NOBODY_HIDES]),
+        (lambda: LikelihoodRatio(ReplaySampler()), {"clients": 5}, [ROUGH]),
+        (lambda: LikelihoodRatio(ReplaySampler()), {"clients": 6}, []),
+        (drawing, {"clients": 5}, [FEW_DRAWS]),
+        (drawing, {"clients": 14}, []),
     ],
 )
-def test_few_clients_that_hide_one_another_are_said(clients: int, lines: list[str]) -> None:
-    assert said(LikelihoodRatio(ReplaySampler()), clients=clients) == lines
+def test_too_few_of_anything_is_said(make: Any, changes: dict[str, Any], lines: list[str]) -> None:
+    assert said(make(), **changes) == lines
 
 
-def test_few_draws_for_so_many_directions_are_said() -> None:
-    auditor = MutualInformation(ReplaySampler(), plan=DrawPlan(draws=6, rank=8))
-    assert said(auditor, clients=5) == [
-        "6 draws of 3 honest clients allow 2 of 8 directions: the others need more draws"
-    ]
-    assert said(auditor, clients=14) == []
+def test_too_few_draws_for_all_coordinates_leave_the_auditor_out() -> None:
     whole = MutualInformation(ReplaySampler(), plan=DrawPlan(draws=16, rank=None))
     with pytest.raises(
         UnableError, match="draws must be above 10000 to look at all 10000 coordinates"
@@ -164,7 +155,7 @@ def test_it_is_said_before_anybody_trains(federation: Any, caplog: Any) -> None:
     assert caplog.text.index("is left out, before round 1") < caplog.text.index("[ROUND 1/2]")
 
 
-def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation: Any) -> None:
+def test_an_auditor_that_never_finds_anything_is_named_in_the_report() -> None:
     class Waiting(Auditor):
         name = "waiting"
         says: Any = ()
@@ -173,7 +164,10 @@ def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation:
             return self.says
 
     def limitations() -> Any:
-        return masked(federation(5, mods=[MaskMod(seed=0)]), [Waiting()]).limitations
+        panel = Panel([Waiting()])
+        panel.observe(RoundView(1, np.zeros(2), {}, np.zeros(2), RoundFacts()))
+        panel.report()
+        return panel.limitations
 
     text = "produced no findings; this is not evidence of privacy"
     assert limitations() == (Limitation("waiting", text),)
@@ -181,30 +175,9 @@ def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation:
     assert limitations() == ()  # it has spoken
 
 
-def test_auditors_know_what_is_claimed_before_anybody_trains(federation: Any) -> None:
-    known: list[tuple[Claim, ...]] = []
-
-    class Reading(Auditor):
-        def limits(self, project: Project) -> Any:
-            known.append(project.claims)
-            return ()
-
-    of, claim = federation(mods=[canary_mod]), Claim(10.0, per="round")
-    inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
-    audited = Audited(inner, [Reading()], claims=[claim])
-    audited.start(of.grid, of.arrays(), num_rounds=1)
-    assert known == [(claim,), (claim,)]  # at the start, and with the first cohort
-
-
-def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_path: Path) -> None:
-    class Noisy(federation):  # type: ignore[misc]
-        draws = np.random.default_rng(0)
-
-        def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
-            models = super().trained(client, arrays)
-            return {**models, "b": models["b"] + self.draws.standard_normal(12)}
-
-    of = Noisy(5, mods=[MaskMod(required=True, allow_tap=True, seed=0), canary_mod])
+@pytest.mark.usefixtures("flower_task")
+def test_a_missing_tap_is_said_once_after_the_first_round(tmp_path: Path) -> None:
+    of = Drawing(5, mods=[MaskMod(required=True, allow_tap=True, seed=0), canary_mod])
     auditor = LikelihoodRatio(ReplaySampler(simulated=True), budget=QUICK, every=1)
     audited = masked(of, [auditor], out=tmp_path)
     assert audited.failures == []
@@ -216,35 +189,3 @@ def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_p
         "no client kept its plain update, so the sum that was really released gets no verdict: in "
         "a simulation list tap_mod in the client app, after the mods that mask or noise"
     )
-
-
-def test_a_model_too_small_for_canaries_leaves_the_auditor_out_and_trains(
-    federation: Any,
-) -> None:
-    of = federation(mods=[canary_mod])
-    arrays = of.arrays()
-    del arrays["w"]
-    of.trained = lambda _, sent: {"b": sent["b"].numpy() + 1, "n": sent["n"].numpy()}
-    inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
-    audited = Audited(inner, [OneShotCanaries(seats=2)], sends="models")
-    result = audited.start(of.grid, arrays, num_rounds=5)
-    assert len(result.train_metrics_clientapp) == 5
-    assert audited.failures == [
-        "one-shot, before round 1: UnableError: the model must have at least 100 parameters for "
-        "canaries, got 12"
-    ]
-
-
-def test_limits_survive_an_interruption(federation: Any) -> None:
-    def audited(done: int) -> Audited:
-        inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
-        return Audited(inner, [OneShotCanaries(seats=4)], rounds_done=done, sends="models")
-
-    of = federation(mods=[canary_mod], identity=False)
-    first = audited(0)
-    first.start(of.grid, of.arrays(), num_rounds=2)
-    second = audited(1)
-    second.restore(unpack(pack(first.state())))
-    second.start(of.grid, of.arrays(), num_rounds=2)
-    assert len(first.limitations) == 2  # few canaries, few honest clients
-    assert second.limitations == first.limitations

@@ -77,42 +77,16 @@ def update(message: Message, reply: Message) -> np.ndarray:
     return layout.flatten(wire.arrays(reply.content)) - layout.flatten(sent)
 
 
-def test_a_message_without_an_order_is_trained_as_ever() -> None:
-    question = message()
+@pytest.mark.parametrize("kind", ["sphere", "signs"])
+@pytest.mark.parametrize(("sends", "trained"), [("models", 0.5), ("differences", 1.5)])
+def test_a_canary_takes_the_place_of_the_update(kind: Any, sends: Any, trained: float) -> None:
+    canary = with_own_key(replace(CANARY, kind=kind))
+    order = Order(canary, left_out=(1,), sends=sends).to_record()
+    question = message(**{wire.CANARY: order})
     reply = canary_mod(question, context(), train)
-    assert np.array_equal(update(question, reply), np.full(DIM, 0.5))
-
-
-def test_a_canary_takes_the_place_of_the_update() -> None:
-    question = message(CANARY)
-    sent = canary_mod(question, context(), train)
-    trained_length = 0.5 * np.sqrt(DIM)
-    expected = trained_length * canary_vector(11, 4, DIM)
-    np.testing.assert_allclose(update(question, sent), expected, atol=1e-6)
-
-
-def test_an_order_of_signs_is_played_with_signs() -> None:
-    question = message(replace(CANARY, kind="signs"))
-    sent = canary_mod(question, context(), train)
-    expected = 0.5 * np.sqrt(DIM) * canary_vector(11, 4, DIM, "signs")
-    np.testing.assert_allclose(update(question, sent), expected, atol=1e-6)
-
-
-def test_everything_but_the_arrays_stays_as_trained() -> None:
-    reply = canary_mod(message(CANARY), context(), train)
-    assert list(reply.content) == ["model", "metrics", "note", wire.CANARY]
-    assert dict(reply.content["metrics"]) == {"num-examples": 12, "train-loss": 0.25}
-    assert wire.weight(reply.content) == 12
-    assert reply.content["note"]["kept"] is True
-
-
-def test_the_reply_has_the_types_and_counters_that_were_trained() -> None:
-    reply = canary_mod(message(CANARY), context(), train)
-    trained, replied = model(1.5, np.int64(1)), wire.arrays(reply.content)
-    assert list(replied) == list(trained)
-    for name, array in trained.items():
-        assert (array.dtype, array.shape) == (replied[name].dtype, replied[name].shape)
-    assert replied["n"].numpy() == 1  # a mean of counters stays what it would have been
+    expected = trained * np.sqrt(DIM) * canary_vector(11, 4, DIM, kind)
+    base = 1.0 if sends == "differences" else 0.0
+    np.testing.assert_allclose(update(question, reply) + base, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -139,16 +113,6 @@ def test_a_canary_that_is_out_sends_next_to_nothing_with_its_weight(
     assert 0 < length <= 2 * np.spacing(np.asarray(abs(value) + 1, dtype))
     assert sent_back.dtype == dtype
     assert wire.weight(reply.content) == 12
-
-
-def test_a_difference_is_replaced_by_the_canary_alone() -> None:
-    order = Order(with_own_key(CANARY), left_out=(1,), sends="differences").to_record()
-    content = RecordDict({"arrays": model(1.0), wire.CANARY: order})
-    reply = canary_mod(Message(content, dst_node_id=1, message_type="train"), context(), train)
-    layout = Layout.of(model(1.0))
-    sent_back = layout.flatten(wire.arrays(reply.content))
-    expected = 1.5 * np.sqrt(DIM) * canary_vector(11, 4, DIM)  # as long as what was trained
-    np.testing.assert_allclose(sent_back, expected, atol=1e-6)
 
 
 def opened(value: float, sent: float = 1.0, **more: Any) -> tuple[Answer, np.ndarray]:
@@ -256,13 +220,6 @@ def test_what_cannot_be_replaced_is_sent_as_trained(canary: Canary) -> None:
         }
 
 
-def test_a_greeting_is_answered_and_nothing_else_changes() -> None:
-    question = message(**{wire.CANARY: Order().to_record()})
-    reply = canary_mod(question, context(), train)
-    assert take_answer(reply) == Answer("greeted")
-    assert np.array_equal(update(question, reply), np.full(DIM, 0.5))
-
-
 def test_the_app_does_not_see_the_order_and_the_message_can_be_sent_again() -> None:
     seen: list[list[str]] = []
 
@@ -346,17 +303,6 @@ def test_a_counter_that_became_a_float_is_still_left_alone() -> None:
     assert cosine == pytest.approx(1.0, abs=1e-6)
 
 
-def test_the_message_is_not_spoiled_for_the_clients_that_share_it() -> None:
-    shared = RecordDict({"arrays": model(1.0)})
-    seat = Message(shared, dst_node_id=1, message_type="train")
-    wire.add_record(seat, wire.CANARY, Order(with_own_key(CANARY)).to_record())
-    other = Message(shared, dst_node_id=2, message_type="train")
-    canary_mod(seat, context(), train)
-    assert np.array_equal(wire.arrays(other.content)["b"].numpy(), np.ones(3))
-    reply = canary_mod(other, context(), train)
-    assert np.array_equal(update(other, reply), np.full(DIM, 0.5))
-
-
 def test_a_seat_that_fails_to_train_hands_its_error_on() -> None:
     assert canary_mod(message(CANARY), context(), fail).has_error()
 
@@ -379,21 +325,37 @@ def test_a_client_that_nobody_wants_hands_out_its_weight_and_forgets_the_rest() 
     assert not node.state
 
 
-def test_without_an_order_nothing_is_kept() -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["keep 3", "collect 3", "refuse 3, kept: None"],
+        ["keep 3", "refuse 4, kept: .*3", "collect 3"],
+        ["keep 3", "keep 4", "refuse 3, kept: .*4", "collect 4"],
+        ["fail 3", "refuse 3, kept: None"],
+        ["train", "refuse 3, kept: None"],
+    ],
+    ids="; ".join,
+)
+def test_the_update_of_the_last_round_is_kept_and_collected_once(steps: list[str]) -> None:
     node = context(**{"partition-id": 0})
-    tap_mod(message(), node, train)
-    assert not node.state
-
-
-def test_what_is_kept_is_collected_once() -> None:
-    node = context(**{"partition-id": 0})
-    question = tapped("keep", 3)
-    tap_mod(question, node, train)
-    collected = tap_mod(tapped("collect", 3), node, fail)
-    assert np.array_equal(update(question, collected), np.full(DIM, 0.5))
-    assert not node.state
-    with pytest.raises(ValueError, match="nothing is kept for round 3"):
-        tap_mod(tapped("collect", 3), node, fail)
+    for step in steps:
+        action, _, number = step.partition(" ")
+        if action == "train":
+            tap_mod(message(), node, train)
+        elif action == "refuse":
+            with pytest.raises(ValueError, match=f"nothing is kept for round {number}"):
+                tap_mod(tapped("collect", int(number[0])), node, fail)
+        elif action == "collect":
+            collected = tap_mod(tapped("collect", int(number)), node, fail)
+            assert np.array_equal(update(message(), collected), np.full(DIM, 0.5))
+            assert not node.state
+        else:
+            app = train if action == "keep" else fail
+            reply, plain = tap_mod(tapped("keep", int(number)), node, app), app(message(), node)
+            assert reply.has_error() == plain.has_error()
+            if reply.has_content():  # the copy does not ride on the reply, nor change with it
+                assert list(reply.content) == list(plain.content)
+                wire.arrays(reply.content).clear()
 
 
 @pytest.mark.parametrize("action", ["keep", "collect"])
@@ -405,47 +367,6 @@ def test_a_supernode_keeps_and_gives_nothing_whatever_its_configuration_says(
     monkeypatch.setitem(sys.modules, "flwr.supernode.cli", ModuleType("flwr.supernode.cli"))
     with pytest.raises(ValueError, match="simulated nodes only: this one is a SuperNode"):
         tap_mod(tapped(action, 3), node, train)
-
-
-def test_the_kept_update_does_not_ride_on_the_reply() -> None:
-    node = context(**{"partition-id": 0})
-    plain = train(message(), node)
-    reply = tap_mod(tapped("keep", 3), node, train)
-    assert list(reply.content) == list(plain.content)
-    assert [type(r) for r in reply.content.values()] == [type(r) for r in plain.content.values()]
-
-
-def test_what_happens_to_the_reply_later_does_not_change_what_is_kept() -> None:
-    node = context(**{"partition-id": 0})
-    question = tapped("keep", 3)
-    reply = tap_mod(question, node, train)
-    wire.arrays(reply.content).clear()  # as a strategy in the same process may do
-    collected = tap_mod(tapped("collect", 3), node, fail)
-    assert np.array_equal(update(question, collected), np.full(DIM, 0.5))
-
-
-def test_the_update_of_another_round_is_refused_and_stays() -> None:
-    node = context(**{"partition-id": 0})
-    tap_mod(tapped("keep", 3), node, train)
-    with pytest.raises(ValueError, match=r"nothing is kept for round 4, kept: .*3"):
-        tap_mod(tapped("collect", 4), node, fail)
-    assert tap_mod(tapped("collect", 3), node, fail).has_content()
-
-
-def test_a_new_round_takes_the_place_of_an_old_one() -> None:
-    node = context(**{"partition-id": 0})
-    tap_mod(tapped("keep", 3), node, train)
-    tap_mod(tapped("keep", 4), node, train)
-    with pytest.raises(ValueError, match="nothing is kept for round 3"):
-        tap_mod(tapped("collect", 3), node, fail)
-    assert tap_mod(tapped("collect", 4), node, fail).has_content()
-
-
-def test_a_seat_that_failed_keeps_nothing() -> None:
-    node = context(**{"partition-id": 0})
-    assert tap_mod(tapped("keep", 3), node, fail).has_error()
-    with pytest.raises(ValueError, match="nothing is kept for round 3, kept: None"):
-        tap_mod(tapped("collect", 3), node, fail)
 
 
 @pytest.mark.parametrize("action", ["keep", "collect"])

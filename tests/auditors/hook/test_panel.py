@@ -30,12 +30,13 @@ from leakmeter.auditors import (
     canary_mod,
     passive,
 )
-from leakmeter.auditors.auditor import DivergedError, Due, Project, RoundFacts
+from leakmeter.auditors.auditor import Canary, DivergedError, Due, Project, RoundFacts
 from leakmeter.auditors.finding import Limitation
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.wording import Assumption
 from leakmeter.strategies import Chosen
 from leakmeter.strategies.chosen import FixedSize
+from tests.helpers.federation import Drawing
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
@@ -66,6 +67,19 @@ def test_a_round_that_diverged_is_a_limitation_and_the_auditor_stays() -> None:
     assert panel.limitations == (Limitation("careful", str(DivergedError())),)  # said once
 
 
+def test_an_auditor_that_instructs_strangers_is_left_out() -> None:
+    class Strange(Careful):
+        def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
+            return {99: Canary(id=0, seed=0)}
+
+    panel = Panel([Strange()])
+    assert panel.instruct(1, [0, 1]) == {}
+    assert panel.auditors == []
+    assert panel.failures == [
+        "careful, round 1: ValueError: may instruct only clients in [0, 1], got [99]"
+    ]
+
+
 def test_an_error_without_a_text_is_named(caplog: pytest.LogCaptureFixture) -> None:
     panel = Panel([])
     with panel.keep_training_on_error("the round is not known"):
@@ -81,76 +95,53 @@ def test_the_limits_of_a_run_are_limited() -> None:
     assert panel.limitations[0].text == "mod_0 is in the way"
 
 
-@pytest.mark.parametrize(("each", "lines"), [(10.0, 1), (5.0, 0), (None, 0)])
-def test_a_long_audit_is_announced_once_before_it_starts(
-    each: float | None, lines: int, caplog: pytest.LogCaptureFixture
+ALL = "careful: 10 rounds to audit, about 2 minutes; every=-1 audits fewer"
+OTHERS = "careful: 9 more rounds to audit, about 2 minutes; every=-1 audits fewer"
+ONE = "careful: 1 round to audit, about 4 minutes; fewer trials or draws take less"
+
+
+@pytest.mark.parametrize(
+    ("due", "expected", "took", "before", "after"),
+    [
+        (Due(2, 20), 10.0, 10.0, [ALL], []),
+        (Due(2, 20), 5.0, 5.0, [], []),
+        (Due(2, 20), None, 10.0, [], [OTHERS]),  # it is not known beforehand
+        (Due(2, 20), 5.0, 10.0, [], [OTHERS]),  # or wrong
+        (Due(2, 20), None, 5.0, [], []),
+        (Due(0, 20), 240.0, 240.0, [ONE], []),
+    ],
+)
+def test_a_long_audit_is_announced_once_as_soon_as_its_length_is_known(
+    due: Due,
+    expected: float | None,
+    took: float,
+    before: list[str],
+    after: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    said: list[int] = []
+    clock, said = [0.0], list[list[str]]()
 
     class Known(Careful):
         @property
         def due(self) -> Due:
-            return Due(2, 20)
+            return due
 
         def seconds(self, view: RoundView) -> float | None:
-            return each
+            return expected
 
         def observe(self, view: RoundView) -> Sequence[Finding]:
-            said.append(len(caplog.messages))
-            return super().observe(view)
-
-    panel = Panel([Known()])
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        for server_round in range(1, 4):
-            panel.observe(view(server_round, 1.0))
-    assert said == [lines] * 3
-    if lines:
-        assert caplog.messages[0] == (
-            "careful: 10 rounds to audit, about 2 minutes; every=-1 audits fewer"
-        )
-
-
-def test_fewer_rounds_are_advised_only_where_there_are_several(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Once(Careful):
-        @property
-        def due(self) -> Due:
-            return Due(0, 20)
-
-        def seconds(self, view: RoundView) -> float | None:
-            return 240.0
-
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        Panel([Once()]).observe(view(1, 1.0))
-    assert caplog.messages == [
-        "careful: 1 round to audit, about 4 minutes; fewer trials or draws take less"
-    ]
-
-
-@pytest.mark.parametrize(("took", "lines"), [(10.0, 1), (5.0, 0)])
-def test_a_long_audit_is_announced_after_its_first_round(
-    took: float, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = [0.0]
-
-    class Slow(Careful):
-        @property
-        def due(self) -> Due:
-            return Due(2, 20)
-
-        def observe(self, view: RoundView) -> Sequence[Finding]:
+            said.append(list(caplog.messages))
             clock[0] += took
             return super().observe(view)
 
     monkeypatch.setattr("leakmeter.auditors.hook.panel.time.monotonic", lambda: clock[0])
-    panel = Panel([Slow()])
+    panel = Panel([Known()])
     with caplog.at_level(logging.WARNING, logger="flwr"):
         for server_round in range(1, 4):
             panel.observe(view(server_round, 1.0))
-    assert len(caplog.messages) == lines
-    if lines:
-        assert caplog.messages[0].startswith("careful: 9 more rounds to audit, about 2 minutes")
+    assert said == [before, [*before, *after], [*before, *after]]
+    assert caplog.messages == [*before, *after]
 
 
 def test_auditors_meet_the_others_and_know_the_claims_before_confidence_is_shared() -> None:
@@ -189,22 +180,6 @@ def test_what_an_auditor_has_noticed_in_the_run_is_a_limitation() -> None:
 DIM = 132  # of the federation
 
 
-@pytest.fixture
-def foreign(federation: Any) -> Any:
-    """Return the maker of federations whose clients draw batches of their own."""
-
-    class Foreign(federation):  # type: ignore[misc]
-        draws = np.random.default_rng(0)
-
-        def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
-            models = super().trained(client, arrays)
-            models["w"] = (models["w"] + self.draws.standard_normal((10, 12))).astype(np.float32)
-            models["b"] = models["b"] + self.draws.standard_normal(12)
-            return models
-
-    return Foreign
-
-
 def run(of: Any, auditors: list[Auditor], rounds: int, **options: Any) -> Audited:
     """Return an audited run of all clients."""
     clients = len(list(of.grid.get_node_ids()))
@@ -237,18 +212,20 @@ SPANNED = SampleBudget(fit=270, candidates=6, pilot=10, trials=20)
         ],
     ),
 )
-def test_trainings_are_counted_as_they_happen(foreign: Any, make: Any, rounds: int) -> None:
-    of = foreign(5, identity=False)
+@pytest.mark.usefixtures("flower_task")
+def test_trainings_are_counted_as_they_happen(make: Any, rounds: int) -> None:
+    of = Drawing(5, identity=False)
     auditor = make()
     run(of, [auditor], rounds)
     project = Project(dim=DIM, num_rounds=rounds, clients=5)
     assert len(of.seen) == 5 * rounds + auditor.trainings(project)
 
 
+@pytest.mark.usefixtures("flower_task")
 def test_a_run_that_trains_less_than_its_audit_says_so_before_it_trains(
-    foreign: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of = foreign(8, mods=[canary_mod], identity=False)
+    of = Drawing(8, mods=[canary_mod], identity=False)
     trained: list[int] = []
     note = Panel._note
 
@@ -297,19 +274,15 @@ def test_samplers_that_train_by_themselves_cost_the_clients_nothing(gaussian_sam
         assert MutualInformation(ReplaySampler()).trainings(few) == 0
 
 
-def test_an_auditor_that_cannot_count_stops_nothing(federation: Any) -> None:
+def test_an_auditor_that_cannot_count_stops_nothing() -> None:
     class Broken(Auditor):
-        name = "broken"
-
         def trainings(self, project: Project) -> int:
             raise RuntimeError("no idea")
 
-    of = federation(5)
-    inner = FedAvg(min_train_nodes=5, min_available_nodes=5, fraction_evaluate=0.0)
-    audited = Audited(inner, [Broken()])
-    result = audited.start(of.grid, of.arrays(), num_rounds=1)
-    assert len(result.arrays) == 3
-    assert audited.failures == ["the cost of the audit is not known: RuntimeError: no idea"]
+    panel = Panel([Broken()])
+    panel.consider(Project(DIM, 1, clients=5))
+    assert panel.failures == ["the cost of the audit is not known: RuntimeError: no idea"]
+    assert panel.auditors
 
 
 ROUNDS = 6
@@ -333,19 +306,29 @@ def proven(run: Audited) -> list[float]:
     return [f.value for f in run.findings() if f.is_anytime and f.server_round is not None]
 
 
+@pytest.fixture(scope="module")
+def known() -> dict[str, Any]:
+    """What a run without a limit has shown, once it has been needed."""
+    return {}
+
+
 @pytest.fixture
-def limit(federation: Any) -> tuple[float, int]:
+def limit(federation: Any, known: dict[str, Any]) -> tuple[float, int]:
     """Return a limit and the round in which it is passed, neither the first nor the last."""
-    fed, run = federation(), audited()
-    run.start(fed.grid, fed.arrays(), ROUNDS)
-    assert run.ended is None
-    values = proven(run)
-    passed = next(i for i in range(1, ROUNDS - 1) if values[i] > values[0])
-    return values[passed] - 0.01, passed + 1
+    if not known:
+        fed, run, models = federation(), audited(), dict[int, Any]()
+        run.on_round = lambda line, arrays: models.update({line.server_round: arrays})
+        run.start(fed.grid, fed.arrays(), ROUNDS)
+        assert run.ended is None
+        values = proven(run)
+        passed = next(i for i in range(1, ROUNDS - 1) if values[i] > values[0])
+        known.update(limit=(values[passed] - 0.01, passed + 1), models=models)
+    found: tuple[float, int] = known["limit"]
+    return found
 
 
 def test_the_run_ends_before_the_next_round_with_the_model_so_far(
-    federation: Any, limit: tuple[float, int], caplog: Any
+    federation: Any, limit: tuple[float, int], known: dict[str, Any], caplog: Any
 ) -> None:
     above, last = limit
     fed, run = federation(), audited(stop_above=above)
@@ -361,19 +344,7 @@ def test_the_run_ends_before_the_next_round_with_the_model_so_far(
     assert sorted(result.train_metrics_clientapp) == list(range(1, last + 1))
     assert sorted(result.evaluate_metrics_serverapp) == list(range(last + 1))
     assert sorted(result.evaluate_metrics_clientapp) == list(range(1, last + 1))
-
-
-def test_the_model_is_that_of_the_last_round_that_was_played(
-    federation: Any, limit: tuple[float, int]
-) -> None:
-    above, last = limit
-    fed, models = federation(), {}
-    whole = audited()
-    whole.on_round = lambda line, arrays: models.update({line.server_round: arrays})
-    whole.start(fed.grid, fed.arrays(), ROUNDS)
-    again = federation()
-    result = audited(stop_above=above).start(again.grid, again.arrays(), ROUNDS)
-    for name, array in models[last].items():
+    for name, array in known["models"][last].items():
         np.testing.assert_array_equal(result.arrays[name].numpy(), array.numpy())
 
 

@@ -26,13 +26,6 @@ def test_a_message_names_the_arrays_that_are_no_part_of_the_update() -> None:
     assert wire.left_out(content) == []  # the shared dictionary is not spoiled
 
 
-def test_a_message_without_orders_has_none() -> None:
-    content = RecordDict({"arrays": record(1.0)})
-    assert wire.left_out(content) == []
-    assert wire.clip_norm(content) is None
-    assert wire.config(content, "arrays") is None  # another kind of record
-
-
 def test_the_clip_norm_is_read_from_the_noise_order() -> None:
     for norm in (2, 2.0):
         content = RecordDict({wire.NOISE: ConfigRecord({"clip-norm": norm})})
@@ -114,16 +107,6 @@ def test_the_weight_is_read_under_its_key_and_is_one_if_nobody_states_it() -> No
     assert wire.weight(content, "share") == 0.5
     assert wire.weight(content, "absent") == 1.0
     assert wire.weight(RecordDict({"config": ConfigRecord({"num-examples": 7})})) == 1.0
-
-
-def test_a_record_for_one_node_does_not_reach_the_others() -> None:
-    shared = RecordDict({"arrays": record(1.0)})  # as Flower's strategies build their messages
-    first, second = (Message(shared, dst_node_id=n, message_type="train") for n in (1, 2))
-    wire.add_record(first, "order", ConfigRecord({"x": 1}))
-    assert "order" in first.content
-    assert "order" not in second.content
-    assert "order" not in shared
-    assert first.content["arrays"] is shared["arrays"]  # the model itself is not copied
 
 
 def test_other_arrays_leave_the_rest_of_a_reply_as_it_was() -> None:

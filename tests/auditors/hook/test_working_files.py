@@ -90,34 +90,21 @@ def test_changes_are_appended_to_the_run_folder_and_removed_after_the_report(
     assert (tmp_path / "report.json").exists()
 
 
-def test_changes_stay_when_the_run_is_interrupted(federation: Any, tmp_path: Path) -> None:
-    of = federation(mods=[canary_mod])
-
-    def interrupt(server_round: int, _: Any) -> None:
-        if server_round == 2:
-            raise KeyboardInterrupt
-
-    audited = Audited(fedavg(), [OneShotCanaries(seats=2)], out=tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        audited.start(of.grid, of.arrays(), ROUNDS, evaluate_fn=interrupt)
-    assert (tmp_path / NAME).exists()
-    state = audited.state()["audit"]["panel"]["auditors"]["one-shot"]["transcript"]["changes"]
-    assert list(state) == ["lengths"]  # a checkpoint does not repeat the changes
-    assert len(state["lengths"]) == 2
-
-
-def test_a_damaged_file_stops_a_resumed_run_before_it_trains(
+def test_changes_stay_when_a_run_is_interrupted_and_without_them_it_is_not_resumed(
     federation: Any, tmp_path: Path
 ) -> None:
     of = federation(mods=[canary_mod])
-    first = Audited(fedavg(), [OneShotCanaries(seats=2)], out=tmp_path)
 
     def interrupt(server_round: int, _: Any) -> None:
         if server_round == 2:
             raise KeyboardInterrupt
 
+    first = Audited(fedavg(), [OneShotCanaries(seats=2)], out=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         first.start(of.grid, of.arrays(), ROUNDS, evaluate_fn=interrupt)
+    state = first.state()["audit"]["panel"]["auditors"]["one-shot"]["transcript"]["changes"]
+    assert list(state) == ["lengths"]  # a checkpoint does not repeat the changes
+    assert len(state["lengths"]) == 2
     (tmp_path / NAME).unlink()
     line = {"schema": "leakmeter-report/2", "server_round": 1, "findings": []}
     (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
