@@ -9,6 +9,7 @@ import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from flwr.clientapp import ClientApp
@@ -450,17 +451,13 @@ def test_a_list_of_files_to_bundle_gets_our_package(tmp_path: Path) -> None:
     assert found["fab-include"] == ["leakmeter_audit/*.py", "tiny/*.py"]
 
 
-def test_flowers_processes_get_the_whole_audit(tmp_path: Path) -> None:
-    audit = planned(app_in(tmp_path / "app"), tmp_path / "out")
-    assert through_flower._unpacked(through_flower._packed(audit)) == audit
-
-
 @pytest.mark.parametrize("order", [("client", "server"), ("server", "client")])
 def test_clients_have_our_mod_whichever_module_comes_first(
     order: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = app_in(tmp_path / "app")
-    copy = through_flower.copied(planned(app, tmp_path / "out"), tmp_path / "copy")
+    audit = planned(app, tmp_path / "out")
+    copy = through_flower.copied(audit, tmp_path / "copy")
     listed: list[Any] = []
 
     def train(*_: Any, mods: list[Any]) -> Any:
@@ -468,11 +465,15 @@ def test_clients_have_our_mod_whichever_module_comes_first(
         return lambda function: function
 
     monkeypatch.setattr(ClientApp, "train", train)
-    with importing(copy, {"tiny", through_flower.PACKAGE}):
+    with (
+        importing(copy, {"tiny", through_flower.PACKAGE}),
+        patch.object(through_flower, "Legacy", wraps=through_flower.Legacy) as given,
+    ):
         for kind in order:  # Flower's simulation imports both in one process
             found = import_module(f"{through_flower.PACKAGE}.{kind}_app").app
             assert type(found).__name__ == f"{kind.capitalize()}App"
     assert listed == [[canary_mod]]
+    assert given.call_args.args == (audit,)  # the whole of it is in the copy
 
 
 @pytest.mark.launch
