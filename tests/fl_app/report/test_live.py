@@ -35,6 +35,7 @@ from leakmeter.fl_app.report.live import (
     serving,
 )
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
+from tests.helpers.fixtures import Patch
 from tests.helpers.pages import check_policy
 from tests.helpers.project import ROOT
 
@@ -282,7 +283,7 @@ def test_a_busy_port_is_named_with_the_next_free_one() -> None:
             open_server(port=port)
 
 
-def test_a_busy_usual_port_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_usual_port_gives_way(monkeypatch: Patch) -> None:
     with open_server(port=0) as busy:
         monkeypatch.setattr("leakmeter.fl_app.report.live.PORT", busy.port)
         with open_server() as other:
@@ -314,11 +315,7 @@ def test_an_address_without_a_page_is_a_mistake(
     ],
 )
 def test_mistakes_are_one_line(
-    words: list[str],
-    said: str,
-    capsys: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], said: str, capsys: Any, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["watch", *words]) == 2
@@ -327,7 +324,7 @@ def test_mistakes_are_one_line(
 
 
 def test_every_reader_sees_the_end_before_the_server_goes(
-    unfinished: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+    unfinished: Path, finished: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("leakmeter.fl_app.report.live._RECENT", 0.6)
     seen: list[bool] = []
@@ -497,7 +494,7 @@ def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
     assert not (tmp_path / "run" / "progress.json").exists()
 
 
-def test_an_unknown_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_looked_up_once(monkeypatch: Patch) -> None:
     asked = []
 
     def look_up(host: str, *_: Any, **__: Any) -> Any:
@@ -569,7 +566,7 @@ def test_what_is_wrong_with_an_address_is_not_blamed_on_the_port(number: int, sa
         raise Address.of("127.0.0.1").explained(error, 80)
 
 
-def test_without_a_free_port_any_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_port_any_is_offered(monkeypatch: Patch) -> None:
     monkeypatch.setattr(Address, "_is_free", lambda *_: False)
     busy = OSError(errno.EADDRINUSE, "in use")
     with pytest.raises(ConfigError, match="--port 80 is in use; take any free one: --port 0"):

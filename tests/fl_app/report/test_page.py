@@ -30,6 +30,7 @@ from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.page import page
 from leakmeter.fl_app.report.read import read_run
 from tests.helpers import findings
+from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.pages import check_policy
 
 PIXEL = base64.b64decode(
@@ -330,7 +331,7 @@ def ends(participations: int, lower: float, upper: float) -> list[Finding]:
 
 
 def test_runs_of_different_size_have_both_ends_in_one_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Sentences with the sizes in them once gave each run rows of its own."""
     monkeypatch.chdir(tmp_path)
@@ -429,9 +430,7 @@ def test_what_a_report_says_never_becomes_markup(tmp_path: Path) -> None:
     assert page.open == []
 
 
-def test_a_project_of_another_kind_gets_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_project_of_another_kind_gets_a_page(tmp_path: Path, capsys: Printed) -> None:
     folder = foreign(tmp_path / "mine", finding(), rounds=5, noise="much")
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"page: {folder / 'report.html'}\n"
@@ -468,7 +467,7 @@ def test_a_run_without_a_round_or_a_finding_has_a_page(tmp_path: Path) -> None:
 
 
 def test_several_runs_stand_side_by_side(
-    plain: Path, noised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain: Path, noised: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(plain), str(noised)]) == 0
@@ -554,9 +553,7 @@ def test_the_same_record_gives_the_same_page(plain: Path, tmp_path: Path) -> Non
     assert (tmp_path / "p.html").read_bytes() == (plain / "report.html").read_bytes()
 
 
-def test_only_an_earlier_page_is_written_over(
-    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_an_earlier_page_is_written_over(plain: Path, tmp_path: Path, capsys: Printed) -> None:
     mine = tmp_path / "mine.html"
     mine.write_text("precious")
     assert main(["report", str(plain), "--out", str(mine)]) == 2
@@ -567,10 +564,7 @@ def test_only_an_earlier_page_is_written_over(
 
 
 def test_a_page_that_fails_does_not_cost_the_run(
-    tiny: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tiny: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     def broken(*_: Any) -> str:
         raise ArithmeticError("made up")

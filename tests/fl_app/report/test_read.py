@@ -26,6 +26,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.read import Report, Round, Schema, read, read_run, read_runs
 from tests.helpers.findings import finding
+from tests.helpers.fixtures import Printed
 from tests.helpers.project import ROOT
 from tests.helpers.reports import full, write_report
 
@@ -172,11 +173,7 @@ def test_fields_of_later_releases_are_left_alone(folder: Path) -> None:
     ],
 )
 def test_a_wrong_field_is_one_line_that_names_file_place_and_what_is_allowed(
-    folder: Path,
-    path: list[str | int],
-    value: Any,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, path: list[str | int], value: Any, message: str, capsys: Printed
 ) -> None:
     changed(folder, path, value)
     before = contents(folder)
@@ -190,9 +187,7 @@ def test_a_wrong_field_is_one_line_that_names_file_place_and_what_is_allowed(
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": "leak', "\x00\x01"])
-def test_a_file_that_is_no_report_is_one_line(
-    folder: Path, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_no_report_is_one_line(folder: Path, content: str, capsys: Printed) -> None:
     (folder / "report.json").write_text(content)
     assert main(["report", str(folder)]) == 2
     printed = capsys.readouterr().err
@@ -210,7 +205,7 @@ def test_a_file_that_is_no_report_is_one_line(
     ],
 )
 def test_text_that_python_would_read_and_we_do_not_is_one_line(
-    folder: Path, found: str, written: str, message: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, found: str, written: str, message: str, capsys: Printed
 ) -> None:
     text = (folder / "report.json").read_text()
     assert found in text
@@ -285,7 +280,7 @@ def test_deep_settings_of_an_unfinished_run_are_one_line(folder: Path) -> None:
 
 
 def test_a_folder_whose_name_is_no_text_has_a_page_and_no_table(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     odd = folder.rename(folder.with_name("run\udcff"))  # a byte that is no UTF-8
     assert main(["report", str(odd)]) == 0
@@ -300,9 +295,7 @@ def test_bytes_that_are_no_text_are_one_line(folder: Path) -> None:
         read_run(folder)
 
 
-def test_a_folder_without_a_record_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_record_is_one_line(tmp_path: Path, capsys: Printed) -> None:
     for place in (tmp_path, tmp_path / "nowhere"):
         assert main(["report", str(place)]) == 2
         said = capsys.readouterr().err

@@ -43,6 +43,7 @@ from tests.fl_app.report.makers import (
 from tests.fl_app.report.test_browser import BROWSER, printed
 from tests.fl_app.report.test_page import Page, foreign
 from tests.helpers import paper
+from tests.helpers.fixtures import Printed
 from tests.helpers.numbers import first_fast
 from tests.helpers.pages import check_policy
 
@@ -411,9 +412,7 @@ def test_it_is_one_sheet_of_paper(run: Run, tmp_path: Path) -> None:
     assert re.search(r"1 ?/ ?1\s*$", sheet)
 
 
-def test_the_command_writes_it_into_the_folder_of_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_it_into_the_folder_of_the_run(tmp_path: Path, capsys: Printed) -> None:
     folder = foreign(tmp_path / "run", finding())
     for _ in range(2):  # over an earlier one, too
         assert main(["report", "--summary", str(folder)]) == 0
@@ -431,16 +430,14 @@ def test_the_command_writes_it_into_the_folder_of_the_run(
     ],
 )
 def test_options_that_it_has_no_use_for_are_refused(
-    more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], words: str, tmp_path: Path, capsys: Printed
 ) -> None:
     folder = foreign(tmp_path / "run", finding())
     assert main(["report", "--summary", str(folder), *more]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_file_of_somebody_else_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_somebody_else_is_kept(tmp_path: Path, capsys: Printed) -> None:
     folder = foreign(tmp_path / "run", finding())
     (folder / "summary.html").write_text("mine")
     assert main(["report", "--summary", str(folder)]) == 2

@@ -17,6 +17,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.sweep.points import SweepPlan, plan_of, typed_value, usual
 from leakmeter.fl_app.sweep.sweep import SweepFolder
+from tests.helpers.fixtures import Patch, Printed
 
 RECORDS = ("--algorithm", "fedsgd", "--wfna-floor", "0.1", "--clip-norm", "1")
 
@@ -289,11 +290,7 @@ def test_a_broken_folder_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_line_ends_with_2_before_it_writes_anything(
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], message: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()

@@ -27,6 +27,7 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import new_run
 from leakmeter.fl_app.sweep import sweep as sweep_run
 from tests.fl_app.report.test_page import Page
+from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.numbers import first_fast
 from tests.helpers.pages import check_policy
 
@@ -40,7 +41,7 @@ def _page(short_page: None) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -161,7 +162,7 @@ def cuts() -> Iterator[Any]:
 
 @pytest.mark.parametrize("place", first_fast(2, range(5)))
 def test_a_sweep_that_was_cut_anywhere_ends_as_if_it_had_not_been(
-    place: int, swept: Path, tiny: list[str], capsys: pytest.CaptureFixture[str]
+    place: int, swept: Path, tiny: list[str], capsys: Printed
 ) -> None:
     path = Path("cut").absolute()
     with list(cuts())[place], pytest.raises(Cut):
@@ -177,7 +178,7 @@ def test_a_sweep_that_was_cut_anywhere_ends_as_if_it_had_not_been(
     assert f"{rehearsed} rehearsals of 8 read from the folder" in capsys.readouterr().out
 
 
-def test_a_finished_sweep_is_only_read(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_sweep_is_only_read(swept: Path, capsys: Printed) -> None:
     shutil.copytree(swept, "copy")
     with (
         patch.object(sweep_run, "rehearse", cut_after(0, sweep_run.rehearse)),
@@ -188,7 +189,7 @@ def test_a_finished_sweep_is_only_read(swept: Path, capsys: pytest.CaptureFixtur
     assert "8 rehearsals of 8 read from the folder" in capsys.readouterr().out
 
 
-def test_a_damaged_rehearsal_is_named(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_rehearsal_is_named(swept: Path, capsys: Printed) -> None:
     shutil.copytree(swept, "copy")
     Path("copy", "point-B", "rehearsal-1.json").write_text("{}")
     assert main(["sweep", "--resume", "copy"]) == 2
@@ -197,7 +198,7 @@ def test_a_damaged_rehearsal_is_named(swept: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_terminal_says_how_far_it_is_and_marks_the_frontier(
-    tiny: list[str], capsys: pytest.CaptureFixture[str]
+    tiny: list[str], capsys: Printed
 ) -> None:
     words = ["sweep", *tiny, "--over", "noise-multiplier=0.5,8", "--out", "here"]
     assert main(words) == 0
@@ -214,7 +215,7 @@ def test_the_terminal_says_how_far_it_is_and_marks_the_frontier(
 
 
 def test_what_is_typed_replaces_what_is_in_a_file_of_settings(
-    swept: Path, points: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    swept: Path, points: list[dict[str, Any]], capsys: Printed
 ) -> None:
     on = next(one for one in points if one["frontier"])
     file = swept / on["folder"] / "audit" / "config.toml"
@@ -223,9 +224,7 @@ def test_what_is_typed_replaces_what_is_in_a_file_of_settings(
     assert "2 points (noise-multiplier 1, 3)" in capsys.readouterr().out
 
 
-def test_two_sweeps_in_one_folder_are_refused(
-    swept: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_sweeps_in_one_folder_are_refused(swept: Path, capsys: Printed) -> None:
     with locked_folder(swept):
         assert main(["sweep", "--resume", str(swept)]) == 2
     assert f"{swept} is in use by process" in capsys.readouterr().err
