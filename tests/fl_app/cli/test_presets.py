@@ -148,21 +148,18 @@ def test_a_setting_that_is_called_common_exists_and_keeps_its_default_in_the_sho
     assert "noise standard deviation on the sum, divided by the clip norm (default: 1)" in text
 
 
-def test_help_all_has_every_setting(capsys: Printed) -> None:
-    assert set(OPTION.findall(helped(capsys, "--help", "all"))) >= SETTINGS | {"port", "verbose"}
-    swept = set(OPTION.findall(helped(capsys, "sweep", "--help", "all")))
-    assert SETTINGS - swept == {name for name in REFUSED if name in SETTINGS and name != "against"}
-
-
 def test_the_short_help_leaves_the_long_one_whole(capsys: Printed) -> None:
     """One parser may show both, as in a notebook."""
     parser = command_line._parser()
-    for words in (["run", "--help"], ["run", "--help", "all"]):
-        with pytest.raises(SystemExit):
-            parser.parse_args(words)
-    short, long = capsys.readouterr().out.split("usage:")[1:]
-    assert set(OPTION.findall(long)) >= SETTINGS
+    for command in ("run", "sweep"):
+        for words in ([command, "--help"], [command, "--help", "all"]):
+            with pytest.raises(SystemExit):
+                parser.parse_args(words)
+    short, long, _, swept = capsys.readouterr().out.split("usage:")[1:]
+    assert set(OPTION.findall(long)) >= SETTINGS | {"port", "verbose"}
     assert len(short) < len(long) / 2
+    left_out = SETTINGS - set(OPTION.findall(swept))
+    assert left_out == {name for name in REFUSED if name in SETTINGS and name != "against"}
 
 
 def test_every_help_fits_eighty_columns(monkeypatch: Patch, capsys: Printed) -> None:
