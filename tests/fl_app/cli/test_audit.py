@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import tomllib
@@ -31,6 +30,7 @@ from tests.helpers.apps import (
     PYPROJECT,
     app_in,
 )
+from tests.helpers.files import report_in
 from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.project import ROOT
 
@@ -60,13 +60,8 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path / "here")
 
 
-def report(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "report.json").read_text())
-    return found
-
-
 def largest(out: Path) -> float:
-    found = report(out)["findings"]
+    found = report_in(out)["findings"]
     return max((f["value"] for f in found if f["kind"] == "lower_bound"), default=0.0)
 
 
@@ -90,7 +85,7 @@ def test_an_untouched_app_gets_a_number_and_a_page(
     assert largest(out) > 1
     assert (out / "report.html").exists()
     # Of a loop in main that ends with a round, nobody knows the last model.
-    assert len(report(out)["rounds"]) == (5 if server == OWN_LOOP else 6)
+    assert len(report_in(out)["rounds"]) == (5 if server == OWN_LOOP else 6)
     assert {path: path.read_bytes() for path in app.rglob("*") if path.is_file()} == before
     assert "canary_mod, innermost" in said
     assert "VERDICT" in said
@@ -125,7 +120,7 @@ def test_mods_of_the_app_are_around_ours(tmp_path: Path) -> None:
     words = ["--out", str(out), "--clients", "4", "--seats", "1"]
     more = ["--run-config", "num-server-rounds=8"]
     assert main(["audit", str(app_in(tmp_path / "app", client)), *words, *more]) == 0
-    shares = [one["metrics"] for one in report(out)["rounds"]]
+    shares = [one["metrics"] for one in report_in(out)["rounds"]]
     # One of four clients plays, and the mods on both levels of the app see its canary.
     assert {one["seen"] for one in shares} <= {0.0, 0.25}
     assert max(one["seen"] for one in shares) == 0.25
@@ -212,7 +207,7 @@ def test_what_was_audited_before_the_app_failed_is_kept(tmp_path: Path, capsys: 
     assert main(["audit", str(app), "--out", str(out)]) == 1
     printed = capsys.readouterr()
     assert "VERDICT" in printed.out
-    assert len(report(out)["rounds"]) == 3
+    assert len(report_in(out)["rounds"]) == 3
     assert "raise ValueError('no disk')" in printed.err
     assert "must run to its end, got ValueError: no disk. What was audited before" in printed.err
     assert main(["check", str(app)]) == 1  # which compares nothing
@@ -227,7 +222,7 @@ def test_clients_that_fail_show_their_own_lines(tmp_path: Path, capsys: Printed)
     out = tmp_path / "out"
     main(["audit", str(app_in(tmp_path / "app", client)), "--out", str(out)])
     printed = capsys.readouterr()
-    assert "dropouts" in {one["kind"] for one in report(out)["warnings"]}
+    assert "dropouts" in {one["kind"] for one in report_in(out)["warnings"]}
     assert "Warning" in printed.out
     assert printed.err.count("Traceback of the app") == 1
     assert "assert context.node_config['partition-id'] > 1, 'no'" in printed.err
@@ -255,8 +250,8 @@ def test_clients_get_what_their_nodes_are_configured_with(
     more = ["--out", str(out)] if command == "audit" else []
     assert main([command, str(app), "--node-config", given, *more]) == 0
     if more:
-        assert report(out)["config"]["node-config.share"] == 0.5
-        assert "dropouts" not in str(report(out)["warnings"])
+        assert report_in(out)["config"]["node-config.share"] == 0.5
+        assert "dropouts" not in str(report_in(out)["warnings"])
         main(["audit", str(app), "--out", str(tmp_path / "without")])
         said = capsys.readouterr().err
         assert "got KeyError: 'data'" in said
@@ -281,7 +276,7 @@ def test_an_app_of_the_legacy_api_gets_a_number(tmp_path: Path, capsys: Printed)
     app, out = app_in(tmp_path / "app", LEGACY_CLIENT, LEGACY_SERVER), tmp_path / "out"
     assert main(["audit", str(app), "--out", str(out), "--clients", "6"]) == 0
     assert largest(out) > 1
-    assert [one["num_clients"] for one in report(out)["rounds"]] == [6, 6, 6]
+    assert [one["num_clients"] for one in report_in(out)["rounds"]] == [6, 6, 6]
     assert "app: unchanged" in capsys.readouterr().out
     # Flower's legacy loop adds replies in the order in which threads end, so later rounds differ.
     assert main(["check", str(app), "--run-config", "num-server-rounds=1"]) == 0
@@ -292,7 +287,7 @@ def test_thorough_adds_replays_which_leave_no_trace(tmp_path: Path, capsys: Prin
     app, out = app_in(tmp_path / "app"), tmp_path / "out"
     words = ["--clients", "5", "--run-config", "num-server-rounds=1"]
     assert main(["audit", str(app), "--out", str(out), *words, "--thorough"]) == 0
-    assert {f["auditor"] for f in report(out)["findings"]} >= {"likelihood-ratio", "one-shot"}
+    assert {f["auditor"] for f in report_in(out)["findings"]} >= {"likelihood-ratio", "one-shot"}
     words = ["--clients", "5", "--auditors", "one-shot,likelihood-ratio"]
     assert main(["check", str(app), *words]) == 0
     assert "equal: 14 trainings of honest clients" in capsys.readouterr().out
@@ -418,5 +413,5 @@ def test_an_app_is_audited_through_flwr_run(tmp_path: Path, capsys: Printed) -> 
     said = capsys.readouterr().out
     assert "VERDICT" in said
     assert "app: unchanged" in said
-    report = json.loads((out / "report.json").read_text())
+    report = report_in(out)
     assert [one["num_clients"] for one in report["rounds"]] == [5, 5, 5, 5]

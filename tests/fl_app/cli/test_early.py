@@ -70,9 +70,8 @@ def test_a_run_says_that_it_starts_before_anything_heavy_is_imported() -> None:
 def test_a_mistake_that_needs_no_torch_is_found_without_it(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     lines = (
-        *("--rouns 3", "--model cnn", "--out .", "--resume nowhere"),
-        *("--clients 100000 --sample 3", "--engine ray --ray-address 127.0.0.1:9"),
-        *("report nowhere", "watch mine", "replay nowhere --auditors mine"),
+        *("--model cnn", "--out .", "--engine ray --ray-address 127.0.0.1:9"),
+        *("watch mine", "replay nowhere --auditors mine"),
     )
     for done in run_copies(_PROBE, [line.split() for line in lines], "numpy", cwd=tmp_path):
         assert done.stdout.splitlines()[-1] == "code 2, heavy []", done

@@ -22,6 +22,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.export import FORMATS
 from leakmeter.fl_app.run.folder import RunFolder
+from tests.helpers.files import report_in
 from tests.helpers.findings import finding
 from tests.helpers.fixtures import Printed
 from tests.helpers.project import ROOT
@@ -39,6 +40,7 @@ SMALL = {
 }
 CURE = {"noise": "central", "clip_norm": 1.0, "noise_multiplier": 4.0}
 LIMITS = ["--max-epsilon", "0.4", "--against", "outsider/all-models"]
+THREE = [*LIMITS, "--no-reconstruction", "--min-accuracy", "0.1"]
 
 
 def words(settings: dict[str, object]) -> list[str]:
@@ -79,28 +81,46 @@ def gate(capsys: Printed, folder: Path, *options: str, code: int) -> tuple[str, 
     return printed.out, printed.err
 
 
-def test_the_gate_fails_on_a_leak_and_passes_on_its_cure(
-    leaking: Path, cured: Path, capsys: Printed
+@pytest.fixture(scope="module")
+def cut(cured: Path) -> Path:
+    """The folder of a run without its report."""
+    path = cured.with_name("cut")
+    shutil.copytree(cured, path, ignore=shutil.ignore_patterns("report.json"))
+    return path
+
+
+MODELS = "--against outsider/all-models"
+
+
+# What each limit asks is shown in tests/auditors/verdict/test_gate.py.
+@pytest.mark.parametrize(
+    ("name", "options", "code", "said"),
+    [
+        ("leaking", f"--max-epsilon 0.4 {MODELS}", 3, "GATE  failed: a limit is exceeded (exit co"),
+        ("leaking", f"--max-epsilon 0.4 {MODELS}", 3, "max-epsilon: outsider, every model"),
+        (
+            "cured",
+            f"--max-epsilon 0.4 --require-guarantee 8 {MODELS}",
+            0,
+            "GATE  passed: the run k",
+        ),
+        ("cured", f"--require-guarantee 8 {MODELS}", 0, "is guaranteed"),
+        ("leaking", "--require-guarantee 8 --against outsider", 3, "exceeded"),
+        # The server sees the sum before the noise, and was not audited.
+        ("cured", "--require-guarantee 8", 3, "exceeded"),
+        ("cured", "--max-epsilon 0.4", 4, "unable"),
+        ("leaking", "--max-epsilon 1000", 4, "could have shown more than"),
+        ("leaking", "--no-reconstruction", 4, "unable"),
+        ("leaking", "--min-accuracy 0.1", 0, "passed"),
+        ("leaking", "--min-accuracy 1", 3, "exceeded"),
+        ("cut", "--max-epsilon 0.4", 4, "The run has no report: let it end, or resume it."),
+    ],
+)
+def test_the_exit_code_of_a_gate_is_that_of_its_worst_limit(
+    name: str, options: str, code: int, said: str, request: pytest.FixtureRequest, capsys: Printed
 ) -> None:
-    out, _ = gate(capsys, leaking, *LIMITS, code=3)
-    assert out.startswith("GATE  failed: a limit is exceeded (exit code 3; ε at δ = 1e-05, against")
-    assert re.search(r"exceeded +max-epsilon: outsider, every model .* is proven", out, re.DOTALL)
-    out, _ = gate(capsys, cured, *LIMITS, "--require-guarantee", "8", code=0)
-    assert out.startswith("GATE  passed: the run keeps its limits (exit code 0")
-    assert "is guaranteed" in out
-    gate(capsys, leaking, "--require-guarantee", "8", "--against", "outsider", code=3)
-    # The server sees the sum before the noise, and was not audited.
-    gate(capsys, cured, "--require-guarantee", "8", code=3)
-    gate(capsys, cured, "--max-epsilon", "0.4", code=4)
-
-
-def test_what_no_audit_could_have_shown_is_not_passed(leaking: Path, capsys: Printed) -> None:
-    out, _ = gate(capsys, leaking, "--max-epsilon", "1000", code=4)
-    assert "could have shown more than" in out
-    gate(capsys, leaking, "--max-epsilon", "1", "--against", "server", code=4)
-    gate(capsys, leaking, "--no-reconstruction", code=4)
-    gate(capsys, leaking, "--min-accuracy", "0.1", code=0)
-    gate(capsys, leaking, "--min-accuracy", "1", code=3)
+    out, _ = gate(capsys, request.getfixturevalue(name), *options.split(), code=code)
+    assert said in " ".join(out.split()).replace("GATE ", "GATE  ")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -120,8 +140,7 @@ def test_every_format_names_delta_and_the_outcome(
 def test_junit_has_a_failure_for_what_is_exceeded_and_an_error_for_what_is_not_tested(
     leaking: Path, capsys: Printed
 ) -> None:
-    options = [*LIMITS, "--no-reconstruction", "--min-accuracy", "0.1", "--format", "junit"]
-    out, _ = gate(capsys, leaking, *options, code=3)
+    out, _ = gate(capsys, leaking, *THREE, "--format", "junit", code=3)
     [suite] = ElementTree.fromstring(out.encode())
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "3", "failures": "1", "errors": "1", "skipped": "0"}
@@ -135,8 +154,7 @@ def test_junit_has_a_failure_for_what_is_exceeded_and_an_error_for_what_is_not_t
 
 
 def test_sarif_has_its_required_fields(leaking: Path, capsys: Printed) -> None:
-    options = [*LIMITS, "--no-reconstruction", "--min-accuracy", "0.1", "--format", "sarif"]
-    log = json.loads(gate(capsys, leaking, *options, code=3)[0])
+    log = json.loads(gate(capsys, leaking, *THREE, "--format", "sarif", code=3)[0])
     assert log["version"] == "2.1.0"
     [run] = log["runs"]
     driver = run["tool"]["driver"]
@@ -157,13 +175,6 @@ def test_sarif_has_its_required_fields(leaking: Path, capsys: Printed) -> None:
     }
 
 
-def test_a_markdown_table_has_as_many_cells_as_heads(leaking: Path, capsys: Printed) -> None:
-    out, _ = gate(capsys, leaking, *LIMITS, "--format", "markdown", code=3)
-    table = [line for line in out.splitlines() if line.startswith("|")]
-    assert len(table) == 3
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {4}
-
-
 def test_words_of_another_project_break_no_format(tmp_path: Path, capsys: Printed) -> None:
     folder = folder_of(tmp_path / "a|b<c&d", failures=["mine|<\x01> failed\nin ]]> round 2"])
     for name in FORMATS:
@@ -174,6 +185,7 @@ def test_words_of_another_project_break_no_format(tmp_path: Path, capsys: Printe
             json.loads(out)
         if name == "markdown":
             table = [line for line in out.splitlines() if line.startswith("|")]
+            assert len(table) == 4
             assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {4}
 
 
@@ -190,14 +202,6 @@ def test_a_foreign_run_is_checked_as_ours_are(tmp_path: Path, capsys: Printed) -
     empty = folder_of(tmp_path / "empty")
     out, _ = gate(capsys, empty, "--max-epsilon", "2", code=4)
     assert "The run says nothing about any attacker" in out
-
-
-def test_an_unfinished_run_passes_nothing(cured: Path, tmp_path: Path, capsys: Printed) -> None:
-    path = tmp_path / "unfinished"
-    shutil.copytree(cured, path)
-    (path / "report.json").unlink()
-    out, _ = gate(capsys, path, *LIMITS, code=4)
-    assert "The run has no report: let it end, or resume it." in out
 
 
 def test_limits_of_the_project_hold_and_options_win(leaking: Path, capsys: Printed) -> None:
@@ -271,7 +275,7 @@ def test_an_attacker_needs_a_name_that_there_is_and_a_limit(capsys: Printed) -> 
 
 def test_limits_change_neither_findings_nor_what_may_be_resumed(leaking: Path) -> None:
     main([*words(SMALL), "--out", "a"])
-    free, limited = (json.loads((p / "report.json").read_text()) for p in (Path("a"), leaking))
+    free, limited = (report_in(p) for p in (Path("a"), leaking))
     assert limited["findings"] == free["findings"]
     Path("a/report.json").unlink()
     text = Path("a/config.toml").read_text().replace("fail-above = 0.0", "fail-above = 0.4")
@@ -382,7 +386,7 @@ def test_a_reconstruction_ends_a_pipeline_and_noise_before_the_sum_lets_it_pass(
     assert main(["gate", "plain", "--no-reconstruction"]) == 3
     assert "At least 3 originals recovered beyond chance" in capsys.readouterr().out
     assert main(["gate", "noised", "--no-reconstruction"]) == 0
-    [test] = json.loads(Path("plain/report.json").read_text())["verdict"]["tests"]
+    [test] = report_in("plain")["verdict"]["tests"]
     assert (test["quantity"], test["value"], test["shown"]) == ("originals recovered", 3.0, True)
 
 

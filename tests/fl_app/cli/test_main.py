@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -21,6 +21,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.strategies.secure_sum.sum_round import Exchange
+from tests.helpers.files import everything_under, report_in
 from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.numbers import first_fast
 from tests.helpers.processes import run_copies
@@ -46,14 +47,6 @@ def unfinished(finished: Path, tmp_path: Path) -> Path:
     shutil.copytree(finished, path)
     (path / "report.json").unlink()
     return path
-
-
-def everything_under(folder: Path) -> dict[str, bytes | None]:
-    """Return all files and folders with what is in them."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-    }
 
 
 def refused(arguments: list[str], capsys: Printed) -> str:
@@ -277,7 +270,7 @@ def test_a_whole_run_leaves_its_folder_and_what_was_found(
     assert {path.name for path in finished.iterdir()} == names
     lines = [json.loads(line) for line in (finished / "rounds.jsonl").read_text().splitlines()]
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
-    report = json.loads((finished / "report.json").read_text())
+    report = report_in(finished)
     assert report["schema"] == "leakmeter-report/2"
     assert Config.from_mapping(report["config"]) == panel_config
     assert [line["server_round"] for line in report["rounds"]] == [1, 2, 3, 4]
@@ -382,19 +375,16 @@ def test_flowers_own_log_is_shown_only_when_asked_for(
 )
 def test_every_choice_runs(more: list[str], tmp_path: Path, tiny: list[str]) -> None:
     assert main([*tiny, *more, "--rounds", "2", "--out", "run"]) == 0
-    assert len(json.loads((tmp_path / "run/report.json").read_text())["rounds"]) == 2
+    assert len(report_in(tmp_path / "run")["rounds"]) == 2
 
 
 def test_a_failed_auditor_is_named_and_gives_code_1(
-    tmp_path: Path, tiny: list[str], monkeypatch: Patch, capsys: Printed
+    tmp_path: Path, tiny: list[str], capsys: Printed
 ) -> None:
-    def observe(*_: Any) -> None:
-        raise ArithmeticError("made up")
-
-    monkeypatch.setattr("leakmeter.auditors.OneShotCanaries.observe", observe)
-    assert main([*tiny, "--out", "run"]) == 1
-    report = json.loads((tmp_path / "run/report.json").read_text())
-    assert report["failures"] == ["one-shot, round 1: ArithmeticError: made up"]
+    with patch("leakmeter.auditors.OneShotCanaries.observe", side_effect=ArithmeticError("x")):
+        assert main([*tiny, "--out", "run"]) == 1
+    report = report_in(tmp_path / "run")
+    assert report["failures"] == ["one-shot, round 1: ArithmeticError: x"]
     assert len(report["rounds"]) == 4
     said = capsys.readouterr().out
     assert "Not audited as planned: one-shot, round 1: ArithmeticError" in said
@@ -431,7 +421,7 @@ def test_a_round_with_too_few_for_a_secure_sum_is_abandoned_and_the_next_goes_on
 
     monkeypatch.setattr(Exchange, "keys", mostly_silent)
     assert main([*tiny, "--out", "run"]) == 0
-    report = json.loads((tmp_path / "run/report.json").read_text())
+    report = report_in(tmp_path / "run")
     assert [line["num_clients"] for line in report["rounds"]] == [5, 0, 5, 5]
     assert report["rounds"][1]["accuracy"] == report["rounds"][0]["accuracy"]
     [finding] = [f for f in report["findings"] if f["auditor"] == "secure-sum"]
@@ -441,22 +431,16 @@ def test_a_round_with_too_few_for_a_secure_sum_is_abandoned_and_the_next_goes_on
 
 
 def test_a_round_without_any_client_ends_the_run(
-    tmp_path: Path,
-    tiny: list[str],
-    monkeypatch: Patch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: Printed,
+    tiny: list[str], caplog: pytest.LogCaptureFixture, capsys: Printed
 ) -> None:
-    def broken(*_: Any) -> None:
-        raise ArithmeticError("made up")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("leakmeter.fl_app.client_app.update_rule", broken)
-        with pytest.raises(RuntimeError, match="no client answered in round 1"):
-            main([*tiny, "--out", "run"])
+    with (
+        patch("leakmeter.fl_app.client_app.update_rule", side_effect=ArithmeticError("made up")),
+        pytest.raises(RuntimeError, match="no client answered in round 1"),
+    ):
+        main([*tiny, "--out", "run"])
     assert "5 client apps failed, the first with ArithmeticError: made up" in caplog.text
     assert "the run failed; resume with: " in capsys.readouterr().out
-    assert not (tmp_path / "run/report.json").exists()
+    assert not Path("run/report.json").exists()
     assert main(["--resume", "run"]) == 0  # though no round was finished
 
 
@@ -468,7 +452,7 @@ def test_a_run_audits_the_rounds_it_is_asked_to_and_says_which_it_skips(
     few = ["--lrt-trials", "20", "--lrt-fit", "10", "--mine-steps", "1", "--mine-critics", "2"]
     folder = tmp_path / "run"
     assert main([*tiny, "--auditors", names, *every, *few, "--out", str(folder)]) == 0
-    report = json.loads((folder / "report.json").read_text())
+    report = report_in(folder)
     wanted = {"every": -1, "num_rounds": 4, "audited": [1, 2, 4]}
     assert report["schedules"] == [{"auditor": name, **wanted} for name in names.split(",")]
     mine = [f for f in report["findings"] if f["auditor"] == "mine"]

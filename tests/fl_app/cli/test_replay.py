@@ -22,6 +22,7 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from tests.fl_app.cli.test_main import refused
 from tests.fl_app.run.test_resume import Dying
+from tests.helpers.files import report_in
 from tests.helpers.fixtures import Patch, Printed
 
 QUICK = ("--lrt-fit", "20", "--lrt-candidates", "4", "--lrt-trials", "20", "--mi-draws", "6")
@@ -44,7 +45,7 @@ def run(kept: Path, tmp_path: Path) -> Path:
 
 
 def findings(folder: Path, *without: str) -> list[dict[str, Any]]:
-    report = json.loads((folder / "report.json").read_text())
+    report = report_in(folder)
     return [f for f in report["findings"] if not {f["auditor"], f["quantity"]} & set(without)]
 
 
@@ -62,7 +63,7 @@ def test_the_same_settings_find_the_same_to_the_last_digit(run: Path, capsys: Pr
     printed = capsys.readouterr().out
     assert f"replay    {run}\nrounds    4 of 210 parameters; nothing is trained" in printed
     assert "the recording has no truth: the guess about the sum" in details(again, capsys)
-    was, now = (json.loads((folder / "report.json").read_text()) for folder in (run, again))
+    was, now = (report_in(folder) for folder in (run, again))
     assert was["rounds"] == now["rounds"]
     assert was["warnings"] == now["warnings"]
     assert now["config"]["replay-of"] == str(run)
@@ -133,11 +134,8 @@ def test_an_interrupted_run_is_audited_as_far_as_it_went(
     out = tmp_path / "part"
     assert main(["replay", str(run), "--auditors", "one-shot", "--out", str(out)]) == 0
     assert "3 of 4 planned rounds are audited" in details(out, capsys)
-    assert [r["server_round"] for r in json.loads((out / "report.json").read_text())["rounds"]] == [
-        1,
-        2,
-        3,
-    ]
+    rounds = report_in(out)["rounds"]
+    assert [one["server_round"] for one in rounds] == [1, 2, 3]
 
 
 def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
@@ -160,18 +158,11 @@ def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
     [
         (["--seed", "5"], "the recording has data and canaries of seed 0, got --seed 5"),
         (["--canary-seats", "1"], "the recording has canaries of canary-seats 2, got --canary-"),
-        (["--canaries", "4"], "the recording has canaries of canaries 0, got --canaries 4"),
         (["--lr", "0.5"], "--lr is not a setting of audits: the recorded run has lr = "),
         (["--engine", "ray"], "--engine is not a setting of audits: the recorded run has engine"),
         (["--auditors", "recorder"], "--auditors must not name recorder in a replay"),
         (["--auditors", "none"], "auditors must name at least one for a replay, got none"),
-        (["--auditors", "one-shoot"], "auditors must be one of one-shot, "),
-        (
-            ["--auditors", "record-likelihood-ratio"],
-            "noise must be wfna or record-gd or record-isotropic with the auditor record",
-        ),
-        (["--mi-draws", "1"], "mi-draws must be at least 4, got 1"),
-        (["--lrt-trails", "1"], "unknown option --lrt-trails; did you mean --lrt-trials?"),
+        (["--auditors", "record-likelihood-ratio"], "noise must be wfna or record-gd or record-"),
         (["--out", "run"], "out must be a new or empty folder, got "),
     ],
 )
@@ -193,31 +184,31 @@ def test_what_was_not_recorded_is_named(run: Path, monkeypatch: Patch, capsys: P
 
 
 def test_damage_is_named_with_its_file(run: Path, capsys: Printed) -> None:
-    third, plan = run / "recording" / "round-000003.npz", run / "recording" / "plan.json"
+    kept = run / "recording"
+    third, plan = kept / "round-000003.npz", kept / "plan.json"
     replay = ["replay", str(run), "--auditors", "one-shot"]
-    whole = third.read_bytes()
-    third.write_bytes(whole[:200])
-    assert "round-000003.npz must be a round of a recorder" in refused(replay, capsys)
-    third.write_bytes(whole.replace(whole[-2000:-1990], b"0123456789"))
-    assert "round-000003.npz must be a round of a recorder" in refused(replay, capsys)
+    whole, noted = third.read_bytes(), json.loads(plan.read_text())
+    damaged = "round-000003.npz must be a round of a recorder"
+    for content, message in (
+        (whole[:200], damaged),
+        (whole.replace(whole[-2000:-1990], b"0123456789"), damaged),
+        (pack({**unpack(whole), "sent": np.zeros(3)}), "round-000003.npz must have 210 numbers"),
+    ):
+        third.write_bytes(content)
+        assert message in refused(replay, capsys)
     third.unlink()
     assert "lacks round-000003.npz: copy it" in refused(replay, capsys)
     third.write_bytes(whole)
-    third.write_bytes(pack({**unpack(whole), "sent": np.zeros(3)}))
-    assert "sent in " in (said := refused(replay, capsys))
-    assert "round-000003.npz must have 210 numbers, got (3,)" in said
-    third.write_bytes(whole)
-    (run / "recording" / "round-000004.npz").rename(run / "kept")
+    (kept / "round-000004.npz").rename(run / "kept")
     assert "must contain all 4 rounds of the finished run, lacks round-0" in refused(replay, capsys)
-    (run / "kept").rename(run / "recording" / "round-000004.npz")
-    noted = json.loads(plan.read_text())
-    plan.write_text(json.dumps({**noted, "dim": 7}))
-    assert "must be of a model with 210 parameters (synthetic, linear), got dim 7" in refused(
-        replay, capsys
-    )
-    plan.write_text("{}")
-    assert "must contain plan.json of a recorder with dim and num_rounds" in refused(replay, capsys)
-    shutil.rmtree(run / "recording")
+    (run / "kept").rename(kept / "round-000004.npz")
+    for content, message in (
+        ({**noted, "dim": 7}, "must be of a model with 210 parameters (synthetic, linear), got di"),
+        ({}, "must contain plan.json of a recorder with dim and num_rounds"),
+    ):
+        plan.write_text(json.dumps(content))
+        assert message in refused(replay, capsys)
+    shutil.rmtree(kept)
     said = refused(replay, capsys)
     assert "RUN must be a recorded run with recording/plan.json, got " in said
 

@@ -21,6 +21,7 @@ from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.papers.andrew2024 import table1 as one_shot_table1
 from leakmeter.papers.base import CELLS, Cells, read_cells
 from leakmeter.papers.registry import EXPERIMENTS, duration
+from tests.helpers.files import everything_under
 from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.project import PAPERS, ROOMS, ROOT, sources
 from tests.papers.small import sketched
@@ -128,12 +129,12 @@ def test_a_second_run_computes_nothing_and_writes_the_same(
     def refuse(*_: Any) -> None:
         raise AssertionError("a kept cell was computed again")
 
-    before = left_in(table1)
+    before = everything_under(table1)
     monkeypatch.setattr(one_shot_table1, "_cell", refuse)
     again = ["reproduce", "one-shot-table1", "--out", str(table1)]
     assert main(again) == 0
     assert "done" not in capsys.readouterr().out
-    assert left_in(table1) == before
+    assert everything_under(table1) == before
     monkeypatch.setattr("leakmeter.papers.base.drawn", sketched)
     assert main([*again, "--engine", "ray"]) == 0  # in this process
     assert "one-shot-table1 has no work that Ray could distribute" in capsys.readouterr().out
@@ -209,7 +210,7 @@ def test_without_its_data_an_experiment_ends_before_any_work(
     assert not (tmp_path / "here").exists()
 
 
-def small_run(name: str, folder: Path, *more: str) -> dict[str, bytes]:
+def small_run(name: str, folder: Path, *more: str) -> dict[str, bytes | None]:
     """Return what a run of its own process leaves at the small scale, on one thread."""
     script = [sys.executable, str(ROOT / "run_sim.py"), "reproduce", name, "--out", str(folder)]
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
@@ -217,20 +218,14 @@ def small_run(name: str, folder: Path, *more: str) -> dict[str, bytes]:
         [*script, *more], capture_output=True, text=True, env={**os.environ, **threads}
     )
     assert done.returncode == 0, done.stderr
-    return left_in(folder)
-
-
-def left_in(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return everything_under(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one-shot-table1", "mi-writers"])
 def test_the_small_scale_gives_the_same_bits_in_another_process(name: str, tmp_path: Path) -> None:
     assert main(["reproduce", name, "--out", str(tmp_path / "here")]) == 0
-    here = left_in(tmp_path / "here")
+    here = everything_under(tmp_path / "here")
     assert len(here) == 1 + 4  # cells; tables and a figure
     assert small_run(name, tmp_path / "there") == here
 

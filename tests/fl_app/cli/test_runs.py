@@ -19,6 +19,7 @@ import pytest
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.report.read import read_run
+from tests.helpers.files import report_in
 from tests.helpers.fixtures import Call, Patch, Printed
 from tests.helpers.project import ROOT
 
@@ -189,7 +190,7 @@ def test_open_shows_the_newest_page_and_makes_it_where_it_is_missing_or_old(
 
 def test_report_json_prints_the_report_and_nothing_else(runs: Path, call: Call) -> None:
     printed = call("report", "--json", "runs/whole")
-    assert json.loads(printed) == json.loads((runs / "whole" / "report.json").read_text())
+    assert json.loads(printed) == report_in(runs / "whole")
     assert printed.isascii()
     assert len(json.loads(call("report", "--json", "runs/whole", "runs/old"))) == 2
 
@@ -200,10 +201,7 @@ def test_report_of_a_folder_of_runs_is_about_the_newest(runs: Path, capsys: Prin
     assert main(["report", "--json", "runs"]) == 0
     printed = capsys.readouterr()
     assert printed.err == f"the newest run in {runs}: {runs / 'whole'}\n"
-    assert (
-        json.loads(printed.out)["name"]
-        == json.loads((runs / "whole" / "report.json").read_text())["name"]
-    )
+    assert json.loads(printed.out)["name"] == report_in(runs / "whole")["name"]
     assert main(["report", "runs"]) == 0
     assert capsys.readouterr().out == f"page: {runs / 'whole' / 'report.html'}\n"
 
@@ -258,9 +256,7 @@ def test_a_terminated_run_says_how_to_resume_and_loses_nothing(
     assert 1 <= done < 4
     assert main(["--resume", str(folder)]) == 0
     assert f"resuming after round {done} of 4" in capsys.readouterr().out
-    found = [
-        json.loads((one / "report.json").read_text())["findings"] for one in (folder, finished)
-    ]
+    found = [report_in(one)["findings"] for one in (folder, finished)]
     assert found[0] == found[1]
 
 

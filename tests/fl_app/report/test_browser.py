@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import paper
+from tests.helpers.files import report_in
 
 BROWSER = next(
     (
@@ -73,7 +73,7 @@ def test_the_page_runs_without_an_error_and_shows_all_findings(plain: Path, tmp_
     done = browse(plain / "report.html", tmp_path / "profile", "--dump-dom")
     assert console(done) == []
     assert re.search(r'<html[^>]* class="ready"', done.stdout)  # its script went to the end
-    report = json.loads((plain / "report.json").read_text())
+    report = report_in(plain)
     wanted = sorted(float(f["value"]) for f in report["findings"])
     assert sorted(Rows(done.stdout).values) == wanted
     charts = re.findall(r'<svg[^>]*class="chart"[^>]*>', done.stdout)

@@ -35,6 +35,7 @@ from leakmeter.fl_app.report.live import (
     serving,
 )
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
+from tests.helpers.files import report_in
 from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.pages import check_policy
 from tests.helpers.project import ROOT
@@ -171,7 +172,7 @@ def test_a_damaged_file_is_a_sentence_on_a_page_that_asks_again(
 def test_a_failure_on_the_page_names_no_folder_of_this_machine(
     unfinished: Path, finished: Path
 ) -> None:
-    report = json.loads((finished / "report.json").read_text())
+    report = report_in(finished)
     report["failures"] = [f"one-shot: cannot write {unfinished}/changes.f32 in {unfinished}"]
     (unfinished / "report.json").write_text(json.dumps(report))
     page = LiveFolder(unfinished).html()
@@ -424,7 +425,7 @@ def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
             assert page.run(f"return {bar}") == 1
             assert page.errors() == []
         assert job.wait(timeout=120) == 0
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = report_in(tmp_path / "run")
     assert len(report["rounds"]) == 150
     assert not (tmp_path / "run" / "progress.json").exists()
 

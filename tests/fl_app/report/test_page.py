@@ -30,6 +30,7 @@ from leakmeter.fl_app.report.judge import verdict_of
 from leakmeter.fl_app.report.page import page
 from leakmeter.fl_app.report.read import read_run
 from tests.helpers import findings
+from tests.helpers.files import report_in
 from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.pages import check_policy
 
@@ -103,11 +104,6 @@ def shown(folder: Path) -> Page:
 def parsed(text: str) -> Page:
     """Return a page that nobody changes."""
     return Page(text)
-
-
-def report(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +221,7 @@ def test_every_number_of_every_finding_stands_in_a_table(
 ) -> None:
     folder = request.getfixturevalue(kind)
     rows = [sorted(repr(float(x)) for x in row) for row in read(folder).findings if row]
-    wanted = [numbers(f) for f in report(folder)["findings"]]
+    wanted = [numbers(f) for f in report_in(folder)["findings"]]
     assert sorted(rows) == sorted(wanted)
 
 
@@ -293,7 +289,7 @@ def test_a_guarantee_is_in_the_row_of_what_was_measured(noised: Path) -> None:
     assert "All ε on one axis" in page.words
     assert "no finite ε is guaranteed" in page.words.lower()
     assert "Guarantee, accountant, at most 2 rounds per client: " in page.words
-    uppers = [f["value"] for f in report(noised)["findings"] if f["kind"] == "guarantee"]
+    uppers = [f["value"] for f in report_in(noised)["findings"] if f["kind"] == "guarantee"]
     data = [values.get("value") for tag, values in page.tags if tag == "data"]
     assert all(repr(float(value)) in data for value in uppers)
 
@@ -389,7 +385,7 @@ def test_the_page_says_how_to_repeat_the_run(plain: Path, filled: Path) -> None:
     assert "python run_sim.py --dataset synthetic" in words
     for option in ("--synthetic-examples 120", "--model linear", "--lrt-every 2", "--lrt-fit 20"):
         assert option in words
-    versions = report(plain)["versions"]
+    versions = report_in(plain)["versions"]
     assert {"python", "numpy", "flwr"} <= set(versions)
     assert all(release in words for release in versions.values())
     repeated = read(filled).words.split("The same seed gives the same findings")[1]
@@ -491,7 +487,7 @@ def test_csv_holds_the_same_numbers_and_the_page_is_the_same_again(
         list(csv.DictReader((out / f"{name}.csv").open(newline="")))
         for name in ("findings", "rounds", "curves")
     )
-    kept = report(plain)
+    kept = report_in(plain)
     assert [float(row["value"]) for row in found] == [float(f["value"]) for f in kept["findings"]]
     assumptions = [json.loads(row["assumptions"]) for row in found]
     assert assumptions == [f["assumptions"] for f in kept["findings"]]
@@ -521,7 +517,7 @@ def test_a_page_that_fails_does_not_cost_the_run(
     assert main([*settings, "--out", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().out
     assert "no page was made, ArithmeticError: made up; all numbers are in report.json" in said
-    assert report(tmp_path / "run")["rounds"]
+    assert report_in(tmp_path / "run")["rounds"]
 
 
 def test_skipped_rounds_are_listed_with_the_setting_that_asks_for_it(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.read import Report, Round, Schema, read, read_run, read_runs
+from tests.helpers.files import everything_under, report_in
 from tests.helpers.findings import finding
 from tests.helpers.fixtures import Printed
 from tests.helpers.project import ROOT
@@ -42,10 +43,6 @@ def changed(folder: Path, path: Sequence[str | int], value: Any) -> None:
     """Put another value at a place of the report."""
     file = folder / "report.json"
     file.write_text(json.dumps(with_change(json.loads(file.read_text()), tuple(path), value)))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_what_was_written_is_read_back(folder: Path) -> None:
@@ -66,7 +63,7 @@ def test_what_was_written_is_read_back(folder: Path) -> None:
 
 
 def test_names_that_others_read_are_as_promised(folder: Path) -> None:
-    report = json.loads((folder / "report.json").read_text())
+    report = report_in(folder)
     assert report["schema"] == SCHEMA == get_args(Schema)[0] == "leakmeter-report/2"
     [warning] = report["warnings"]
     assert warning.pop("text")
@@ -138,13 +135,13 @@ def test_a_wrong_field_is_one_line_that_names_file_place_and_what_is_allowed(
 
 def refused(folder: Path, capsys: Printed) -> str:
     """Return the line about a report that has no page, and leaves none."""
-    before = contents(folder)
+    before = everything_under(folder)
     assert main(["report", str(folder)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith(f"error: {folder / 'report.json'}")
     assert printed.err.count("\n") == 1
-    assert contents(folder) == before
+    assert everything_under(folder) == before
     return printed.err
 
 
@@ -197,7 +194,7 @@ def test_values_at_the_edge_of_floats_end_no_page(
 
 
 def test_a_round_that_is_listed_twice_is_refused(folder: Path) -> None:
-    [line] = json.loads((folder / "report.json").read_text())["rounds"]
+    [line] = report_in(folder)["rounds"]
     changed(folder, ["rounds"], [line, line])
     with pytest.raises(ConfigError, match=r"rounds must list each round once, got round 1 again"):
         read_run(folder)
