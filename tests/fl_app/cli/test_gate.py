@@ -96,22 +96,13 @@ MODELS = "--against outsider/all-models"
 @pytest.mark.parametrize(
     ("name", "options", "code", "said"),
     [
-        ("leaking", f"--max-epsilon 0.4 {MODELS}", 3, "GATE  failed: a limit is exceeded (exit co"),
-        ("leaking", f"--max-epsilon 0.4 {MODELS}", 3, "max-epsilon: outsider, every model"),
-        (
-            "cured",
-            f"--max-epsilon 0.4 --require-guarantee 8 {MODELS}",
-            0,
-            "GATE  passed: the run k",
-        ),
-        ("cured", f"--require-guarantee 8 {MODELS}", 0, "is guaranteed"),
-        ("leaking", "--require-guarantee 8 --against outsider", 3, "exceeded"),
+        ("leaking", f"--max-epsilon 0.4 {MODELS}", 3, "failed: a limit is exceeded (exit code 3; "),
+        ("cured", f"--max-epsilon 0.4 --require-guarantee 8 {MODELS}", 0, "passed: the run keeps"),
         # The server sees the sum before the noise, and was not audited.
         ("cured", "--require-guarantee 8", 3, "exceeded"),
         ("cured", "--max-epsilon 0.4", 4, "unable"),
         ("leaking", "--max-epsilon 1000", 4, "could have shown more than"),
         ("leaking", "--no-reconstruction", 4, "unable"),
-        ("leaking", "--min-accuracy 0.1", 0, "passed"),
         ("leaking", "--min-accuracy 1", 3, "exceeded"),
         ("cut", "--max-epsilon 0.4", 4, "The run has no report: let it end, or resume it."),
     ],
@@ -120,7 +111,8 @@ def test_the_exit_code_of_a_gate_is_that_of_its_worst_limit(
     name: str, options: str, code: int, said: str, request: pytest.FixtureRequest, capsys: Printed
 ) -> None:
     out, _ = gate(capsys, request.getfixturevalue(name), *options.split(), code=code)
-    assert said in " ".join(out.split()).replace("GATE ", "GATE  ")
+    assert out.startswith("GATE  ")
+    assert said in " ".join(out.split())
 
 
 @pytest.mark.parametrize("name", FORMATS)

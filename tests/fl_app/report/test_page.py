@@ -23,7 +23,6 @@ from leakmeter.auditors.auditor import Due, Schedule
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.auditors.verdict.sentences import parts
-from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.judge import verdict_of
@@ -294,65 +293,6 @@ def test_a_guarantee_is_in_the_row_of_what_was_measured(noised: Path) -> None:
     assert all(repr(float(value)) in data for value in uppers)
 
 
-CANARY = ThreatModel(observer="outsider", sees="all models", holds="canary", knows_cohort=True)
-
-
-def ends(participations: int, lower: float, upper: float) -> list[Finding]:
-    """Return a bound and its guarantee in a run with this many rounds per client."""
-    shown = replace(CANARY, participations=participations)
-    promised = replace(shown, sees="noised sum", holds=None, colluders=participations)
-    plain: dict[str, Any] = {"null_band": None, "delta": 1e-5, "adjacency": "zero-out"}
-    return [
-        finding(value=lower, kind="lower_bound", confidence=0.95, threat_model=shown, **plain),
-        finding(value=upper, kind="guarantee", threat_model=promised, **plain),
-    ]
-
-
-def test_runs_of_different_size_have_both_ends_in_one_row(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
-    """Sentences with the sizes in them once gave each run rows of its own."""
-    monkeypatch.chdir(tmp_path)
-    small, large = (
-        foreign(tmp_path / name, *ends(*values))
-        for name, values in (("small", (1, 4.2, 12.0)), ("large", (9, 5.1, 19.0)))
-    )
-    assert main(["report", str(small), str(large)]) == 0
-    page = Page((tmp_path / "report.html").read_text())
-    words = page.words.replace("\N{NO-BREAK SPACE}", " ")
-    table = words[words.index("Runs side by side") : words.index("Each attacker in detail: small")]
-    assert table.count("Outsider that sees the model after every round") == 1
-    row = table[table.index("Outsider that") :]
-    places = [row.index(end) for end in ("ε ≥ 4.2", "ε ≤ 12", "ε ≥ 5.1", "ε ≤ 19")]
-    assert places == sorted(places)
-    assert table.count("for a stronger attacker, so for this one too") == 2
-    # A card for whoever sees models and one for whoever sees sums, in each run.
-    assert [t for t, _ in page.tags].count("article") == 4
-    assert words.count("ε ≥ 4.2 shown … ε ≤ 12 guaranteed") == 2
-
-
-def test_a_conditional_bound_has_its_condition_wherever_it_is(tmp_path: Path) -> None:
-    bound = finding(
-        kind="lower_bound",
-        confidence=0.95,
-        value=5.5,
-        null_band=None,
-        assumptions=(Assumption.INDEPENDENT_SCORES,),
-    )
-    folder = foreign(tmp_path / "run", bound)
-    assert main(["report", str(folder), "--csv", str(tmp_path)]) == 0
-    page = read(folder)
-    condition = f"if {Assumption.INDEPENDENT_SCORES.sentence}"
-    words = page.words.lower().replace("\N{NO-BREAK SPACE}", " ")
-    # Beside these: the verdict and the table.
-    assert words.count("5.5") == words.count(f"{condition}: ε ≥ 5.5") + 2
-    assert f"{condition}, anyone who sees the final model can tell" in words
-    assert f"lower bound{condition}5.5" in words  # in the table
-    [row] = [r for r in csv.DictReader((tmp_path / "findings.csv").open()) if r["value"] == "5.5"]
-    assert row["claim"].startswith(condition)
-    assert row["conditional"] == "True"
-
-
 def test_a_list_of_facts_does_not_end_with_a_semicolon(tmp_path: Path) -> None:
     facts = {"threshold": 2.5, "rejected": False}
     folder = foreign(tmp_path / "run", finding(sample_sizes={"in": 3, "out": 4}, facts=facts))
@@ -532,8 +472,3 @@ def test_skipped_rounds_are_listed_with_the_setting_that_asks_for_it(tmp_path: P
     ) in words
     assert "mine: audited" not in words
     assert "Rounds that were skipped" not in shown(every).words
-
-
-def test_a_folder_whose_name_is_no_text_has_a_page(plain: Path) -> None:
-    run = replace(read_run(plain), name="caf\udce9")
-    assert "What caf? leaks" in page([run]).encode().decode()
