@@ -20,7 +20,7 @@ from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.verdict import labels
 from leakmeter.auditors.verdict.sentences import numbers_of, parts
 from leakmeter.auditors.verdict.verdict import Asked, Row
-from leakmeter.auditors.wording import KINDS, capital, sentence_of, share, size, terms
+from leakmeter.auditors.wording import KINDS, capital, sentence_of, size, terms
 from leakmeter.fl_app.report.figure import (
     MARKERS,
     REFERENCE,
@@ -40,7 +40,7 @@ from leakmeter.fl_app.report.judge import (
     verdict_of,
 )
 from leakmeter.fl_app.report.read import Run
-from leakmeter.fl_app.report.template import DASH, data, figure, render, strip
+from leakmeter.fl_app.report.template import DASH, figure, render, strip
 
 # Which setting of our command line says when an auditor looks; another project has its own.
 _SETTINGS = {
@@ -338,13 +338,13 @@ _TEMPLATE = """
 <thead><tr>
 {% for head in ("run", "worst attacker", "shown", "at most", "accuracy") %}
 <th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
-<tbody>{% for run, folder, worst, accuracy in runs %}
+<tbody>{% for run, folder in runs %}{% set row = worst(run) %}
 <tr><th scope="row"><a href="#verdicts-{{ loop.index }}">{{ run.name }}</a>
 {% if folder != run.name %}<small>{{ folder }}</small>{% endif %}</th>
-{% if worst %}<td>{{ worst.severity|badge }}<small>{{ labels.who(worst.attacker) }}</small></td>
-<td>{{ labels.shown_cell(worst) }}</td><td>{{ labels.at_most_cell(worst) }}</td>
+{% if row %}<td>{{ row.severity|badge }}<small>{{ labels.who(row.attacker) }}</small></td>
+<td>{{ labels.shown_cell(row) }}</td><td>{{ labels.at_most_cell(row) }}</td>
 {% else %}<td>{{ dash }}</td><td>{{ dash }}</td><td>{{ dash }}</td>{% endif %}
-<td>{{ accuracy }}</td></tr>
+<td>{{ dash if run.accuracy is none else run.accuracy|data(wording.share(run.accuracy)) }}</td></tr>
 {% endfor %}</tbody></table></div></div></div></section>
 <section class="compared"><h2>Settings that differ, and each attacker</h2>
 <div class="scroll" tabindex="0" role="region" aria-label="Details"><table class="compare">
@@ -371,17 +371,11 @@ def comparison(runs: Sequence[Run]) -> Markup:
         places = [f"{run.folder.parent.name}/{run.folder.name}" for run in runs]
     return render(
         _TEMPLATE,
-        runs=[_verdict(run, place) for run, place in zip(runs, places, strict=True)],
+        runs=list(zip(runs, places, strict=True)),
+        worst=lambda run: next(iter(verdict_of(run).rows), None),
         charts=[figure(one, "h2") for one in tradeoff(runs)],
         rows=[*_settings(runs), *_attackers(runs)],
     )
-
-
-def _verdict(run: Run, place: str) -> tuple[Any, ...]:
-    """Return one line about a run: itself, its folder, its worst attacker, accuracy."""
-    rows = verdict_of(run).rows
-    accuracy = DASH if run.accuracy is None else data(run.accuracy, share(run.accuracy))
-    return run, place, rows[0] if rows else None, accuracy
 
 
 def _settings(runs: Sequence[Run]) -> list[_Row]:
