@@ -13,6 +13,7 @@ import time
 import webbrowser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -46,14 +47,6 @@ def copies(finished: Path, folder: Path) -> Path:
         for file in (folder / name).iterdir():
             os.utime(file, (time.time() - age,) * 2)
     return folder
-
-
-def refused(capsys: Printed, *words: str) -> str:
-    capsys.readouterr()
-    assert main(words) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    return printed.err
 
 
 def test_a_list_has_the_newest_run_first_and_how_to_resume(runs: Path, call: Call) -> None:
@@ -166,15 +159,15 @@ def test_what_a_command_cannot_do_is_one_line_with_the_next_step(
 def test_open_shows_the_newest_page_and_makes_it_where_it_is_missing_or_old(
     runs: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     page = runs / "cut" / "report.html"
     page.unlink()
-    assert main(["open"]) == 0
-    whole = page.read_text(encoding="utf-8")
-    assert "<!doctype html" in whole.lower()
-    assert main(["open", "runs/whole"]) == 0
-    assert opened == [page.as_uri(), (runs / "whole" / "report.html").as_uri()]
+    with patch.object(webbrowser, "open", return_value=True) as opened:
+        assert main(["open"]) == 0
+        whole = page.read_text(encoding="utf-8")
+        assert "<!doctype html" in whole.lower()
+        assert main(["open", "runs/whole"]) == 0
+    shown = [page.as_uri(), (runs / "whole" / "report.html").as_uri()]
+    assert [one.args[0] for one in opened.call_args_list] == shown
     printed = capsys.readouterr()
     assert printed.out.splitlines()[0] == f"page: {page}"
     assert f"the newest run in {runs}: {runs / 'cut'}" in printed.err
@@ -233,7 +226,8 @@ def test_resume_takes_the_newest_run_that_is_unfinished(
     assert (runs / "cut" / "report.json").is_file()
     expected = f"the newest unfinished run in {runs}: {runs / 'cut'}\n"
     assert expected in capsys.readouterr().err
-    said = refused(capsys, "--resume", "runs")
+    assert main(["--resume", "runs"]) == 2
+    said = capsys.readouterr().err
     assert said.endswith(f"got {runs}; all runs in it are finished, the newest is {runs / 'cut'}\n")
 
 

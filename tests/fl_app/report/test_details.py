@@ -84,6 +84,16 @@ def test_each_run_has_both_ends_of_its_worst_attacker() -> None:
     assert re.search(r"outsider, every model\s+ε ≥ 9\s+no bound", rows[1])
 
 
+def test_runs_of_different_size_are_in_one_row() -> None:
+    """Sentences with the sizes in them once gave each run rows of its own."""
+    small, large = (
+        run(bound(value, threat_model=replace(WEAKER.threat_model, participations=often)))
+        for value, often in ((4.2, 1), (5.1, 9))
+    )
+    page = comparison([small, large])
+    assert page.count('<th scope="row">Outsider') == 1
+
+
 @pytest.mark.parametrize("other", [guarantee(1.0, threat_model=FINAL), bound(1.0)])
 def test_a_guarantee_for_a_stronger_attacker_covers_the_weaker_one(other: Finding) -> None:
     said = cell(other, guarantee(3.0), guarantee(2.0, delta=1e-6))

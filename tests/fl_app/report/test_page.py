@@ -23,6 +23,7 @@ from leakmeter.auditors.auditor import Due, Schedule
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.auditors.verdict.sentences import parts
+from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.judge import verdict_of
@@ -214,16 +215,6 @@ def numbers(value: Any) -> list[str]:
     return sorted(repr(float(x)) for x in found)
 
 
-@pytest.mark.parametrize("kind", ["plain", "noised", "filled"])
-def test_every_number_of_every_finding_stands_in_a_table(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    folder = request.getfixturevalue(kind)
-    rows = [sorted(repr(float(x)) for x in row) for row in read(folder).findings if row]
-    wanted = [numbers(f) for f in report_in(folder)["findings"]]
-    assert sorted(rows) == sorted(wanted)
-
-
 @pytest.mark.parametrize(
     ("kind", "charts"),
     [
@@ -252,11 +243,13 @@ def test_every_figure_that_there_are_data_for_is_there(
 
 
 @pytest.mark.parametrize("kind", ["plain", "noised", "filled"])
-def test_a_page_fetches_nothing_and_is_well_formed(
+def test_a_page_fetches_nothing_and_has_every_number_of_every_finding_in_a_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     folder = request.getfixturevalue(kind)
     page = read(folder)
+    rows = [sorted(repr(float(x)) for x in row) for row in page.findings if row]
+    assert sorted(rows) == sorted(numbers(f) for f in report_in(folder)["findings"])
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
     assert all(link.startswith(("#", "data:")) for link in page.links)
@@ -291,6 +284,19 @@ def test_a_guarantee_is_in_the_row_of_what_was_measured(noised: Path) -> None:
     uppers = [f["value"] for f in report_in(noised)["findings"] if f["kind"] == "guarantee"]
     data = [values.get("value") for tag, values in page.tags if tag == "data"]
     assert all(repr(float(value)) in data for value in uppers)
+
+
+def test_a_conditional_bound_has_its_condition_in_tables(tmp_path: Path) -> None:
+    stated = {"confidence": 0.95, "null_band": None}
+    assumed = (Assumption.INDEPENDENT_SCORES,)
+    bound = finding(kind="lower_bound", value=5.5, assumptions=assumed, **stated)
+    folder = foreign(tmp_path / "run", bound)
+    assert main(["report", str(folder), "--csv", str(tmp_path)]) == 0
+    condition = f"if {Assumption.INDEPENDENT_SCORES.sentence}"
+    assert f"lower bound{condition}5.5" in read(folder).words
+    [row] = [r for r in csv.DictReader((tmp_path / "findings.csv").open()) if r["value"] == "5.5"]
+    assert row["claim"].startswith(condition)
+    assert row["conditional"] == "True"
 
 
 def test_a_list_of_facts_does_not_end_with_a_semicolon(tmp_path: Path) -> None:
