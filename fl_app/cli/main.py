@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields
-from pathlib import Path
 from textwrap import wrap
 from typing import Any, NoReturn
 
@@ -32,6 +31,7 @@ from leakmeter.fl_app.config.field import (
     unknown_name,
 )
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, LOGGERS
+from leakmeter.fl_app.report import program
 
 _SHELLS = ("bash", "zsh", "fish")
 # What an argument takes, by what the help calls it, where that is not a list of values itself.
@@ -143,14 +143,13 @@ def _with_command(words: Sequence[str]) -> list[str]:
 
 def _parser() -> _Parser:
     """Return the parser with one sub-parser for each command."""
-    # How this program was called, for examples that can be copied.
-    program = "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else "python run_sim.py"
-    parser = _Parser(prog=program, add_help=False)
+    called = program()
+    parser = _Parser(prog=called, add_help=False)
     parsers = parser.add_subparsers(required=True)
     for name, set_up in _COMMANDS.items():
         own = parsers.add_parser(
             name,
-            prog=program if name == "run" else f"{program} {name}",
+            prog=called if name == "run" else f"{called} {name}",
             formatter_class=_Help,
             allow_abbrev=False,
             add_help=False,

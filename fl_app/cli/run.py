@@ -27,7 +27,7 @@ from leakmeter.fl_app.config.field import (
 )
 from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.job import settled
-from leakmeter.fl_app.report import HOST, NAME, PORT
+from leakmeter.fl_app.report import HOST, NAME, PORT, program
 from leakmeter.fl_app.sweep.points import REFUSED, SweepPlan, plan_of, setting_name, typed_value
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ _AGAINST = (
 def set_up(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command, made from the fields of `Config`."""
     parser.usage, parser.description, parser.epilog = _USAGE, _DESCRIPTION, _EPILOG + MORE
-    parser.set_defaults(call=run, program=parser.prog, has_settings=True)
+    parser.set_defaults(call=run, has_settings=True)
     parser.add_argument("--version", action="version", version=f"leakmeter {__version__}")
     _add_start(
         parser,
@@ -282,7 +282,7 @@ def run(arguments: argparse.Namespace) -> int:
         with _uncollected():
             prepared = _prepared(arguments, settings, folder)
         with _live(server, prepared):
-            return _launch(prepared, arguments.program)
+            return _launch(prepared)
 
 
 @contextmanager
@@ -371,7 +371,7 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
     return config
 
 
-def _launch(folder: RunFolder, program: str) -> int:
+def _launch(folder: RunFolder) -> int:
     """Launch, and say how to resume a run that is cut short."""
     from leakmeter.auditors.verdict.gate import EXIT_CODES
     from leakmeter.fl_app.report.judge import gate_outcome
@@ -387,7 +387,7 @@ def _launch(folder: RunFolder, program: str) -> int:
         raise
     except KeyboardInterrupt as stop:
         progress.stop()
-        progress.say(f"interrupted; {_how_to_resume(folder, program)}")
+        progress.say(f"interrupted; {_how_to_resume(folder)}")
         return interrupted_code(stop)
     except RayError:
         progress.stop()
@@ -396,12 +396,12 @@ def _launch(folder: RunFolder, program: str) -> int:
     except BaseException as error:
         progress.stop()
         if isinstance(error, OSError) and (words := folder.explained(error)) is not None:
-            print(f"error: {words}; {_how_to_resume(folder, program)}", file=sys.stderr)
+            print(f"error: {words}; {_how_to_resume(folder)}", file=sys.stderr)
             return 1
-        progress.say(f"the run failed; {_how_to_resume(folder, program)}")
+        progress.say(f"the run failed; {_how_to_resume(folder)}")
         raise
     if not (folder.path / "report.json").exists():
-        progress.say(f"no report could be written; {_how_to_resume(folder, program)}")
+        progress.say(f"no report could be written; {_how_to_resume(folder)}")
         return 1
     said, code = gate_outcome(folder.path, folder.config)
     for line in said:
@@ -411,12 +411,12 @@ def _launch(folder: RunFolder, program: str) -> int:
     return code if code == EXIT_CODES["exceeded"] or is_whole else 1
 
 
-def _how_to_resume(folder: RunFolder, program: str) -> str:
+def _how_to_resume(folder: RunFolder) -> str:
     """Return the command that resumes the run, or what is left to do without one."""
     path = shlex.quote(str(folder.path))
     if (folder.path / "report.json").exists():
-        return f"the run itself is finished; write its page with: {program} report {path}"
-    return f"resume with: {program} --resume {path}"
+        return f"the run itself is finished; write its page with: {program()} report {path}"
+    return f"resume with: {program()} --resume {path}"
 
 
 def set_up_sweep(parser: argparse.ArgumentParser) -> None:
@@ -473,7 +473,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
     print(f"leakmeter {__version__}: {count} ({axes}){seeds}; checking …", flush=True)
     from leakmeter.auditors.verdict.lines import Ending
     from leakmeter.fl_app.engines import inline  # noqa: F401 - clients are simulated
-    from leakmeter.fl_app.report.judge import program
     from leakmeter.fl_app.run.progress import Progress, set_flower_log
     from leakmeter.fl_app.sweep.results import TABLE
     from leakmeter.fl_app.sweep.sweep import SweepFolder, check_points, run_sweep

@@ -24,7 +24,7 @@ from leakmeter.fl_app.config.field import (
     shown_name,
     unknown_name,
 )
-from leakmeter.fl_app.report import NAME
+from leakmeter.fl_app.report import NAME, program
 
 if TYPE_CHECKING:
     from leakmeter.auditors.verdict.gate import GateLimits
@@ -69,7 +69,6 @@ def _add_folder(parser: argparse.ArgumentParser, about: str) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     """Print one line for each run, or the same in JSON."""
-    from leakmeter.fl_app.report.judge import program
     from leakmeter.fl_app.report.read import FILES, runs_in
 
     folder = expanded("DIR", arguments.folder)
@@ -91,7 +90,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _listed(folder: Path) -> dict[str, Any]:
     """Return what a list says of a run, in JSON types."""
     from leakmeter.auditors.verdict.sentences import headline
-    from leakmeter.fl_app.report.judge import program, resume_command, verdict_of
+    from leakmeter.fl_app.report.judge import resume_command, verdict_of
     from leakmeter.fl_app.report.live import LiveFolder
     from leakmeter.fl_app.report.read import changed
     from leakmeter.fl_app.run.folder import is_held
@@ -315,7 +314,7 @@ def _print(runs: Sequence[Run]) -> int:
 def _print_json(folders: Sequence[Path]) -> int:
     """Print the reports of finished runs as they are, in letters that every terminal has."""
     from leakmeter.auditors.run_log import REPORT
-    from leakmeter.fl_app.report.judge import program, resume_command
+    from leakmeter.fl_app.report.judge import resume_command
     from leakmeter.fl_app.report.read import read_run
 
     found = []
@@ -455,13 +454,13 @@ def _gate(arguments: argparse.Namespace) -> int:
     values = {**_from_file(_FILE, known), **typed_settings(arguments, _LimitOptions)}
     asked = checked_all(fields(_LimitOptions), values)
     from leakmeter.auditors.verdict.gate import Gate, lines
-    from leakmeter.fl_app.report.export import FORMATS
+    from leakmeter.fl_app.report.export import write_gate
     from leakmeter.fl_app.report.judge import result_of
     from leakmeter.fl_app.report.read import read_run
 
     limits = _limits(asked)
     gate = Gate.of(result_of(read_run(Path(arguments.run))), limits)
-    text = FORMATS[arguments.format](gate)
+    text = write_gate(gate, arguments.format)
     if not arguments.output:
         print(text, end="")
         return gate.code

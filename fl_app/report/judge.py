@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -55,6 +54,7 @@ from leakmeter.auditors.wording import (
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.config.settings import AUTO, NO_NOISE, NOISES, PLAYERS, RECORD_NOISES
+from leakmeter.fl_app.report import SCRIPT, program
 from leakmeter.fl_app.report.read import FLOWER, LAUNCH, REPLAY_OF, Rehearsal, Run, read_run
 
 
@@ -135,12 +135,6 @@ def gate_outcome(folder: Path, config: Config) -> tuple[list[str], int]:
 DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
 _OF_AUDITS = {kebab(spec.name) for spec in fields(Config) if spec.metadata["group"] == "audit"}
 _OF_ENGINES = ("engine", "ray-address")  # which Flower's runtime is itself
-SCRIPT = "python run_sim.py"
-
-
-def program() -> str:
-    """Return how this program was called, for commands that can be copied."""
-    return "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else SCRIPT
 
 
 def repeat_command(

@@ -8,13 +8,13 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
 
 import leakmeter
 from leakmeter.auditors import Claim
+from leakmeter.auditors.verdict.claim import claims_of
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.field import ConfigError
@@ -27,6 +27,8 @@ from tests.docs_blocks import blocks, commands
 from tests.fl_app.cli.test_main import refused
 from tests.fl_app.run.test_resume import Dying
 from tests.helpers.apps import CLIENT, FEDAVG, LEGACY_CLIENT, LEGACY_SERVER, PYPROJECT, app_in
+from tests.helpers.files import report_in
+from tests.helpers.fixtures import Printed
 from tests.helpers.project import ROOT
 
 LOCAL = """
@@ -37,16 +39,6 @@ local = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10.0, delta=1e-5
 CLAIMS = "1e-9@1e-5 server run; 100@1e-5 outsider round"
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 def texts(folder: Path) -> list[str]:
     return [str(claim) for claim in read_run(folder).claims]
 
@@ -54,29 +46,20 @@ def texts(folder: Path) -> list[str]:
 # Settings.
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "2@1e-6 outsider round; 8",
-        ["2@1e-6 outsider round", "8@1e-5 server run"],
-        [Claim(2, 1e-6, "outsider", "round"), Claim(8)],
-    ],
-)
-def test_a_run_takes_claims_as_one_text_as_texts_and_as_values(given: Any) -> None:
-    for name in ("claim", "claims"):
-        found = leakmeter.auditors.verdict.claim.claims_of(Config.from_mapping({name: given}).claim)
-        assert found == (Claim(2, 1e-6, "outsider", "round"), Claim(8))
-
-
-def test_flowers_settings_state_several_claims_in_one_text() -> None:
+@pytest.mark.parametrize("name", ["claim", "claims"])
+def test_a_run_takes_claims_as_one_text_as_texts_and_as_values(name: str) -> None:
+    wanted = [Claim(2, 1e-6, "outsider", "round"), Claim(8)]
+    texts = ["2@1e-6 outsider round", "8@1e-5 server run"]
+    for given in ("2@1e-6 outsider round; 8", texts, wanted):
+        assert list(claims_of(Config.from_mapping({name: given}).claim)) == wanted
     usual = {k: v for k, v in Config().to_mapping().items() if k != "engine"}
     context = Context(1, 0, {}, RecordDict(), {**usual, "claim": "3; 4 outsider"})
-    assert from_context(context).claim == "3; 4 outsider"
+    assert from_context(context).claim == "3; 4 outsider"  # under Flower, too
 
 
 @pytest.mark.parametrize("wrong", ["ten", "3 sever", "-1", "3@1"])
 def test_a_wrong_claim_is_refused_on_every_launch_before_any_work(
-    wrong: str, capsys: pytest.CaptureFixture[str]
+    wrong: str, capsys: Printed
 ) -> None:
     allowed = "--claim must be ε@δ with one of server, outsider, wire and round or run, got"
     said = refused(["--claim", wrong], capsys)
@@ -90,9 +73,7 @@ def test_a_wrong_claim_is_refused_on_every_launch_before_any_work(
     assert not Path("runs").exists()
 
 
-def test_claims_in_the_apps_own_file_are_checked_with_its_name(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_claims_in_the_apps_own_file_are_checked_with_its_name(capsys: Printed) -> None:
     for wrong, why in (
         ('claims = ["3 sever"]', "pyproject.toml: claims must be ε@δ with"),
         ("claims = 3", 'must list claims in [tool.leakmeter] as texts, got 3. Try claims = ["10@'),
@@ -115,10 +96,10 @@ def kept(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_keeps_its_claims_and_judges_them_wherever_it_is_read(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     assert texts(kept) == ["1e-09@1e-05 server run", "100@1e-05 outsider round"]
-    found = report(kept)
+    found = report_in(kept)
     first, second = found["verdict"]["claims"]
     assert (first["refuted"], second["refuted"]) == (True, False)
     assert found["verdict"]["headline"] == "claim"
@@ -139,7 +120,7 @@ def test_a_run_keeps_its_claims_and_judges_them_wherever_it_is_read(
 
 def test_a_table_computes_no_formula_of_a_strangers_report(kept: Path, tmp_path: Path) -> None:
     strange = Path(shutil.copytree(kept, tmp_path / "strange"))
-    values, formula = report(strange), '=HYPERLINK("http://x","<b>")'
+    values, formula = report_in(strange), '=HYPERLINK("http://x","<b>")'
     values["claims"][0]["source"] = formula
     (strange / "report.json").write_text(json.dumps(values))
     assert main(["report", str(strange), "--csv", str(tmp_path / "csv")]) == 0
@@ -148,24 +129,22 @@ def test_a_table_computes_no_formula_of_a_strangers_report(kept: Path, tmp_path:
     assert formula not in (strange / "report.html").read_text()
 
 
-def test_a_report_of_an_earlier_release_has_no_claims(kept: Path, tmp_path: Path) -> None:
+def test_an_earlier_release_had_no_claims_and_an_unfinished_run_has_those_of_its_settings(
+    kept: Path, tmp_path: Path
+) -> None:
     old = Path(shutil.copytree(kept, tmp_path / "old"))
-    values = report(old)
+    values = report_in(old)
     del values["claims"]
     (old / "report.json").write_text(json.dumps(values))
     assert read_run(old).claims == ()
-
-
-def test_an_unfinished_run_has_the_claims_of_its_settings(kept: Path, tmp_path: Path) -> None:
-    cut = Path(shutil.copytree(kept, tmp_path / "cut"))
-    (cut / "report.json").unlink()
-    assert texts(cut) == texts(kept)
+    (old / "report.json").unlink()
+    assert texts(old) == texts(kept)
 
 
 def test_a_replay_judges_the_claims_of_the_run_or_other_ones(kept: Path, tmp_path: Path) -> None:
     same, other = tmp_path / "same", tmp_path / "other"
     assert main(["replay", str(kept), "--out", str(same)]) == 0
-    assert report(same)["verdict"]["claims"] == report(kept)["verdict"]["claims"]
+    assert report_in(same)["verdict"]["claims"] == report_in(kept)["verdict"]["claims"]
     assert main(["replay", str(kept), "--claim", "7 wire", "--out", str(other)]) == 0
     assert texts(other) == ["7@1e-05 wire run"]
 
@@ -179,8 +158,8 @@ def test_a_resumed_run_has_the_report_that_it_would_have_had(
     with pytest.raises(KeyboardInterrupt):
         launch(RunFolder.create(cut, config), Dying(2))
     launch(RunFolder.open(cut), Progress())
-    assert report(cut)["claims"] == report(whole)["claims"] != []
-    assert report(cut)["verdict"] == report(whole)["verdict"]
+    assert report_in(cut)["claims"] == report_in(whole)["claims"] != []
+    assert report_in(cut)["verdict"] == report_in(whole)["verdict"]
 
 
 def test_python_gets_the_claims_of_its_run_with_the_result(tiny_config: Config) -> None:
@@ -196,14 +175,14 @@ def test_python_gets_the_claims_of_its_run_with_the_result(tiny_config: Config) 
 
 
 def test_the_gate_ends_with_3_where_a_claim_is_refuted_and_4_where_none_was_tested(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     assert main(["gate", str(kept), "--claims"]) == 3
     assert main(["gate", str(kept), "--max-epsilon", "1000"]) == 3
     said = " ".join(capsys.readouterr().out.split())
     assert "exceeded claims: The user claims ε ≤ 1e-09" in said
     silent = Path(shutil.copytree(kept, tmp_path / "silent"))
-    (silent / "report.json").write_text(json.dumps({**report(silent), "claims": []}))
+    (silent / "report.json").write_text(json.dumps({**report_in(silent), "claims": []}))
     assert main(["gate", str(silent), "--claims"]) == 4
     assert main(["gate", str(kept), "--claims", "--format", "sarif"]) == 3
     assert '"ruleId": "claims"' in capsys.readouterr().out
@@ -214,7 +193,7 @@ def test_the_gate_ends_with_3_where_a_claim_is_refuted_and_4_where_none_was_test
 
 @pytest.mark.parametrize("kind", ["message", "legacy"])
 def test_an_untouched_app_with_local_noise_has_its_claim_refuted(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: Printed
 ) -> None:
     if kind == "legacy":
         mods = LEGACY_CLIENT.replace("ClientApp(client_fn", "ClientApp(mods=[local], client_fn")
@@ -230,7 +209,7 @@ def test_an_untouched_app_with_local_noise_has_its_claim_refuted(
     # Known before anybody trains, since the app's own list of mods is.
     assert printed.index("LocalDpMod claims ε ≤ 10") < printed.index("round 1/8")
     assert "its parameters deliver ε = 2.1e+08" in printed
-    found = {one["source"]: one for one in report(out)["verdict"]["claims"]}
+    found = {one["source"]: one for one in report_in(out)["verdict"]["claims"]}
     assert set(found) == {"user", "LocalDpMod"}
     assert found["LocalDpMod"]["refuted"]
     assert sorted(texts(out)) == sorted(
@@ -241,7 +220,7 @@ def test_an_untouched_app_with_local_noise_has_its_claim_refuted(
 
 @pytest.mark.slow
 def test_the_page_on_checking_a_claim_can_be_followed_literally(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Printed
 ) -> None:
     """Its copy of an app, its lines and its command give its words; the app draws other numbers."""
     page = blocks(ROOT / "docs" / "check-a-claim.md")

@@ -22,14 +22,11 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from tests.fl_app.cli.test_main import refused
 from tests.fl_app.run.test_resume import Dying
+from tests.helpers.files import report_in
+from tests.helpers.fixtures import Patch, Printed
 
 QUICK = ("--lrt-fit", "20", "--lrt-candidates", "4", "--lrt-trials", "20", "--mi-draws", "6")
 ALL = "one-shot,likelihood-ratio,mutual-information"
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +45,25 @@ def run(kept: Path, tmp_path: Path) -> Path:
 
 
 def findings(folder: Path, *without: str) -> list[dict[str, Any]]:
-    report = json.loads((folder / "report.json").read_text())
+    report = report_in(folder)
     return [f for f in report["findings"] if not {f["auditor"], f["quantity"]} & set(without)]
 
 
-def details(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def details(folder: Path, capsys: Printed) -> str:
     """Return all that a terminal can say of a run, in one line."""
     capsys.readouterr()
     assert main(["report", "--text", str(folder)]) == 0
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_the_same_settings_find_the_same_to_the_last_digit(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_settings_find_the_same_to_the_last_digit(run: Path, capsys: Printed) -> None:
     assert main(["replay", str(run)]) == 0
     again = run.with_name("run-replay")
     assert findings(again) == findings(run, "recorder", "guess")
     printed = capsys.readouterr().out
     assert f"replay    {run}\nrounds    4 of 210 parameters; nothing is trained" in printed
     assert "the recording has no truth: the guess about the sum" in details(again, capsys)
-    was, now = (json.loads((folder / "report.json").read_text()) for folder in (run, again))
+    was, now = (report_in(folder) for folder in (run, again))
     assert was["rounds"] == now["rounds"]
     assert was["warnings"] == now["warnings"]
     assert now["config"]["replay-of"] == str(run)
@@ -95,7 +90,7 @@ def test_other_settings_and_auditors_look_at_the_same_run(run: Path, tmp_path: P
 
 
 def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: list[str], tmp_path: Path, capsys: Printed
 ) -> None:
     out, again = tmp_path / "over", tmp_path / "again"
     pairs = ("--mi-rank", "2", "--mi-over-rounds", "40")
@@ -117,9 +112,7 @@ def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
     assert "mi-over-rounds must be 0 without the auditor mutual-information, got 40" in said
 
 
-def test_who_took_part_is_as_in_the_run_whoever_looks(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_took_part_is_as_in_the_run_whoever_looks(run: Path, monkeypatch: Patch) -> None:
     cohorts = []
 
     class Looking(Auditor):
@@ -134,18 +127,15 @@ def test_who_took_part_is_as_in_the_run_whoever_looks(
 
 
 def test_an_interrupted_run_is_audited_as_far_as_it_went(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     (run / "report.json").unlink()
     (run / "recording" / "round-000004.npz").unlink()
     out = tmp_path / "part"
     assert main(["replay", str(run), "--auditors", "one-shot", "--out", str(out)]) == 0
     assert "3 of 4 planned rounds are audited" in details(out, capsys)
-    assert [r["server_round"] for r in json.loads((out / "report.json").read_text())["rounds"]] == [
-        1,
-        2,
-        3,
-    ]
+    rounds = report_in(out)["rounds"]
+    assert [one["server_round"] for one in rounds] == [1, 2, 3]
 
 
 def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
@@ -168,30 +158,21 @@ def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
     [
         (["--seed", "5"], "the recording has data and canaries of seed 0, got --seed 5"),
         (["--canary-seats", "1"], "the recording has canaries of canary-seats 2, got --canary-"),
-        (["--canaries", "4"], "the recording has canaries of canaries 0, got --canaries 4"),
         (["--lr", "0.5"], "--lr is not a setting of audits: the recorded run has lr = "),
         (["--engine", "ray"], "--engine is not a setting of audits: the recorded run has engine"),
         (["--auditors", "recorder"], "--auditors must not name recorder in a replay"),
         (["--auditors", "none"], "auditors must name at least one for a replay, got none"),
-        (["--auditors", "one-shoot"], "auditors must be one of one-shot, "),
-        (
-            ["--auditors", "record-likelihood-ratio"],
-            "noise must be wfna or record-gd or record-isotropic with the auditor record",
-        ),
-        (["--mi-draws", "1"], "mi-draws must be at least 4, got 1"),
-        (["--lrt-trails", "1"], "unknown option --lrt-trails; did you mean --lrt-trials?"),
+        (["--auditors", "record-likelihood-ratio"], "noise must be wfna or record-gd or record-"),
         (["--out", "run"], "out must be a new or empty folder, got "),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line_with_code_2(
-    arguments: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, run: Path, capsys: Printed
 ) -> None:
     assert message in refused(["replay", str(run), *arguments], capsys)
 
 
-def test_what_was_not_recorded_is_named(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_not_recorded_is_named(run: Path, monkeypatch: Patch, capsys: Printed) -> None:
     class Span(Auditor):
         name = "mutual-information"
         reads = frozenset({"truth"})
@@ -202,39 +183,37 @@ def test_what_was_not_recorded_is_named(
     assert "Use mutual-information during the run" in said
 
 
-def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    third, plan = run / "recording" / "round-000003.npz", run / "recording" / "plan.json"
+def test_damage_is_named_with_its_file(run: Path, capsys: Printed) -> None:
+    kept = run / "recording"
+    third, plan = kept / "round-000003.npz", kept / "plan.json"
     replay = ["replay", str(run), "--auditors", "one-shot"]
-    whole = third.read_bytes()
-    third.write_bytes(whole[:200])
-    assert "round-000003.npz must be a round of a recorder" in refused(replay, capsys)
-    third.write_bytes(whole.replace(whole[-2000:-1990], b"0123456789"))
-    assert "round-000003.npz must be a round of a recorder" in refused(replay, capsys)
+    whole, noted = third.read_bytes(), json.loads(plan.read_text())
+    damaged = "round-000003.npz must be a round of a recorder"
+    for content, message in (
+        (whole[:200], damaged),
+        (whole.replace(whole[-2000:-1990], b"0123456789"), damaged),
+        (pack({**unpack(whole), "sent": np.zeros(3)}), "round-000003.npz must have 210 numbers"),
+    ):
+        third.write_bytes(content)
+        assert message in refused(replay, capsys)
     third.unlink()
     assert "lacks round-000003.npz: copy it" in refused(replay, capsys)
     third.write_bytes(whole)
-    third.write_bytes(pack({**unpack(whole), "sent": np.zeros(3)}))
-    assert "sent in " in (said := refused(replay, capsys))
-    assert "round-000003.npz must have 210 numbers, got (3,)" in said
-    third.write_bytes(whole)
-    (run / "recording" / "round-000004.npz").rename(run / "kept")
+    (kept / "round-000004.npz").rename(run / "kept")
     assert "must contain all 4 rounds of the finished run, lacks round-0" in refused(replay, capsys)
-    (run / "kept").rename(run / "recording" / "round-000004.npz")
-    noted = json.loads(plan.read_text())
-    plan.write_text(json.dumps({**noted, "dim": 7}))
-    assert "must be of a model with 210 parameters (synthetic, linear), got dim 7" in refused(
-        replay, capsys
-    )
-    plan.write_text("{}")
-    assert "must contain plan.json of a recorder with dim and num_rounds" in refused(replay, capsys)
-    shutil.rmtree(run / "recording")
+    (run / "kept").rename(kept / "round-000004.npz")
+    for content, message in (
+        ({**noted, "dim": 7}, "must be of a model with 210 parameters (synthetic, linear), got di"),
+        ({}, "must contain plan.json of a recorder with dim and num_rounds"),
+    ):
+        plan.write_text(json.dumps(content))
+        assert message in refused(replay, capsys)
+    shutil.rmtree(kept)
     said = refused(replay, capsys)
     assert "RUN must be a recorded run with recording/plan.json, got " in said
 
 
-def test_settings_that_were_changed_since_are_named(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_were_changed_since_are_named(run: Path, capsys: Printed) -> None:
     replay, toml = ["replay", str(run), "--auditors", "one-shot"], run / "config.toml"
     text = toml.read_text()
     toml.write_text(text.replace("seed = 0", "seed = 3"))
@@ -250,9 +229,7 @@ def test_settings_that_were_changed_since_are_named(
     assert "call leakmeter.replay(folder, auditors) in Python" in refused(replay, capsys)
 
 
-def test_a_deployment_is_searched_for_canaries_only(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deployment_is_searched_for_canaries_only(run: Path, capsys: Printed) -> None:
     plan = run / "recording" / "plan.json"
     noted = json.loads(plan.read_text())
     plan.write_text(json.dumps({**noted, "about": {**noted["about"], "deployed": True}}))
@@ -262,7 +239,7 @@ def test_a_deployment_is_searched_for_canaries_only(
 
 
 def test_a_run_without_canaries_cannot_be_searched_for_them(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: list[str], tmp_path: Path, capsys: Printed
 ) -> None:
     out = tmp_path / "plain"
     assert main([*tiny, "--rounds", "1", "--auditors", "recorder", "--out", str(out)]) == 0

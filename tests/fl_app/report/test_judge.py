@@ -23,6 +23,7 @@ from leakmeter.fl_app.report.page import first_screen, page
 from leakmeter.fl_app.report.read import Rehearsal, Round, Run
 from tests.fl_app.report.makers import CANARY, bound, conditional, finding, guarantee, one, run
 from tests.fl_app.report.test_page import Page
+from tests.helpers.fixtures import Patch
 
 SERVER = replace(CANARY, observer="server", sees="round sum", holds="two updates")
 
@@ -60,13 +61,10 @@ def test_what_is_called_proven_never_shrinks_while_a_run_goes_on() -> None:
         # Once something is proven the server, who sees these models too, has that instead.
         assert (f"this round ε ≥ {alone:g}" in words) == (proven[-1] == 0)
     assert proven == [0.0, 0.4, 0.9, 0.9, 0.9]
-    assert this_round(run(*found)) == {}  # a finished run has its report
-
-
-def test_a_number_of_one_round_is_called_so() -> None:
-    unfinished = replace(run(finding(kind="estimate", server_round=7)), is_finished=False)
-    [part] = verdict_of(unfinished).rows
+    estimated = replace(run(finding(kind="estimate", server_round=7)), is_finished=False)
+    [part] = verdict_of(estimated).rows
     assert "this round (7)" in " ".join(sentences.findings_in_words(part))
+    assert this_round(run(*found)) == {}  # a finished run has its report
 
 
 def our_run(*found: Finding, **changes: object) -> Run:
@@ -229,7 +227,7 @@ def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> No
     ("below", "folder"), [("here", "runs/my demo"), ("home", "~/runs/my demo")]
 )
 def test_folders_are_named_as_their_user_may_type_them(
-    below: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    below: str, folder: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     here, home = tmp_path / "here", tmp_path / "home"
     here.mkdir()
@@ -309,16 +307,10 @@ def test_a_run_by_flower_is_made_again_by_flower() -> None:
     assert given["out"] == "/somewhere/demo-distributed-8"
     assert not {"engine", "ray-address", "launch"} & set(given)
     assert compared.command.endswith("report /somewhere/demo /somewhere/demo-distributed-8")
-
-
-def test_a_deployment_keeps_its_own_nodes() -> None:
-    steps = next_steps(by_flower(bound(9.0), launch="deployment"))
-    assert steps[0].command.startswith("flwr run . --run-config ")
-
-
-def test_an_interrupted_run_by_flower_is_resumed_by_flower() -> None:
     [first, *_] = next_steps(by_flower(bound(9.0), is_finished=False))
     assert flower_settings(first.command) == {"resume": "/somewhere/demo"}
+    [first, *_] = next_steps(by_flower(bound(9.0), launch="deployment"))
+    assert first.command.startswith("flwr run . --run-config ")  # it has nodes of its own
 
 
 def test_a_guest_reads_python_and_no_option_of_ours() -> None:
