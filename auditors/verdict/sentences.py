@@ -26,6 +26,7 @@ from leakmeter.auditors.verdict.labels import (
     at_most_cell,
     delivered_cell,
     exactly,
+    proven_question,
     question,
     subject,
     sureness_cell,
@@ -612,14 +613,38 @@ def _observed(finding: Finding) -> str:
 
 def _leak(row: Row, verdict: Verdict) -> str:
     limit = " The audit is at its limit, and the truth may be far above." * row.is_saturated
-    about = "about this " * verdict.is_limited(row.attacker)
+    is_limited = verdict.is_limited(row.attacker)
+    if _is_borrowed(row):
+        about = f"about {question(row)}, " * is_limited
+        against = _lowered(subject(row.attacker))
+        looked = "" if row.is_tried else ", and this attacker was not audited"
+        return f"Nothing is guaranteed {about}against {against}{looked}. {_borrowed(row)}{limit}"
+    about = "about this " * is_limited
     return f"{proven_sentence(row)} Nothing is guaranteed {about}against this attacker.{limit}"
+
+
+def _is_borrowed(row: Row) -> bool:
+    """Whether what is shown of an attacker is a bound about another one."""
+    return row.shown is not None and not is_same(attacker(row.shown), row.attacker)
+
+
+def _borrowed(row: Row, trust: str = "") -> str:
+    """Return what is shown of a weaker attacker, with whom it is about."""
+    assert row.shown is not None
+    return (
+        f"It learns no less than {_lowered(subject(attacker(row.shown)))}, who can be "
+        f"{sureness_cell(row)} {proven_question(row.shown)} ({amount(row.shown)}"
+        f"{_share(row.shown)}{trust})."
+    )
 
 
 def proven_sentence(row: Row, confidence: float | None = None) -> str:
     """Return what the attacker of a row can tell, which must be proven."""
     assert row.shown is not None
     trust = "" if confidence is None else f", {percent(confidence)} confidence"
+    if _is_borrowed(row):
+        looked = "" if row.is_tried else f"Not audited: {who(row.attacker)}. "
+        return f"{looked}{_borrowed(row, trust)}"
     return (
         f"{subject(row.attacker)} can be {sureness_cell(row)} {question(row)} ({amount(row.shown)}"
         f"{_share(row.shown)}{trust})."

@@ -161,6 +161,8 @@ def _evidence(verdict: Verdict, rows: list[Row], quantities: Iterable[str]) -> t
     others = [f for f in others if f.kind != "lower_bound"]  # those are claims
     played = [f for f in verdict.tests if f.quantity in quantities]
     tried, proven = [r for r in rows if r.is_tried], [r for r in rows if r.low > 0]
+    # Of equal rows, that of whoever was audited: the others take its bound over.
+    proven.sort(key=lambda row: (-row.low, row.shown not in row.findings))
     said = [sentences.proven_sentence(row, verdict.confidence) for row in proven[:1]]
     if len(proven) > 1:
         said.append(f"And {counted(len(proven) - 1, 'more attacker')}: see the report.")

@@ -241,6 +241,22 @@ def test_a_leak_is_at_least_and_names_who_and_what() -> None:
     )
 
 
+def test_a_leak_that_was_shown_of_another_attacker_says_so() -> None:
+    """A server that nobody audited "can be at least 50.7 % sure", by the bound of an outsider."""
+    open_ = guarantee(math.inf, threat_model=SERVER)
+    found = [bound(2.0), guarantee(8.0), open_]
+    assert said(*found) == (
+        "Nothing is guaranteed against a server that sees the sums of all rounds, and this "
+        "attacker was not audited. It learns no less than anyone who sees every model, who can be "
+        "at least 88 % sure whether a client sent a given update (ε ≥ 2)."
+    )
+    # Whoever was audited as well, and showed less, is not called unaudited.
+    less = bound(1.0, threat_model=replace(SERVER, holds="canary"))
+    words = said(*found, less)
+    assert "learns no less than anyone who sees every model" in words
+    assert "not audited" not in words
+
+
 def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None:
     """ "Practically certain" would otherwise follow from 2 canaries of 135."""
     facts = {"share_at_threshold": 2 / 135}

@@ -174,6 +174,14 @@ def test_the_state_of_a_risk_is_that_of_its_evidence(found: list[Finding], state
     assert ("ε" in said) == (state == "shown")
 
 
+def test_the_sheet_says_what_was_shown_of_whoever_was_audited() -> None:
+    """A server that nobody audited was "shown" and "not audited" on the same sheet."""
+    server = guarantee(float("inf"), threat_model=replace(ANYONE, observer="server"))
+    one = run(bound(2.0), guarantee(8.0), server)
+    assert "this attacker was not audited" in headline(verdict_of(one))
+    assert risks(one)[0].evidence.startswith("Anyone who sees every model can be at least 88")
+
+
 def test_nothing_shown_says_how_far_the_attacks_could_see() -> None:
     [said, *_] = risks(run(bound(0.0, cap=4.567)))
     assert said.evidence.endswith("They could have shown at most ε = 4.56.")
