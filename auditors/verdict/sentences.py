@@ -19,6 +19,7 @@ from leakmeter.auditors.verdict.claim import (
     attacker,
     copies_of,
     is_same,
+    times_of,
     unsized,
 )
 from leakmeter.auditors.verdict.labels import (
@@ -559,12 +560,14 @@ def _false_claim(verdict: Verdict) -> str:
         limit = f"{upper(first.allowed)} in {first.rounds} rounds"
     if (copies := copies_of(first.bound)) > 1:
         limit = f"{upper(first.allowed)} for {copies} copies of a record"
+    size = f"; {words}" if (words := longer(first.bound)) else ""
     truth = ""
     if claim.delivered is not None and claim.delivered > claim.epsilon:
         truth = f" Its own parameters deliver {delivered_cell(claim)}."
     return (
         f"A claim{by} is refuted: {limit} is claimed against {OBSERVERS[claim.against].against}, "
-        f"and the audit shows {amount(first.bound)} ({_trusted(verdict)}).{truth}{also}"
+        f"and the audit shows {amount(first.bound)} ({_trusted(verdict)}{size})."
+        f"{truth}{also}"
     )
 
 
@@ -654,18 +657,25 @@ def proven_sentence(row: Row, confidence: float | None = None) -> str:
 def _share(bound: Finding) -> str:
     """Return how many canaries a bound rests on, and how often each played."""
     share, rounds = bound.facts.get("share_at_threshold"), bound.threat_model.participations
+    size = f"; {words}" if (words := longer(bound)) else ""
     if not isinstance(share, float):
-        return ""
+        return size
     each = f", each sent in {counted(rounds, 'round')}" if rounds is not None else ""
     own = bound.facts.get("client_rounds")
     if rounds is not None and isinstance(own, int) and own != rounds:
         each += f"; clients send in about {own}"
     many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
     if bound.threat_model.holds != "record":
-        return f", for {many} test updates{each}"
+        return f", for {many} test updates{each}{size}"
     copies = copies_of(bound)
     often = f", each {copies} times in a client's data" if copies > 1 else ""
     return f", for {many} planted records{often}"
+
+
+def longer(bound: Finding) -> str:
+    """Return how much longer than updates the test updates behind a bound are; empty if not."""
+    times = times_of(bound)
+    return f"test updates {number(times)} times as long as clients' own" if times > 1 else ""
 
 
 def _interval(row: Row, verdict: Verdict) -> str:

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from leakmeter.auditors.finding import Finding, ThreatModel, Unit
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.claim import Question
+from leakmeter.auditors.verdict.claim import USER, Question, times_of
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_shown
 from leakmeter.auditors.wording import (
     OBSERVERS,
@@ -232,6 +232,15 @@ def unaudited(run: Run) -> list[str]:
     ]
 
 
+def limits(run: Run) -> list[str]:
+    """Return what the numbers do not show; where a claim was tested, how far it was."""
+    tested = any(one.source == USER and one.unit == "client" for one in run.claims)
+    longest = max(run.findings, key=times_of, default=None)
+    size = "" if longest is None else sentences.longer(longest)
+    told = [f"To test the claim: {size}. For shorter ones ε may be smaller."] if size else []
+    return [*_LIMITS, *told, *([_CLAIMED] if tested else [])]
+
+
 def answers(run: Run) -> list[tuple[str, str, str]]:
     """Return the questions of NIST SP 800-226: topic, question, and what the report answers."""
     facts = _Facts(run, verdict_of(run))
@@ -388,6 +397,10 @@ _LIMITS: Final = (
     "Numbers about a client say nothing about a person whose data several clients hold.",
     "No number decides whether data are anonymous or processing is lawful.",
 )
+_CLAIMED: Final = (
+    "Test updates miss noise that an app adds inside its training function: a claim that counts on "
+    "such noise would be refuted wrongly."
+)
 _WORDS: Final = {
     "ε (epsilon), δ (delta)": EPSILON,
     "x % sure": "After some outcomes, an attacker who started at 50:50 is at least this sure.",
@@ -471,7 +484,7 @@ def summary(run: Run) -> str:
         looks=_LOOKS,
         limited="limited against some attackers" if has_open else "limited, as above",
         unlimited="none up to ε = 20" if is_worthless else "none",
-        limits=_LIMITS,
+        limits=limits(run),
         unaudited=unaudited(run),
         answers=answers(run),
         words=_WORDS.items(),

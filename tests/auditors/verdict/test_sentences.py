@@ -264,7 +264,9 @@ def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None
     assert "can be practically certain whether a client sent a given update" in words
     assert "(ε ≥ 30, for at least 1.4 % of the test updates, each sent in 1 round)" in words
     assert "for all test updates, each" in said(bound(30.0, facts={"share_at_threshold": 1.0}))
-    often = replace(CANARY, participations=3)
+    often, longer = replace(CANARY, participations=3), {"canary_times": 10.0}
+    words = said(bound(3.0, facts=longer))
+    assert "(ε ≥ 3; test updates 10 times as long as clients' own)" in words
     assert "each sent in 3 rounds)" in said(bound(30.0, facts=facts, threat_model=often))
 
 

@@ -141,6 +141,14 @@ def test_a_large_guarantee_is_called_worthless_and_limits_no_risk() -> None:
     assert all(risk.is_limited for risk in risks(run(bound(0.0), guarantee(20.0))))
 
 
+def test_what_a_refutation_does_not_mean_is_never_shortened() -> None:
+    longer = replace(bound(30.0), facts={"canary_times": 10.0})
+    tested = replace(run(longer), claims=(Claim(10.0, 1e-5),))
+    words = Page(summary(tested)).words
+    assert "a claim that counts on such noise would be refuted wrongly." in words
+    assert "test updates 10 times as long as clients' own. For shorter ones" in words
+
+
 def test_a_claim_is_no_guarantee() -> None:
     said = answered(replace(FOREIGN, claims=(Claim(10.0, 1e-5),)))["Privacy parameters"]
     assert said.startswith(NOT_SHOWN)
