@@ -354,10 +354,14 @@ def _protection(verdict: Verdict) -> str:
 
 def _possible(bound: Finding, verdict: Verdict) -> str:
     """Return what a proven ε makes possible, and with which evidence."""
-    # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
-    done = "is possible" if bound.value > CERTAIN else "beats guessing"
+    # A lower bound has no adjective: near 0 the guess is hardly better than a coin.
+    is_sure = bound.value > CERTAIN
+    sure = "practically certain" if is_sure else f"at least {sureness(bound.value)} sure"
     how = _EVIDENCE[bound.threat_model.holds]
-    return f"{_RISKS[bound.unit]} {done}; shown {how} ({_trusted(verdict)})"
+    return (
+        f"{_RISKS[bound.unit]} is possible: an attacker who starts at 50:50 can be {sure}; "
+        f"shown {how} ({_trusted(verdict)})"
+    )
 
 
 def draws_of(finding: Finding) -> str:
