@@ -158,8 +158,10 @@ def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) 
     longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
     if spelling == "audit":
         # With a number of seats the plan is made before anybody knows how busy clients are.
-        text = f"Play more canaries{longer}, each in one round, so that less may be shown about "
-        text += "each; add to the command:"
+        text = (
+            f"More canaries{longer} make the bound more reliable. Each then plays in one round, so "
+            "ε may come out smaller; that is not more privacy. Add to the command:"
+        )
         return NextStep(text, f"--seats {seats}")
     return NextStep(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
@@ -277,14 +279,18 @@ def summary(
         ending: What else to say; None takes the steps that any project can do.
     """
     ending = ending or Ending(steps(verdict))
+    below = (
+        sentences.upper_end(verdict, adds_noise=ending.adds_noise),
+        sentences.together(verdict),
+        sentences.utility(verdict),
+    )
     said = [
         *ending.wrapped(_VERDICT + sentences.headline(verdict), " " * len(_VERDICT)),
         *ending.wrapped(sentences.protection(verdict)),
         "",
         *_claims(verdict, ending),
         *_table(verdict, ending),
-        *ending.wrapped(sentences.upper_end(verdict, adds_noise=ending.adds_noise)),
-        *ending.wrapped(f"{sentences.together(verdict)} {sentences.utility(verdict)}".strip()),
+        *ending.wrapped(" ".join(filter(None, below))),
         *_notes(failures, verdict, ending),
         *_bits(verdict, ending),
         "",
@@ -330,7 +336,7 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
     rows += [labels.cells_of_test(test) for test in verdict.tests]
     lines = columns(_HEADS, rows, ending)
     if any(marks):
-        lines.append("* shown by a weaker attacker, so by this one too")
+        lines.append("* shown by an attacker who learns no more than this one")
     if left := len(verdict.rows) - len(shown):
         lines += ending.wrapped(f"… and {counted(left, 'more attacker')}: see the details")
     return lines

@@ -46,6 +46,7 @@ from leakmeter.auditors.wording import (
     conditions,
     counted,
     evidence,
+    how_many,
     is_certain,
     is_epsilon,
     null_band,
@@ -287,7 +288,7 @@ NOT_EVIDENCE: Final = "This is not evidence of privacy"
 _UNPROVEN: Final = "No leak is proven, and nothing is guaranteed."
 # With what the evidence was gathered, by what the attacker of a test holds.
 _EVIDENCE: Final = {
-    "canary": "with test updates sent in place of clients' own",
+    "canary": "with test updates, not real ones",
     "two updates": "in trials that simulate a round",
     "two data sets": "in trials that simulate the run",
     "record": "with records that were used and records that were not",
@@ -359,7 +360,7 @@ def _possible(bound: Finding, verdict: Verdict) -> str:
     sure = "practically certain" if is_sure else f"at least {sureness(bound.value)} sure"
     how = _EVIDENCE[bound.threat_model.holds]
     return (
-        f"{_RISKS[bound.unit]} is possible: an attacker who starts at 50:50 can be {sure}; "
+        f"{_RISKS[bound.unit]} is possible: an attacker can be {sure}; "
         f"shown {how} ({_trusted(verdict)})"
     )
 
@@ -438,7 +439,10 @@ def together(verdict: Verdict) -> str:
         return ""
     if verdict.confidence <= 0:
         return "Each bound holds at its own confidence; together they have none."
-    return f"All that is shown holds together with {percent(verdict.confidence)} confidence."
+    # A test has no δ, and a claim may have another one.
+    at = "" if verdict.delta is None else f" (δ = {number(verdict.delta)})"
+    at *= any(row.low > 0 for row in verdict.rows)
+    return f"All that is shown holds together with {percent(verdict.confidence)} confidence{at}."
 
 
 def utility(verdict: Verdict) -> str:
@@ -619,7 +623,7 @@ def _observed(finding: Finding) -> str:
 
 
 def _leak(row: Row, verdict: Verdict) -> str:
-    limit = " The audit is at its limit, and the truth may be far above." * row.is_saturated
+    limit = " The audit is at its limit: the true ε may be far larger." * row.is_saturated
     is_limited = verdict.is_limited(row.attacker)
     if _is_borrowed(row):
         about = f"about {question(row)}, " * is_limited
@@ -668,12 +672,13 @@ def _share(bound: Finding) -> str:
     own = bound.facts.get("client_rounds")
     if rounds is not None and isinstance(own, int) and own != rounds:
         each += f"; clients send in about {own}"
-    many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
+    what = "planted record" if bound.threat_model.holds == "record" else "test update"
+    many = how_many(share, bound.sample_sizes.get("in"), what)
     if bound.threat_model.holds != "record":
-        return f", for {many} test updates{each}{size}"
+        return f", for {many}{each}{size}"
     copies = copies_of(bound)
     often = f", each {copies} times in a client's data" if copies > 1 else ""
-    return f", for {many} planted records{often}"
+    return f", for {many}{often}"
 
 
 def longer(bound: Finding) -> str:

@@ -264,6 +264,14 @@ def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None
     assert "can be practically certain whether a client sent a given update" in words
     assert "(ε ≥ 30, for at least 1.4 % of the test updates, each sent in 1 round)" in words
     assert "for all test updates, each" in said(bound(30.0, facts={"share_at_threshold": 1.0}))
+    for share, total, few in (
+        (0.5, 2, "for 1 of 2 test updates, each"),
+        (1.0, 1, "for the only test update, each"),
+        (1.0, 5, "for all 5 test updates, each"),
+        (0.5, 10, "for at least 50 % of the test updates, each"),
+    ):
+        of_few = bound(30.0, facts={"share_at_threshold": share}, sample_sizes={"in": total})
+        assert few in said(of_few)
     often, longer = replace(CANARY, participations=3), {"canary_times": 10.0}
     assert "(ε ≥ 3; test updates 10 times as long as clients' own)" in said(
         bound(3.0, facts=longer)
@@ -273,7 +281,7 @@ def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None
 
 def test_a_saturated_bound_says_that_the_audit_is_at_its_limit() -> None:
     words = said(bound(1.0, cap=1.0, saturated=True))
-    assert words.endswith("The audit is at its limit, and the truth may be far above.")
+    assert words.endswith("The audit is at its limit: the true ε may be far larger.")
     assert "limit" not in said(bound(1.0, cap=9.0))
 
 
@@ -354,7 +362,7 @@ def test_nothing_conditional_and_no_estimate_leads() -> None:
 def test_a_proven_epsilon_near_0_is_not_read_as_success() -> None:
     """ε ≥ 0.057, an attacker that is 51.4 % sure, was once "a client can be singled out"."""
     second = flat(sentences.protection(judge([bound(0.057)])))
-    assert "is possible: an attacker who starts at 50:50 can be at least 51.4 % sure;" in second
+    assert "is possible: an attacker can be at least 51.4 % sure;" in second
     assert "can be practically certain;" in sentences.protection(judge([bound(21.0)]))
 
 
@@ -447,7 +455,7 @@ def test_all_bounds_together_have_one_confidence() -> None:
     """The largest of four independent bounds at 95 % holds in 81 %."""
     four = [bound(1.0, sees=sees) for sees in ("all models", "final model", "updates", "round sum")]
     assert flat(sentences.together(judge(four[:1]))) == (
-        "All that is shown holds together with 95 % confidence."
+        "All that is shown holds together with 95 % confidence (δ = 1e-05)."
     )
     assert "with 80 % confidence" in flat(sentences.together(judge(four)))
     assert sentences.together(judge([guarantee(1.0)])) == ""
