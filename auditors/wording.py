@@ -459,6 +459,20 @@ def sureness(epsilon: float) -> str:
     return f"{sure:f} %"
 
 
+def at_most_sure(epsilon: float) -> str:
+    """Return how confident an attacker who starts at 50:50 may become, rounded up.
+
+    >>> at_most_sure(1.0), at_most_sure(8.0), at_most_sure(19.2), at_most_sure(30.0)
+    ('up to 73.2 % sure', 'up to 99.97 % sure', 'up to 99.9999996 % sure', 'practically certain')
+    """
+    if epsilon > CERTAIN:
+        return "practically certain"
+    doubt = 100 / (1 + math.exp(epsilon))
+    digits = Decimal(1).scaleb(min(math.floor(math.log10(doubt)), -1))
+    left = Decimal(repr(doubt)).quantize(digits, ROUND_FLOOR)
+    return f"up to {(100 - left).normalize():f} % sure"
+
+
 def percent(share: float) -> str:
     """Return a share in per cent, with as many digits as it needs.
 

@@ -40,6 +40,7 @@ from leakmeter.auditors.wording import (
     INFORMATION,
     OBSERVED,
     OBSERVERS,
+    at_most_sure,
     capital,
     claim,
     condition,
@@ -412,6 +413,19 @@ def limits(verdict: Verdict, *, is_said: bool = False) -> str:
     )
 
 
+def promised_sureness(verdict: Verdict) -> str:
+    """Return what each ε of the largest guarantee, of which there must be one, means."""
+    bounded = [row for row in verdict.rows if math.isfinite(row.high)]
+    worst = max(bounded, key=lambda one: (one.high, one.low, one.at_most in one.findings))
+    rare = worst.at_most is not None and worst.at_most.delta
+    means = _listed(
+        f"{at_most_sure(one.high)} {question(one)} ({_kind(one)})"
+        for one in guaranteed_rows(worst, verdict)
+    )
+    but = ", but for outcomes about as rare as δ" if rare else ""
+    return f"An attacker who starts at 50:50 may become {means}{but}."
+
+
 def guaranteed_rows(row: Row, verdict: Verdict) -> list[Row]:
     """Return all rows of a bounded attacker with guarantees of their own, the given one last.
 
@@ -697,14 +711,18 @@ def _interval(row: Row, verdict: Verdict) -> str:
     return " ".join([said, *open_attackers(verdict, _named)])
 
 
-def open_attackers(verdict: Verdict, named: Callable[[Iterable[ThreatModel]], str]) -> list[str]:
+def open_attackers(
+    verdict: Verdict,
+    named: Callable[[Iterable[ThreatModel]], str],
+    words: str = "Nothing is guaranteed{about} against: {named}.",
+) -> list[str]:
     """Return against whom nothing is guaranteed, and about what if another question is limited."""
     left: dict[str, list[ThreatModel]] = {}
     for row in verdict.rows:
         if math.isinf(row.high):
             about = f" about {question(row)}," * verdict.is_limited(row.attacker)
             left.setdefault(about, []).append(row.attacker)
-    return [f"Nothing is guaranteed{about} against: {named(all_)}." for about, all_ in left.items()]
+    return [words.format(about=about, named=named(all_)) for about, all_ in left.items()]
 
 
 def _limit(row: Row) -> str:
