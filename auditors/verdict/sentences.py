@@ -422,7 +422,7 @@ def promised_sureness(verdict: Verdict) -> str:
         f"{at_most_sure(one.high)} {question(one)} ({_kind(one)})"
         for one in guaranteed_rows(worst, verdict)
     )
-    but = ", but for outcomes about as rare as δ" if rare else ""
+    but = ", but for rare outcomes, which δ limits" if rare else ""
     return f"An attacker who starts at 50:50 may become {means}{but}."
 
 

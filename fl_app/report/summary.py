@@ -56,7 +56,7 @@ _UNITS: Final[dict[Unit, str]] = {
 }
 _ABOUT_RUN: Final = ("Clients per round", "Protection", "Date (UTC)", "Made with")
 _STANDS_OUT: Final = ("certain separation", "share outside the span")
-_MAX_BITS, _MAX_NOTES, _MAX_LETTERS = 3, 3, 130  # of the audit's own remarks: the report has all
+_MAX_WHO, _MAX_BITS, _MAX_NOTES, _MAX_LETTERS = 3, 3, 3, 130  # the report has all
 # What a guarantee assumes about numbers in its code, and about other releases.
 _DRAWN: Final = (Assumption.REAL_GAUSSIAN, Assumption.UNIFORM_BITS, Assumption.COARSE_ROUNDING)
 _RELEASED: Final = (Assumption.MODELS_ONLY, Assumption.FRESH_RUNS, Assumption.PUBLIC_CLIP_NORM)
@@ -138,7 +138,7 @@ def guarantee(run: Run) -> list[str]:
             f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
             "It does not limit what follows about a person from what is true of many.",
         ]
-    return said + sentences.open_attackers(facts.verdict, _who)
+    return said + sentences.open_attackers(facts.verdict, _few)
 
 
 def risks(run: Run) -> list[RiskEvidence]:
@@ -387,6 +387,13 @@ def _who(models: Iterable[ThreatModel]) -> str:
     return "; ".join(f"{one[:1].lower()}{one[1:]}" for one in named)
 
 
+def _few(models: Iterable[ThreatModel]) -> str:
+    """Return the first attackers, where the question about trust below names all."""
+    named = _who(models).split("; ")
+    left = [f"{len(named) - _MAX_WHO} more, see below"] if len(named) > _MAX_WHO else []
+    return "; ".join([*named[:_MAX_WHO], *left])
+
+
 def _or(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
@@ -438,10 +445,10 @@ _STYLE: Final = """
   body { line-height: 1.24; } .brand { padding: 0 0 .2rem; font-size: 8pt; }
   .brief h1 { font-size: 10pt; } .brief h2 { font-size: 8.4pt; margin-top: .4rem; }
   .brief .hero { padding: .25rem .7rem; } .brief .hero h1 + p { font-size: 7.6pt; margin: 0; }
-  .brief :is(p, ul, table, small, .badge, thead th) { font-size: 7pt; line-height: 1.24; }
+  .brief :is(p, ul, table, small, .badge, thead th) { font-size: 6.8pt; line-height: 1.13; }
   .brief p.warn { padding: .1rem .6rem; } .brief table { margin: .1rem 0 0; }
-  .brief tbody th { width: 15rem; } .brief :is(th, td) { padding-block: .1rem; }
-  .brief :is(p, ul) { margin-top: .1rem; } .brief ul { padding-left: .9rem; }
+  .brief tbody th { width: 15rem; } .brief :is(th, td) { padding-block: .06rem; }
+  .brief :is(p, ul) { margin-top: .06rem; } .brief ul { padding-left: .9rem; }
   footer { margin-top: .2rem; } footer p { font-size: 6.6pt; margin: 0; } }
 """
 _LOOK: Final = Live(Markup(), _STYLE, "")
