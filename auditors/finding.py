@@ -323,7 +323,8 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "learning rate{lr} if it diverged."
     ),
     "few-canaries": (
-        "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
+        "Canaries that took part: {count} ({total} were to play, after any coins). Results "
+        "from so few vary widely: use "
         "more canary seats{canary-seats}, or more rounds{rounds} if each plays once."
     ),
     "trained-on-canaries": (

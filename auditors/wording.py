@@ -44,6 +44,7 @@ KINDS: Final[Mapping[Kind, tuple[str, str]]] = {
 SIGNS: Final[Mapping[str, str]] = {"guarantee": "≤", "lower_bound": "≥"}
 TOLD_FROM_ZERO: Final = "told_from_zero"  # a fact: whether a figure is above its null band
 CERTAIN: Final = 20.0  # an ε above which an attacker is practically certain
+_FEW: Final = 10  # of which a share is said as counts
 _DIGITS: Final = 3  # significant digits, in every number for people
 # What each game resamples.
 GAMES: Final[Mapping[Game, str]] = {
@@ -412,10 +413,32 @@ def evidence(finding: Finding) -> str:
         return ""
     # A score is −ln p. It is rounded down, so that p-values are no larger than what is printed.
     middle = f"; their median is e^−{number(median)}" if isinstance(median, float) else ""
+    few = few_of(share, finding.sample_sizes.get("in"))
+    many = f"{number(100 * share)} % of the" if few is None else f"{few[0]} of {few[1]}"
     return (
-        f"{number(100 * share)} % of the included canaries have a p-value of at most "
+        f"{many} included canaries have a p-value of at most "
         f"e^−{number(threshold, kind='lower_bound')}{middle}"
     )
+
+
+def few_of(share: float, total: int | None) -> tuple[int, int] | None:
+    """Return a share of few as counts, since 50 % may be 1 of 2; None of ten or more."""
+    return (round(share * total), total) if total is not None and 0 < total < _FEW else None
+
+
+def how_many(share: float, total: int | None, noun: str) -> str:
+    """Return a share that a bound rests on, as counts where it is of few.
+
+    >>> how_many(0.5, 2, "update"), how_many(1.0, 1, "update"), how_many(1.0, 5, "update")
+    ('1 of 2 updates', 'the only update', 'all 5 updates')
+    """
+    few = few_of(share, total)
+    if few == (1, 1):
+        return f"the only {noun}"
+    if few is not None:
+        return f"all {few[1]} {noun}s" if few[0] == few[1] else f"{few[0]} of {few[1]} {noun}s"
+    many = "all" if share == 1 else f"at least {number(100 * share, 2, 'lower_bound')} % of the"
+    return f"{many} {noun}s"
 
 
 def sureness(epsilon: float) -> str:
@@ -434,6 +457,20 @@ def sureness(epsilon: float) -> str:
     digits = Decimal(1).scaleb(max(min(math.floor(math.log10(doubt)) - 1, -1), -2))
     sure = Decimal(repr(100 - doubt)).quantize(digits, ROUND_FLOOR).normalize()
     return f"{sure:f} %"
+
+
+def at_most_sure(epsilon: float) -> str:
+    """Return how confident an attacker who starts at 50:50 may become, rounded up.
+
+    >>> at_most_sure(1.0), at_most_sure(8.0), at_most_sure(19.2), at_most_sure(30.0)
+    ('up to 73.2 % sure', 'up to 99.97 % sure', 'up to 99.9999996 % sure', 'practically certain')
+    """
+    if epsilon > CERTAIN:
+        return "practically certain"
+    doubt = 100 / (1 + math.exp(epsilon))
+    digits = Decimal(1).scaleb(min(math.floor(math.log10(doubt)), -1))
+    left = Decimal(repr(doubt)).quantize(digits, ROUND_FLOOR)
+    return f"up to {(100 - left).normalize():f} % sure"
 
 
 def percent(share: float) -> str:

@@ -33,13 +33,13 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.codec import Kept, Resumable, codec
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning, WarningKind
-from leakmeter.auditors.hook.canary_order import Answer, bypasses_noise, may_bypass
+from leakmeter.auditors.hook.canary_order import Answer, bypasses_noise, may_be_longer, may_bypass
 from leakmeter.auditors.hook.mods import planting_order
 from leakmeter.auditors.hook.wrapper import EndedError, after_first_round
 from leakmeter.auditors.run_log import Callback, StopAbove
 from leakmeter.auditors.values import Vector
 from leakmeter.auditors.verdict import sentences
-from leakmeter.auditors.verdict.claim import Claim
+from leakmeter.auditors.verdict.claim import CANARY_TIMES, Claim
 from leakmeter.auditors.wording import Assumption, counted, is_epsilon, number, plain_spaces
 
 _log = logging.getLogger("flwr")
@@ -639,19 +639,33 @@ class RunClaims(Resumable):
         self._is_bypassed |= sum(map(bypasses_noise, said)) > most
         self._may_bypass |= sum(map(may_bypass, said)) > most
 
-    def with_conditions(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Return the findings of the run; a bound of canaries says what they bypass."""
+    def with_conditions(self, findings: Iterable[Finding], times: float) -> list[Finding]:
+        """Return the findings of the run; a bound of canaries says what they bypass.
+
+        Args:
+            findings: Of the auditors.
+            times: How many times as long canaries were asked to be as the updates they replace. A
+                seat refuses where a mod may have clipped its update.
+        """
+        answers = self._answers.values()
+        is_longer = times > 1 and 2 * sum(map(may_be_longer, answers)) >= len(answers)
+        longer = {CANARY_TIMES: times} if is_longer else {}
         bypassed = (Assumption.BYPASSED_NOISE,) * self._is_bypassed
         bypassed += (Assumption.BYPASSED_TRAINING,) * self._may_bypass
-        return _assuming(findings, bypassed, lambda bound: bound.threat_model.holds == "canary")
+        return _assuming(
+            findings, bypassed, lambda bound: bound.threat_model.holds == "canary", longer
+        )
 
 
 def _assuming(
-    findings: Iterable[Finding], added: Sequence[Assumption], concerns: Callable[[Finding], bool]
+    findings: Iterable[Finding],
+    added: Sequence[Assumption],
+    concerns: Callable[[Finding], bool],
+    facts: Mapping[str, float] | None = None,
 ) -> list[Finding]:
-    """Return findings, with assumptions added to the lower bounds that they concern."""
+    """Return findings, with assumptions and facts added to the lower bounds that they concern."""
     return [
-        replace(f, assumptions=(*f.assumptions, *added))
+        replace(f, assumptions=(*f.assumptions, *added), facts={**f.facts, **(facts or {})})
         if f.kind == "lower_bound" and concerns(f)
         else f
         for f in findings

@@ -444,7 +444,7 @@ class RunAudit(Resumable):
             self._panel.fail("the run was not audited", RuntimeError(UNSEEN))
         final = self.limit.with_conditions(self._panel.report()) if was_seen else []
         self._claims.add(claim for auditor in self.auditors for claim in auditor.claimed)
-        final = self._claims.with_conditions(final)
+        final = self._claims.with_conditions(final, self._observer.size.times)
         for wrapper in wrappers(self._strategy):  # what the mechanism itself guarantees
             with self._panel.keep_training_on_error(f"{type(wrapper).__name__} has no findings"):
                 final += wrapper.findings()

@@ -338,6 +338,15 @@ def copies_of(bound: Finding) -> int:
     return copies if bound.unit == "group" and isinstance(copies, int) else 1
 
 
+CANARY_TIMES: Final = "canary_times"  # fact: canaries are so many times as long as updates
+
+
+def times_of(bound: Finding) -> float:
+    """Return how many times as long as clients' own updates the canaries behind a bound are."""
+    times = bound.facts.get(CANARY_TIMES)
+    return float(times) if isinstance(times, int | float) else 1.0
+
+
 def _asked(bound: Finding) -> Question | None:
     """Return the question of a bound as a claim sees it, which says what copies of a record cost.
 

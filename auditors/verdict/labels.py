@@ -143,6 +143,14 @@ def at_stake(question: Question) -> str:
     return _STAKES[question][1]
 
 
+def proven_question(bound: Finding) -> str:
+    """Return what a bound is about, as the end of a sentence."""
+    assert bound.adjacency is not None
+    if bound.threat_model.holds == "two data sets":
+        return _DATA_SETS[1]
+    return at_stake(Question(bound.unit, bound.adjacency))
+
+
 def question(row: Row) -> str:
     """Return what the attacker of a row can tell, as the end of a sentence."""
     return _stakes(row)[1]

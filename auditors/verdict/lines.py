@@ -11,7 +11,7 @@ from textwrap import wrap
 from leakmeter.auditors.bounds.gaussian import brent_root, epsilon_gaussian
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning, WarningKind
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.claim import USER, ClaimResult
+from leakmeter.auditors.verdict.claim import USER, Claim, ClaimResult
 from leakmeter.auditors.verdict.labels import LEAKS, delivered_cell, upper
 from leakmeter.auditors.verdict.sentences import (
     certainties,
@@ -45,6 +45,7 @@ MAX_STEPS = 3
 TARGET = 8.0  # a guarantee that is often asked for
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice
 _MANY_CANARIES = 20  # planned; with fair coins half of them take part, and ten give a steady result
+_LOCAL, _SAME = "LocalDpMod", 0.99  # below this share of the clip norm a sensitivity differs
 _SEEN = ("rounds", "canaries", "trials")
 # Warnings that a smaller step of the clients cures.
 STEPPED: frozenset[WarningKind] = frozenset(
@@ -137,8 +138,33 @@ def claim_step(result: ClaimResult) -> NextStep:
         )
     if claim.delivered is None or claim.delivered <= claim.epsilon:
         return NextStep(f"Do not state {limit} for {claim.source}: it does not hold in this app.")
-    return NextStep(
-        f"Give {claim.source} more noise: it delivers {delivered_cell(claim)}, not {limit}."
+    typed, why = _sensitivity(claim), f"it delivers {delivered_cell(claim)}, not {limit}"
+    if typed is not None and claim.clip_norm is not None and typed < _SAME * claim.clip_norm:
+        return NextStep(
+            f"Set sensitivity ({number(typed)}) of {claim.source} to clipping_norm "
+            f"({claim.clip_norm:g}): {why}."
+        )
+    return NextStep(f"Give {claim.source} more noise: {why}.")
+
+
+def _sensitivity(claim: Claim) -> float | None:
+    """Return the sensitivity that Flower's `LocalDpMod` was given, from what its claim says.
+
+    Its noise has a standard deviation of σ = s·√(2·ln(1.25/δ)) / ε, and delivers what noise of σ
+    against an update of the clip norm does.
+    """
+    if claim.source != _LOCAL or claim.clip_norm is None or claim.delivered is None:
+        return None
+    if math.isinf(claim.delivered) or not 0 < claim.delta < 1:
+        return 0.0 if math.isinf(claim.delivered) else None
+    wanted = claim.delivered
+    most = 100 + math.sqrt(2 * wanted)  # ε of a separation μ grows like μ² / 2
+    separation = brent_root(lambda mu: epsilon_gaussian(claim.delta, mu) - wanted, 1e-6, most, 1e-9)
+    return (
+        claim.clip_norm
+        / separation
+        * claim.epsilon
+        / math.sqrt(2 * (math.log(1.25) - math.log(claim.delta)))
     )
 
 
@@ -158,8 +184,10 @@ def _more_canaries(few: RunWarning, cohorts: Sequence[int], spelling: Spelling) 
     longer = f" over num_rounds={rounds}" if rounds > len(cohorts) else ""
     if spelling == "audit":
         # With a number of seats the plan is made before anybody knows how busy clients are.
-        text = f"Play more canaries{longer}, each in one round, so that less may be shown about "
-        text += "each; add to the command:"
+        text = (
+            f"More canaries{longer} make the bound more reliable. Each then plays in one round, so "
+            "ε may come out smaller; that is not more privacy. Add to the command:"
+        )
         return NextStep(text, f"--seats {seats}")
     return NextStep(f"Play more canaries{longer}:", f"OneShotCanaries(seats={seats})")
 
@@ -277,14 +305,18 @@ def summary(
         ending: What else to say; None takes the steps that any project can do.
     """
     ending = ending or Ending(steps(verdict))
+    below = (
+        sentences.upper_end(verdict, adds_noise=ending.adds_noise),
+        sentences.together(verdict),
+        sentences.utility(verdict),
+    )
     said = [
         *ending.wrapped(_VERDICT + sentences.headline(verdict), " " * len(_VERDICT)),
         *ending.wrapped(sentences.protection(verdict)),
         "",
         *_claims(verdict, ending),
         *_table(verdict, ending),
-        *ending.wrapped(sentences.upper_end(verdict, adds_noise=ending.adds_noise)),
-        *ending.wrapped(f"{sentences.together(verdict)} {sentences.utility(verdict)}".strip()),
+        *ending.wrapped(" ".join(filter(None, below))),
         *_notes(failures, verdict, ending),
         *_bits(verdict, ending),
         "",
@@ -330,7 +362,7 @@ def _table(verdict: Verdict, ending: Ending) -> list[str]:
     rows += [labels.cells_of_test(test) for test in verdict.tests]
     lines = columns(_HEADS, rows, ending)
     if any(marks):
-        lines.append("* shown by a weaker attacker, so by this one too")
+        lines.append("* shown by an attacker who learns no more than this one")
     if left := len(verdict.rows) - len(shown):
         lines += ending.wrapped(f"… and {counted(left, 'more attacker')}: see the details")
     return lines

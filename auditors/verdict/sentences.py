@@ -19,6 +19,7 @@ from leakmeter.auditors.verdict.claim import (
     attacker,
     copies_of,
     is_same,
+    times_of,
     unsized,
 )
 from leakmeter.auditors.verdict.labels import (
@@ -26,6 +27,7 @@ from leakmeter.auditors.verdict.labels import (
     at_most_cell,
     delivered_cell,
     exactly,
+    proven_question,
     question,
     subject,
     sureness_cell,
@@ -38,12 +40,14 @@ from leakmeter.auditors.wording import (
     INFORMATION,
     OBSERVED,
     OBSERVERS,
+    at_most_sure,
     capital,
     claim,
     condition,
     conditions,
     counted,
     evidence,
+    how_many,
     is_certain,
     is_epsilon,
     null_band,
@@ -285,7 +289,7 @@ NOT_EVIDENCE: Final = "This is not evidence of privacy"
 _UNPROVEN: Final = "No leak is proven, and nothing is guaranteed."
 # With what the evidence was gathered, by what the attacker of a test holds.
 _EVIDENCE: Final = {
-    "canary": "with test updates sent in place of clients' own",
+    "canary": "with test updates, not real ones",
     "two updates": "in trials that simulate a round",
     "two data sets": "in trials that simulate the run",
     "record": "with records that were used and records that were not",
@@ -352,10 +356,14 @@ def _protection(verdict: Verdict) -> str:
 
 def _possible(bound: Finding, verdict: Verdict) -> str:
     """Return what a proven ε makes possible, and with which evidence."""
-    # A proven ε says that guessing is beaten; that the guess is good, only far above 0.
-    done = "is possible" if bound.value > CERTAIN else "beats guessing"
+    # A lower bound has no adjective: near 0 the guess is hardly better than a coin.
+    is_sure = bound.value > CERTAIN
+    sure = "practically certain" if is_sure else f"at least {sureness(bound.value)} sure"
     how = _EVIDENCE[bound.threat_model.holds]
-    return f"{_RISKS[bound.unit]} {done}; shown {how} ({_trusted(verdict)})"
+    return (
+        f"{_RISKS[bound.unit]} is possible: an attacker can be {sure}; "
+        f"shown {how} ({_trusted(verdict)})"
+    )
 
 
 def draws_of(finding: Finding) -> str:
@@ -405,6 +413,19 @@ def limits(verdict: Verdict, *, is_said: bool = False) -> str:
     )
 
 
+def promised_sureness(verdict: Verdict) -> str:
+    """Return what each ε of the largest guarantee, of which there must be one, means."""
+    bounded = [row for row in verdict.rows if math.isfinite(row.high)]
+    worst = max(bounded, key=lambda one: (one.high, one.low, one.at_most in one.findings))
+    rare = worst.at_most is not None and worst.at_most.delta
+    means = _listed(
+        f"{at_most_sure(one.high)} {question(one)} ({_kind(one)})"
+        for one in guaranteed_rows(worst, verdict)
+    )
+    but = ", but for rare outcomes, which δ limits" if rare else ""
+    return f"An attacker who starts at 50:50 may become {means}{but}."
+
+
 def guaranteed_rows(row: Row, verdict: Verdict) -> list[Row]:
     """Return all rows of a bounded attacker with guarantees of their own, the given one last.
 
@@ -432,7 +453,10 @@ def together(verdict: Verdict) -> str:
         return ""
     if verdict.confidence <= 0:
         return "Each bound holds at its own confidence; together they have none."
-    return f"All that is shown holds together with {percent(verdict.confidence)} confidence."
+    # A test has no δ, and a claim may have another one.
+    at = "" if verdict.delta is None else f" (δ = {number(verdict.delta)})"
+    at *= any(row.low > 0 for row in verdict.rows)
+    return f"All that is shown holds together with {percent(verdict.confidence)} confidence{at}."
 
 
 def utility(verdict: Verdict) -> str:
@@ -558,12 +582,14 @@ def _false_claim(verdict: Verdict) -> str:
         limit = f"{upper(first.allowed)} in {first.rounds} rounds"
     if (copies := copies_of(first.bound)) > 1:
         limit = f"{upper(first.allowed)} for {copies} copies of a record"
+    size = f"; {words}" if (words := longer(first.bound)) else ""
     truth = ""
     if claim.delivered is not None and claim.delivered > claim.epsilon:
         truth = f" Its own parameters deliver {delivered_cell(claim)}."
     return (
         f"A claim{by} is refuted: {limit} is claimed against {OBSERVERS[claim.against].against}, "
-        f"and the audit shows {amount(first.bound)} ({_trusted(verdict)}).{truth}{also}"
+        f"and the audit shows {amount(first.bound)} ({_trusted(verdict)}{size})."
+        f"{truth}{also}"
     )
 
 
@@ -611,15 +637,39 @@ def _observed(finding: Finding) -> str:
 
 
 def _leak(row: Row, verdict: Verdict) -> str:
-    limit = " The audit is at its limit, and the truth may be far above." * row.is_saturated
-    about = "about this " * verdict.is_limited(row.attacker)
+    limit = " The audit is at its limit: the true ε may be far larger." * row.is_saturated
+    is_limited = verdict.is_limited(row.attacker)
+    if _is_borrowed(row):
+        about = f"about {question(row)}, " * is_limited
+        against = _lowered(subject(row.attacker))
+        looked = "" if row.is_tried else ", and this attacker was not audited"
+        return f"Nothing is guaranteed {about}against {against}{looked}. {_borrowed(row)}{limit}"
+    about = "about this " * is_limited
     return f"{proven_sentence(row)} Nothing is guaranteed {about}against this attacker.{limit}"
+
+
+def _is_borrowed(row: Row) -> bool:
+    """Whether what is shown of an attacker is a bound about another one."""
+    return row.shown is not None and not is_same(attacker(row.shown), row.attacker)
+
+
+def _borrowed(row: Row, trust: str = "") -> str:
+    """Return what is shown of a weaker attacker, with whom it is about."""
+    assert row.shown is not None
+    return (
+        f"It learns no less than {_lowered(subject(attacker(row.shown)))}, who can be "
+        f"{sureness_cell(row)} {proven_question(row.shown)} ({amount(row.shown)}"
+        f"{_share(row.shown)}{trust})."
+    )
 
 
 def proven_sentence(row: Row, confidence: float | None = None) -> str:
     """Return what the attacker of a row can tell, which must be proven."""
     assert row.shown is not None
     trust = "" if confidence is None else f", {percent(confidence)} confidence"
+    if _is_borrowed(row):
+        looked = "" if row.is_tried else f"Not audited: {who(row.attacker)}. "
+        return f"{looked}{_borrowed(row, trust)}"
     return (
         f"{subject(row.attacker)} can be {sureness_cell(row)} {question(row)} ({amount(row.shown)}"
         f"{_share(row.shown)}{trust})."
@@ -629,18 +679,26 @@ def proven_sentence(row: Row, confidence: float | None = None) -> str:
 def _share(bound: Finding) -> str:
     """Return how many canaries a bound rests on, and how often each played."""
     share, rounds = bound.facts.get("share_at_threshold"), bound.threat_model.participations
+    size = f"; {words}" if (words := longer(bound)) else ""
     if not isinstance(share, float):
-        return ""
+        return size
     each = f", each sent in {counted(rounds, 'round')}" if rounds is not None else ""
     own = bound.facts.get("client_rounds")
     if rounds is not None and isinstance(own, int) and own != rounds:
         each += f"; clients send in about {own}"
-    many = f"at least {number(100 * share, 2, 'lower_bound')} % of the" if share < 1 else "all"
+    what = "planted record" if bound.threat_model.holds == "record" else "test update"
+    many = how_many(share, bound.sample_sizes.get("in"), what)
     if bound.threat_model.holds != "record":
-        return f", for {many} test updates{each}"
+        return f", for {many}{each}{size}"
     copies = copies_of(bound)
     often = f", each {copies} times in a client's data" if copies > 1 else ""
-    return f", for {many} planted records{often}"
+    return f", for {many}{often}"
+
+
+def longer(bound: Finding) -> str:
+    """Return how much longer than updates the test updates behind a bound are; empty if not."""
+    times = times_of(bound)
+    return f"test updates {number(times)} times as long as clients' own" if times > 1 else ""
 
 
 def _interval(row: Row, verdict: Verdict) -> str:
@@ -653,14 +711,18 @@ def _interval(row: Row, verdict: Verdict) -> str:
     return " ".join([said, *open_attackers(verdict, _named)])
 
 
-def open_attackers(verdict: Verdict, named: Callable[[Iterable[ThreatModel]], str]) -> list[str]:
+def open_attackers(
+    verdict: Verdict,
+    named: Callable[[Iterable[ThreatModel]], str],
+    words: str = "Nothing is guaranteed{about} against: {named}.",
+) -> list[str]:
     """Return against whom nothing is guaranteed, and about what if another question is limited."""
     left: dict[str, list[ThreatModel]] = {}
     for row in verdict.rows:
         if math.isinf(row.high):
             about = f" about {question(row)}," * verdict.is_limited(row.attacker)
             left.setdefault(about, []).append(row.attacker)
-    return [f"Nothing is guaranteed{about} against: {named(all_)}." for about, all_ in left.items()]
+    return [words.format(about=about, named=named(all_)) for about, all_ in left.items()]
 
 
 def _limit(row: Row) -> str:

@@ -431,8 +431,7 @@ def _searched(
     command = repeat_command(replace(run, config=ours), settings, out=out, called=called)
     if command is not None:
         asked = f"--target-epsilon {_SEARCHED} --target-adjacency {change['target-adjacency']}"
-        words = " ".join(f"--{name} {value}" for name, value in heard.instead.items())
-        yield NextStep(f"{said} See which ε is affordable with {words}:", f"{command} {asked}")
+        yield NextStep(f"{said} See which ε is possible:", f"{command} {asked}")
 
 
 def _who(noise: str) -> str:

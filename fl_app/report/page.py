@@ -161,7 +161,7 @@ def first_screen(run: Run) -> Markup:
         said=_unbroken(_headline(run, verdict)),
         protection=_unbroken(sentences.protection(verdict)),
         notes=notes(run),
-        facts=_facts(run, verdict),
+        facts=run_facts(run, verdict),
         term=_glossary(),
         claims=[
             (labels.cells_of_claim(one), "" if one.is_refuted else sentences.claim_worth(one))
@@ -278,7 +278,7 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(?<=ε) (?=[≥≤≈])|(?<=[≥≤≈]) ", "\N{NO-BREAK SPACE}", plain_spaces(text))
 
 
-def _facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
+def run_facts(run: Run, verdict: Verdict) -> Sequence[tuple[str, str]]:
     """Return what ran, in a few words."""
     # Of any project that names them: these two words mean the same everywhere.
     named = [str(run.config[name]) for name in ("app", "dataset", "model") if run.config.get(name)]

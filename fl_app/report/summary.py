@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from leakmeter.auditors.finding import Finding, ThreatModel, Unit
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.claim import Question
+from leakmeter.auditors.verdict.claim import USER, Question, times_of
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_shown
 from leakmeter.auditors.wording import (
     OBSERVERS,
@@ -34,7 +34,7 @@ from leakmeter.auditors.wording import (
     signed_number,
 )
 from leakmeter.fl_app.report.judge import verdict_of
-from leakmeter.fl_app.report.page import EPSILON, Live, document, notes, page_stamp
+from leakmeter.fl_app.report.page import EPSILON, Live, document, notes, page_stamp, run_facts
 from leakmeter.fl_app.report.read import DEPLOYMENT, LAUNCH, Run
 from leakmeter.fl_app.report.template import render
 
@@ -42,6 +42,7 @@ State = Literal["shown", "suspected", "nothing shown", "not audited"]
 NOT_SHOWN: Final = "Not shown"
 _WORTHLESS: Final = "Above 20, ε promises practically nothing."
 _REFUTED: Final = "The audit refutes the guarantee: an assumption does not hold."
+_TRUSTED: Final = "Must be trusted, because nothing is guaranteed{about} against them: {named}."
 _RISKS: Final = (
     ("Singling out", "Can somebody tell whether, or with what, a given client took part?"),
     ("Linkability", "Can somebody link data of one person across rounds or with other sources?"),
@@ -53,9 +54,9 @@ _UNITS: Final[dict[Unit, str]] = {
     "record": "a record: one entry in the data of one client",
     "group": "a group: all copies of one record at one client",
 }
+_ABOUT_RUN: Final = ("Clients per round", "Protection", "Date (UTC)", "Made with")
 _STANDS_OUT: Final = ("certain separation", "share outside the span")
-# Of attackers, and of the audit's own remarks: the report has all.
-_MAX_WHO, _MAX_NOTES, _MAX_LETTERS = 3, 3, 130
+_MAX_WHO, _MAX_BITS, _MAX_NOTES, _MAX_LETTERS = 3, 3, 3, 130  # the report has all
 # What a guarantee assumes about numbers in its code, and about other releases.
 _DRAWN: Final = (Assumption.REAL_GAUSSIAN, Assumption.UNIFORM_BITS, Assumption.COARSE_ROUNDING)
 _RELEASED: Final = (Assumption.MODELS_ONLY, Assumption.FRESH_RUNS, Assumption.PUBLIC_CLIP_NORM)
@@ -105,6 +106,9 @@ def data_subjects(run: Run) -> list[str]:
     """Return whose data the run is about."""
     data = next((run.config[name] for name in ("dataset", "app") if run.config.get(name)), "")
     facts = {"clients": run.config.get("clients", "not stated"), "rounds": len(run.rounds)}
+    told = dict(run_facts(run, verdict_of(run)))
+    about = {"Model": run.config.get("model", "not stated")}
+    about |= {name: told[name] for name in _ABOUT_RUN if name in told}
     is_simulated = run.settings and run.settings.get(LAUNCH) != DEPLOYMENT
     return [
         f"Data: {shorten(str(data), 40) or 'not stated'}. "
@@ -112,7 +116,8 @@ def data_subjects(run: Run) -> list[str]:
         "The run is a simulation: its clients are parts of one data set."
         if is_simulated
         else "A client is a device or an organisation that trains on its own records.",
-        "Which persons are behind clients and records is not in the report.",
+        " ".join(f"{name}: {words}." for name, words in about.items()),
+        "The report does not know who receives the models, nor which persons are behind clients.",
     ]
 
 
@@ -124,13 +129,16 @@ def guarantee(run: Run) -> list[str]:
     given = sentences.limits(facts.verdict)
     if facts.is_refuted:
         return [given, f"{_REFUTED} So nothing is limited for certain."]
-    said = [given if facts.useful else f"{given} {_WORTHLESS}"]
+    means = sentences.promised_sureness(facts.verdict)
+    said = [given if facts.useful else f"{given} {_WORTHLESS}", means]
+    if any(f.assumptions for f in facts.promises):
+        said[-1] += " The report lists the assumptions, below “All findings”."
     if units := dict.fromkeys(row.question.unit for row in facts.useful):
         said += [
             f"It limits what one {_or(units)} adds to any conclusion, whatever the attack.",
             "It does not limit what follows about a person from what is true of many.",
         ]
-    return said + sentences.open_attackers(facts.verdict, _who)
+    return said + sentences.open_attackers(facts.verdict, _few)
 
 
 def risks(run: Run) -> list[RiskEvidence]:
@@ -139,6 +147,8 @@ def risks(run: Run) -> list[RiskEvidence]:
     client = [row for row in verdict.rows if row.question.unit == "client"]
     record = [row for row in verdict.rows if row.question.unit != "client"]
     used, words = _evidence(verdict, record, ("membership advantage",))
+    if used == "not audited":
+        words = "No attack on records was tried."
     told: tuple[tuple[State, str], ...] = (
         _evidence(verdict, client, ("clients that stand out", *_STANDS_OUT)),
         ("not audited", "No audit links data. Whether a record was used comes closest: see below."),
@@ -161,6 +171,8 @@ def _evidence(verdict: Verdict, rows: list[Row], quantities: Iterable[str]) -> t
     others = [f for f in others if f.kind != "lower_bound"]  # those are claims
     played = [f for f in verdict.tests if f.quantity in quantities]
     tried, proven = [r for r in rows if r.is_tried], [r for r in rows if r.low > 0]
+    # Of equal rows, that of whoever was audited: the others take its bound over.
+    proven.sort(key=lambda row: (-row.low, row.shown not in row.findings))
     said = [sentences.proven_sentence(row, verdict.confidence) for row in proven[:1]]
     if len(proven) > 1:
         said.append(f"And {counted(len(proven) - 1, 'more attacker')}: see the report.")
@@ -196,15 +208,17 @@ def _tested(test: Finding) -> str:
 
 
 def _bits(verdict: Verdict) -> str:
-    for who, about, found, most, how in labels.in_bits(verdict):
-        limit = f"{most} guaranteed" if most.startswith("≤") else "nothing guaranteed"
-        found = found.replace("not measured", "an unknown number of")
-        return f"{capital(who)}: {found} bits about {about} ({how}), {limit}. "
-    return ""
+    """Return the first figures in bits, since one is about a part of what another is about."""
+    told = [
+        f"{about} {found} ({who}; {how}; "
+        f"{f'{most} guaranteed' if most.startswith('≤') else 'nothing guaranteed'})"
+        for who, about, found, most, how in labels.in_bits(verdict)[:_MAX_BITS]
+    ]
+    return f"Measured in bits: {', '.join(told)}. " if told else ""
 
 
 def unaudited(run: Run) -> list[str]:
-    """Return what was not audited: attackers, units, and what the auditors said themselves."""
+    """Return what was not audited: attackers, units and rounds."""
     verdict = verdict_of(run)
     tried = [f for f in run.findings if f.kind in ("lower_bound", "estimate")]
     missing = [OBSERVERS[one].reader for one in OBSERVERS if all(f.observer != one for f in tried)]
@@ -217,17 +231,30 @@ def unaudited(run: Run) -> list[str]:
         for one in run.schedules
         if one.skips
     )
-    noted = (f"{one.auditor}: {one.text}" for one in run.limitations)
-    notes = [*run.failures, *skips, *noted]
-    more = len(notes) - _MAX_NOTES
     is_curious = all(f.threat_model.conduct != "active" for f in tried)
     return [
         *([f"Attacks by {_or(missing)}."] if missing else []),
         *(["Attackers that break the protocol."] if is_curious else []),
         *([f"What can be told about {_or(f'a {unit}' for unit in left)}."] if left else []),
-        *map(_cut, notes[:_MAX_NOTES]),
-        *([f"{capital(counted(more, 'more remark'))} in the report."] if more > 0 else []),
+        *map(_cut, skips),
     ]
+
+
+def remarks(run: Run) -> list[str]:
+    """Return what the auditors said themselves: why they were left out, what they cannot see."""
+    notes = [*run.failures, *(f"{one.auditor}: {one.text}" for one in run.limitations)]
+    more = len(notes) - _MAX_NOTES
+    left = [f"{capital(counted(more, 'more remark'))} in the report."] if more > 0 else []
+    return [*map(_cut, notes[:_MAX_NOTES]), *left]
+
+
+def limits(run: Run) -> list[str]:
+    """Return what the numbers do not show; where a claim was tested, how far it was."""
+    tested = any(one.source == USER and one.unit == "client" for one in run.claims)
+    longest = max(run.findings, key=times_of, default=None)
+    size = "" if longest is None else sentences.longer(longest)
+    told = [f"To test the claim: {size}. For shorter ones ε may be smaller."] if size else []
+    return [*_LIMITS, *told, *([_CLAIMED] if tested else [])]
 
 
 def answers(run: Run) -> list[tuple[str, str, str]]:
@@ -276,8 +303,7 @@ def _trust(facts: _Facts) -> str:
             said.append(f"Up to {counted(colluders, 'client')} may collude.")
         if all(f.threat_model.conduct == "curious" for f in facts.promises):
             said.append("All are trusted to follow the protocol.")
-    left = sentences.open_attackers(facts.verdict, _who)
-    said += [f"Trusted, since {one[:1].lower()}{one[1:]}" for one in left]
+    said += sentences.open_attackers(facts.verdict, _who, _TRUSTED)
     return " ".join(said) or f"{NOT_SHOWN}: the report names no attacker."
 
 
@@ -358,9 +384,14 @@ def _nothing(run: Run) -> str:
 
 def _who(models: Iterable[ThreatModel]) -> str:
     named = dict.fromkeys(map(labels.subject, models))
-    told = [f"{one[:1].lower()}{one[1:]}" for one in named]
-    left = [f"{len(told) - _MAX_WHO} more"] if len(told) > _MAX_WHO else []
-    return "; ".join([*told[:_MAX_WHO], *left])
+    return "; ".join(f"{one[:1].lower()}{one[1:]}" for one in named)
+
+
+def _few(models: Iterable[ThreatModel]) -> str:
+    """Return the first attackers, where the question about trust below names all."""
+    named = _who(models).split("; ")
+    left = [f"{len(named) - _MAX_WHO} more, see below"] if len(named) > _MAX_WHO else []
+    return "; ".join([*named[:_MAX_WHO], *left])
 
 
 def _or(words: Iterable[str]) -> str:
@@ -386,11 +417,16 @@ _LIMITS: Final = (
     "Numbers about a client say nothing about a person whose data several clients hold.",
     "No number decides whether data are anonymous or processing is lawful.",
 )
+_CLAIMED: Final = (
+    "Test updates miss noise that an app adds inside its training function: a claim that counts on "
+    "such noise would be refuted wrongly."
+)
 _WORDS: Final = {
     "ε (epsilon), δ (delta)": EPSILON,
     "x % sure": "After some outcomes, an attacker who started at 50:50 is at least this sure.",
     "update": "What a client sends: the change of the model by its training.",
-    "test update, canary": "An artificial update in place of a client's own, to measure leaks.",
+    "test update, canary": "An artificial update in place of a client's own, to measure leaks. "
+    "The same one may be sent in several rounds, as a client takes part in several.",
     "noise": "Random numbers that hide a contribution. Only noise gives a guarantee.",
     "sum": "The server adds the updates of a round; a secure sum hides single ones from it.",
     "bit": "The answer to one question of yes or no.",
@@ -409,17 +445,17 @@ _STYLE: Final = """
   body { line-height: 1.24; } .brand { padding: 0 0 .2rem; font-size: 8pt; }
   .brief h1 { font-size: 10pt; } .brief h2 { font-size: 8.4pt; margin-top: .4rem; }
   .brief .hero { padding: .25rem .7rem; } .brief .hero h1 + p { font-size: 7.6pt; margin: 0; }
-  .brief :is(p, ul, table, small, .badge, thead th) { font-size: 7pt; line-height: 1.24; }
+  .brief :is(p, ul, table, small, .badge, thead th) { font-size: 6.8pt; line-height: 1.13; }
   .brief p.warn { padding: .1rem .6rem; } .brief table { margin: .1rem 0 0; }
-  .brief tbody th { width: 15rem; } .brief :is(th, td) { padding-block: .1rem; }
-  .brief :is(p, ul) { margin-top: .1rem; } .brief ul { padding-left: .9rem; }
+  .brief tbody th { width: 15rem; } .brief :is(th, td) { padding-block: .06rem; }
+  .brief :is(p, ul) { margin-top: .06rem; } .brief ul { padding-left: .9rem; }
   footer { margin-top: .2rem; } footer p { font-size: 6.6pt; margin: 0; } }
 """
 _LOOK: Final = Live(Markup(), _STYLE, "")
 _TEMPLATE = """
 <div class="brief"><div class="hero {{ "warn" if is_bad else severity|tone }}">{{ severity|icon }}
 <div><p class="level">{{ level }}</p><h1>{{ said }}</h1>
-<p>{{ protection }}</p></div></div>
+<p>{{ protection }} {{ together }}</p></div></div>
 {% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
 <div class="two"><section><h2>Whose data</h2>{% for one in whose %}<p>{{ one }}</p>{% endfor %}
 </section><section><h2>Guarantee</h2>{% for one in guarantee %}<p>{{ one }}</p>{% endfor %}
@@ -436,7 +472,8 @@ _TEMPLATE = """
 <div class="two"><section><h2>What these numbers do not show</h2><ul>
 {% for one in limits %}<li>{{ one }}</li>{% endfor %}</ul></section>
 <section><h2>Not audited</h2><ul>{% for one in unaudited %}<li>{{ one }}</li>{% endfor %}</ul>
-</section></div>
+{% if remarks %}<p>Remarks of the audit:</p><ul>
+{% for one in remarks %}<li>{{ one }}</li>{% endfor %}</ul>{% endif %}</section></div>
 <h2>Questions of NIST SP 800-226 about a differential privacy guarantee</h2>
 <table><caption class="hidden">Questions with answers of this report</caption>
 <tbody>{% for topic, question, words in answers %}<tr>
@@ -469,8 +506,10 @@ def summary(run: Run) -> str:
         looks=_LOOKS,
         limited="limited against some attackers" if has_open else "limited, as above",
         unlimited="none up to ε = 20" if is_worthless else "none",
-        limits=_LIMITS,
+        limits=limits(run),
         unaudited=unaudited(run),
+        remarks=remarks(run),
+        together=sentences.together(verdict),
         answers=answers(run),
         words=_WORDS.items(),
     )

@@ -85,7 +85,9 @@ def test_an_attacker_is_one_sentence_with_or_without_the_numbers_of_a_run() -> N
 
 def test_a_warning_is_right_in_projects_without_our_command_line() -> None:
     few = RunWarning.of("few-canaries", 3, 3).text  # all that were planned
-    assert few.startswith("Canaries that took part: 3 (3 planned). Results from so few vary widely")
+    assert few.startswith(
+        "Canaries that took part: 3 (3 were to play, after any coins). Results from so few"
+    )
     assert few.endswith(
         "seats (OneShotCanaries(seats=…)), or more rounds (num_rounds) if each plays once."
     )

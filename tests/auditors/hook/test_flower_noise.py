@@ -351,6 +351,9 @@ def test_a_user_s_claim_is_not_tested_by_canaries_that_bypass_a_mod_of_their_own
         for mods in ([canary_mod, Shown()], [Shown(), canary_mod])
     )
     assert [v.claims[0].is_refuted for v in (inside, outside)] == [False, True]
+    said = sentences.headline(outside)  # where a mod may have clipped, seats refuse to send more
+    assert "test updates 10 times as long as clients' own" in said
+    assert "times as long" not in sentences.headline(inside)
     assert inside.claims[0].audit is None
     assert inside.rows[0].low == outside.rows[0].low > 20
 

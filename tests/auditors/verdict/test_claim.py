@@ -324,7 +324,14 @@ def test_a_refuted_claim_leads_with_claimed_delivered_and_shown() -> None:
         "audit shows ε ≥ 85 (92.5 % confidence). Its own parameters deliver ε = 2.1e+08."
     )
     assert "a stated limit does not hold" in sentences.protection(verdict)
-    assert "more noise: it delivers ε = 2.1e+08, not ε ≤ 10 per round" in steps(verdict)[0].text
+    assert steps(verdict)[0].text == (
+        "Set sensitivity (0.000101) of LocalDpMod to clipping_norm (1): it delivers ε = 2.1e+08, "
+        "not ε ≤ 10 per round."
+    )
+    # With the sensitivity that is due, the classical formula falls short for a large ε.
+    due = replace(LOCAL, epsilon=50.0, delivered=96.4)
+    more = judge([bound(99.0)], claims=[due])
+    assert steps(more)[0].text.startswith("Give LocalDpMod more noise: it delivers ε = 96")
 
 
 def test_composed_rounds_are_named_with_their_composition() -> None:

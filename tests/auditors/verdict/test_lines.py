@@ -85,10 +85,8 @@ def test_few_canaries_become_more_by_a_line_of_python() -> None:
     assert first == NextStep("Play more canaries:", "OneShotCanaries(seats=8)")
     assert not any("canaries" in one.text for one in others)
     audited = steps(few, [20, 20, 20], "audit")[0]
-    assert (audited.text[:38], audited.command) == (
-        "Play more canaries, each in one round,",
-        "--seats 8",
-    )
+    assert "ε may come out smaller; that is not more privacy." in audited.text
+    assert audited.command == "--seats 8"
     assert steps(few)[0] == NextStep("Play more canaries, in more seats.")
     assert few.warnings[0].text.count("OneShotCanaries(seats=…)") == 1
 
@@ -121,8 +119,8 @@ def test_whose_bound_a_row_has_is_marked() -> None:
     rows = table(bound(5.0, threat_model=replace(CANARY, sees="final model")), bound(0.6))
     assert rows[0].endswith("proven 90 %")
     assert rows[1].endswith("proven 90 %*")
-    assert "* shown by a weaker attacker, so by this one too" in rows
-    assert not any("weaker attacker" in line for line in table(bound(5.0)))
+    assert "* shown by an attacker who learns no more than this one" in rows
+    assert not any("no more than this" in line for line in table(bound(5.0)))
 
 
 def bits(value: float, **changed: Any) -> Finding:

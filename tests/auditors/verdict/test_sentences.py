@@ -241,6 +241,22 @@ def test_a_leak_is_at_least_and_names_who_and_what() -> None:
     )
 
 
+def test_a_leak_that_was_shown_of_another_attacker_says_so() -> None:
+    """A server that nobody audited "can be at least 50.7 % sure", by the bound of an outsider."""
+    open_ = guarantee(math.inf, threat_model=SERVER)
+    found = [bound(2.0), guarantee(8.0), open_]
+    assert said(*found) == (
+        "Nothing is guaranteed against a server that sees the sums of all rounds, and this "
+        "attacker was not audited. It learns no less than anyone who sees every model, who can be "
+        "at least 88 % sure whether a client sent a given update (ε ≥ 2)."
+    )
+    # Whoever was audited as well, and showed less, is not called unaudited.
+    less = bound(1.0, threat_model=replace(SERVER, holds="canary"))
+    words = said(*found, less)
+    assert "learns no less than anyone who sees every model" in words
+    assert "not audited" not in words
+
+
 def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None:
     """ "Practically certain" would otherwise follow from 2 canaries of 135."""
     facts = {"share_at_threshold": 2 / 135}
@@ -248,13 +264,24 @@ def test_above_20_the_share_of_the_canaries_and_their_rounds_are_named() -> None
     assert "can be practically certain whether a client sent a given update" in words
     assert "(ε ≥ 30, for at least 1.4 % of the test updates, each sent in 1 round)" in words
     assert "for all test updates, each" in said(bound(30.0, facts={"share_at_threshold": 1.0}))
-    often = replace(CANARY, participations=3)
+    for share, total, few in (
+        (0.5, 2, "for 1 of 2 test updates, each"),
+        (1.0, 1, "for the only test update, each"),
+        (1.0, 5, "for all 5 test updates, each"),
+        (0.5, 10, "for at least 50 % of the test updates, each"),
+    ):
+        of_few = bound(30.0, facts={"share_at_threshold": share}, sample_sizes={"in": total})
+        assert few in said(of_few)
+    often, longer = replace(CANARY, participations=3), {"canary_times": 10.0}
+    assert "(ε ≥ 3; test updates 10 times as long as clients' own)" in said(
+        bound(3.0, facts=longer)
+    )
     assert "each sent in 3 rounds)" in said(bound(30.0, facts=facts, threat_model=often))
 
 
 def test_a_saturated_bound_says_that_the_audit_is_at_its_limit() -> None:
     words = said(bound(1.0, cap=1.0, saturated=True))
-    assert words.endswith("The audit is at its limit, and the truth may be far above.")
+    assert words.endswith("The audit is at its limit: the true ε may be far larger.")
     assert "limit" not in said(bound(1.0, cap=9.0))
 
 
@@ -335,8 +362,8 @@ def test_nothing_conditional_and_no_estimate_leads() -> None:
 def test_a_proven_epsilon_near_0_is_not_read_as_success() -> None:
     """ε ≥ 0.057, an attacker that is 51.4 % sure, was once "a client can be singled out"."""
     second = flat(sentences.protection(judge([bound(0.057)])))
-    assert "singling out a client beats guessing; shown" in second
-    assert "guessing" not in sentences.protection(judge([bound(21.0)]))
+    assert "is possible: an attacker can be at least 51.4 % sure;" in second
+    assert "can be practically certain;" in sentences.protection(judge([bound(21.0)]))
 
 
 def test_what_is_only_suspected_is_not_said_as_proven() -> None:
@@ -393,8 +420,8 @@ def test_a_distorted_run_is_said_first() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (bound(2.0), "singling out a client beats guessing; shown with test updates"),
-        (bound(2.0, unit="record"), "inferring whether a record was used beats guessing"),
+        (bound(2.0), "at least 88 % sure; shown with test updates"),
+        (bound(2.0, unit="record"), "inferring whether a record was used is possible: an attacker"),
         (bound(2.0, holds="two updates"), "shown in trials that simulate a round"),
         (guarantee(3.0), "singling out a client is limited by a guarantee; no audit tried it"),
         (bound(0.0), "nothing follows about singling out, membership or reconstruction"),
@@ -428,7 +455,7 @@ def test_all_bounds_together_have_one_confidence() -> None:
     """The largest of four independent bounds at 95 % holds in 81 %."""
     four = [bound(1.0, sees=sees) for sees in ("all models", "final model", "updates", "round sum")]
     assert flat(sentences.together(judge(four[:1]))) == (
-        "All that is shown holds together with 95 % confidence."
+        "All that is shown holds together with 95 % confidence (δ = 1e-05)."
     )
     assert "with 80 % confidence" in flat(sentences.together(judge(four)))
     assert sentences.together(judge([guarantee(1.0)])) == ""

@@ -24,6 +24,7 @@ from leakmeter.fl_app.report.summary import (
     NOT_SHOWN,
     answers,
     data_subjects,
+    remarks,
     risks,
     summary,
     unaudited,
@@ -141,6 +142,24 @@ def test_a_large_guarantee_is_called_worthless_and_limits_no_risk() -> None:
     assert all(risk.is_limited for risk in risks(run(bound(0.0), guarantee(20.0))))
 
 
+def test_what_a_refutation_does_not_mean_is_never_shortened() -> None:
+    longer = replace(bound(30.0), facts={"canary_times": 10.0})
+    tested = replace(run(longer), claims=(Claim(10.0, 1e-5),))
+    words = Page(summary(tested)).words
+    assert "a claim that counts on such noise would be refuted wrongly." in words
+    assert "test updates 10 times as long as clients' own. For shorter ones" in words
+
+
+def test_every_guaranteed_epsilon_is_said_as_how_sure_an_attacker_may_become() -> None:
+    """ε ≤ 19.2 was "limited by a guarantee", though it allows 99.9999996 %."""
+    both = run(guarantee(8.0), guarantee(19.2, adjacency="replace"), sample=30, model="mlp")
+    [_, means, *_] = guaranteed(both)
+    assert "up to 99.97 % sure whether a client sent a given update (zero-out)" in means
+    assert "up to 99.9999996 % sure which of two given updates a client sent (replace)" in means
+    assert "“All findings”" in means  # where the assumptions are
+    assert any("Model: mlp." in one and "Clients per round:" in one for one in data_subjects(both))
+
+
 def test_a_claim_is_no_guarantee() -> None:
     said = answered(replace(FOREIGN, claims=(Claim(10.0, 1e-5),)))["Privacy parameters"]
     assert said.startswith(NOT_SHOWN)
@@ -174,6 +193,14 @@ def test_the_state_of_a_risk_is_that_of_its_evidence(found: list[Finding], state
     assert ("ε" in said) == (state == "shown")
 
 
+def test_the_sheet_says_what_was_shown_of_whoever_was_audited() -> None:
+    """A server that nobody audited was "shown" and "not audited" on the same sheet."""
+    server = guarantee(float("inf"), threat_model=replace(ANYONE, observer="server"))
+    one = run(bound(2.0), guarantee(8.0), server)
+    assert "this attacker was not audited" in headline(verdict_of(one))
+    assert risks(one)[0].evidence.startswith("Anyone who sees every model can be at least 88")
+
+
 def test_nothing_shown_says_how_far_the_attacks_could_see() -> None:
     [said, *_] = risks(run(bound(0.0, cap=4.567)))
     assert said.evidence.endswith("They could have shown at most ε = 4.56.")
@@ -204,11 +231,16 @@ def test_bits_are_no_proof_of_inference() -> None:
     bits = {"quantity": "mutual information", "adjacency": None, "delta": None}
     inference = risks(run(finding(kind="approximation", value=3.7, **bits)))[2]
     assert inference.state == "not audited"
-    assert "bits about" in inference.evidence
+    assert inference.evidence.startswith("No attack on records was tried. Measured in bits: part")
+    whole = {**bits, "quantity": "mutual information of all coordinates"}
+    both = [finding(kind="approximation", value=3.7, **bits)]
+    both.append(finding(kind="approximation", value=1430.0, **whole))
+    assert "≈ 3.7 (" in risks(run(*both))[2].evidence  # of a part of an update
+    assert "all of an update ≈ 1,430 (" in risks(run(*both))[2].evidence
     assert "nothing guaranteed" in inference.evidence
     said = risks(run(guarantee(2.0, **bits)))[2].evidence.replace("\N{NO-BREAK SPACE}", " ")
-    assert "not measured" not in said
-    assert "an unknown number of bits about all of an update" in said
+    assert "all of an update not measured (" in said
+    assert "≤ 2 guaranteed)" in said
 
 
 def test_a_guarantee_for_records_does_not_limit_singling_out() -> None:
@@ -227,7 +259,8 @@ def test_whom_nothing_protects_against_is_named() -> None:
         "Nothing is guaranteed against: a server that sees the sums of all rounds."
         in guaranteed(one)
     )
-    assert "Trusted, since" in answered(one)["Trust and threats"]
+    words = "Must be trusted, because nothing is guaranteed against them: a server"
+    assert words in answered(one)["Trust and threats"]
     assert not any("Nothing is" in words for words in guaranteed(run(guarantee(8.0))))
 
 
@@ -244,11 +277,12 @@ def test_what_was_not_audited_is_listed() -> None:
     )
     skipping = replace(run(), schedules=(Schedule("mine", 2, 5, (1, 3, 5)),))
     assert "Mine: 2 of 5 rounds." in unaudited(skipping)
-    said = unaudited(noted)
+    said = remarks(noted)
+    assert unaudited(noted) == unaudited(run(bound(1.0)))
     assert "One-shot failed in round 1." in said
     assert said[-1] == "2 more remarks in the report."
     two = Limitation("mine", f"it has seen half. It holds {'very ' * 40}seldom")
-    assert "Mine: it has seen half. …" in unaudited(replace(run(bound(1.0)), limitations=(two,)))
+    assert "Mine: it has seen half. …" in remarks(replace(run(bound(1.0)), limitations=(two,)))
     assert max(map(len, said)) < 150
 
 
