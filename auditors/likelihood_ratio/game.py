@@ -30,8 +30,8 @@ from leakmeter.auditors.likelihood_ratio.sum_distribution import (
     DenseGaussian,
     DualGaussian,
     NothingMovesError,
+    SampleSpan,
     Span,
-    SpanTracker,
     SumDistribution,
     grams,
 )
@@ -181,10 +181,9 @@ class OthersSum:
             rows = self._spread(self._drawn(draws, stream), draws)
         if rows is not None:
             # Rows are centred already: their linear span is that of the deviations.
-            tracker = SpanTracker(gap.size, affine=False)
-            tracker.add(rows.columns(slice(0, gap.size)))
-            found = tracker.outside(gap)
-            return found, tracker.beyond(gap) if found.separated else None
+            span = SampleSpan(rows.columns(slice(0, gap.size)), affine=False)
+            found = span.outside(gap)
+            return found, span.beyond(gap) if found.separated else None
         return self._idle(fit, gap)
 
     def _idle(self, fit: SumDistribution, gap: Vector) -> tuple[Span, Vector | None]:

@@ -10,7 +10,7 @@ Coordinates that never move in the samples are left out: the model knows nothing
 Samples of `DualGaussian` and candidates may be in a file (`RowStore`). Products over all
 coordinates are then added up block by block; in memory there is one block.
 
-The span condition (`SpanTracker`): a change that the others' updates cannot make is visible by
+The span condition (`SampleSpan`): a change that the others' updates cannot make is visible by
 support alone. Source: Zhang and Psounis 2024, Differentially Private Federated Learning without
 Noise Addition: When is it Possible? (arXiv:2405.04551), Theorem 1: a sum hides a change only if the
 change is in the span of what the others may add. Ours differs:
@@ -39,7 +39,7 @@ from scipy.linalg.lapack import get_lapack_funcs
 
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.sampling.sampler import ROUNDING, Moments, RowStore
-from leakmeter.auditors.values import AnyFloats, Floats, Indices, Vector, within
+from leakmeter.auditors.values import AnyFloats, Floats, Indices, Vector
 
 
 class NothingMovesError(ValueError):
@@ -414,14 +414,13 @@ def _factor(
     raise BadValueError("samples", "finite numbers", "a covariance without a Cholesky factor")
 
 
-Array = NDArray[np.floating]
-
 # Rounding relative to the longest sample. Updates are differences of models, so a float32 update
 # is less precise than its own last digit.
 _TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-7}
 _WEAK = 10.0  # times the tolerance: directions that barely stand out of rounding are as inexact
 _CHUNK = 128  # samples at a time
 _BLOCK = 512  # directions in one array
+_MAX_RANK = 2048  # directions that are kept; beyond them the span is incomplete
 
 
 @dataclass(frozen=True)
@@ -480,42 +479,33 @@ class Span:
         return f"{found}, but more samples would still add directions: not decided"
 
 
-class SpanTracker:
-    """Collects the span of samples that arrive in chunks, and the columns they touch.
+class SampleSpan:
+    """The span of samples, and the columns that they touch.
 
     Args:
-        dim: Length of a sample.
+        samples: All of them, (samples, dim).
         affine: Span of the differences (the first sample is subtracted) or of the samples.
-        limit: Directions to keep at most: limit · dim numbers of memory. Beyond, the span is
-            incomplete.
     """
 
-    def __init__(self, dim: int, *, affine: bool = True, limit: int = 2048) -> None:
-        within("dim", dim, lowest=1)
-        within("limit", limit, lowest=1)
-        self.dim, self.rank, self.samples = dim, 0, 0
-        self._affine, self._limit = affine, limit
-        self._tol: float | None = None  # of the first samples' precision
-        self._basis: list[Array] = []  # orthonormal rows
-        self._origin: Array | None = None
-        self._touched = np.zeros(dim, dtype=bool)
-        self._longest = 0.0
-        self._grew_at = 0  # samples when the last direction came
-        self._full = False
-
-    def add(self, rows: ArrayLike) -> None:
-        """Take samples, (rows, dim) or one of them."""
-        array = np.atleast_2d(np.asarray(rows))
-        if array.dtype != np.float32:
-            array = array.astype(np.float64, copy=False)
-        if array.ndim != 2 or array.shape[1] != self.dim:
-            raise BadValueError("rows", f"of shape (rows, {self.dim})", np.shape(rows))
-        if self._tol is None:
-            self._tol = _TOLERANCE[array.dtype]
+    def __init__(self, samples: AnyFloats, *, affine: bool = True) -> None:
+        if samples.dtype != np.float32:
+            samples = samples.astype(np.float64, copy=False)
+        if samples.ndim != 2:
+            raise BadValueError("rows", f"of shape (rows, {samples.shape[1]})", samples.shape)
+        if not np.isfinite(samples).all():
+            raise BadValueError("rows", "finite", samples[~np.isfinite(samples)][0])
+        self.samples, self.dim = samples.shape
+        self._tol = _TOLERANCE[samples.dtype]
+        self._basis: list[AnyFloats] = []  # orthonormal rows
+        self._touched = (samples != 0).any(axis=0)
+        # Of the samples so far, how many had come with the last direction, and the rank.
+        self._longest, self._grew_at, self.rank, self._full = 0.0, 0, 0, False
         # Small steps tell when the samples stopped adding directions.
-        step = min(_CHUNK, max(1, len(array) // 20))
-        for start in range(0, len(array), step):
-            self._add_chunk(array[start : start + step])
+        step = min(_CHUNK, max(1, len(samples) // 20))
+        for start in range(0, len(samples), step):
+            rows = samples[start : start + step]
+            self._longest = max(self._longest, float(np.linalg.norm(rows, axis=1).max()))
+            self._add(rows - samples[0] if affine else rows, start + len(rows))
 
     def outside(self, vector: ArrayLike) -> Span:
         """Return the part of a vector, the difference of two candidates, that is outside."""
@@ -535,17 +525,16 @@ class SpanTracker:
             residual_norm=float(np.linalg.norm(self._residual(v))),
             idle_columns=int(idle.sum()),
             idle_norm=float(np.linalg.norm(v[idle])),
-            noise=_WEAK * (self._tol or 0.0) * max(norm, self._longest),
+            noise=_WEAK * self._tol * max(norm, self._longest),
         )
 
-    def beyond(self, vector: ArrayLike) -> Floats:
+    def beyond(self, vector: Vector) -> Floats:
         """Return the part of a vector, (dim,), that separates it from the samples by support.
 
         This is the part outside the span if the span is complete, and else the part in columns that
         no sample touches.
         """
-        v = np.asarray(vector, dtype=np.float64)
-        return self._residual(v) if self._is_complete else np.where(self._touched, 0.0, v)
+        return self._residual(vector) if self._is_complete else np.where(self._touched, 0.0, vector)
 
     @property
     def _is_complete(self) -> bool:
@@ -555,41 +544,30 @@ class SpanTracker:
 
     def _residual(self, vector: Floats) -> Floats:
         """Return a vector minus its part in the span."""
-        residual: Array = vector
+        residual: AnyFloats = vector
         for _ in range(2):  # the second time takes away what rounding left
             residual = self._without_span(residual[None])[0]
         return residual.astype(np.float64, copy=False)
 
-    def _add_chunk(self, rows: Array) -> None:
-        """Add the directions of a few rows that are not there yet."""
-        if not np.isfinite(rows).all():
-            raise BadValueError("rows", "finite", rows[~np.isfinite(rows)][0])
-        self._touched |= (rows != 0).any(axis=0)
-        self.samples += len(rows)
-        self._longest = max(self._longest, float(np.linalg.norm(rows, axis=1).max()))
-        if self._affine:
-            if self._origin is None:
-                self._origin = rows[0].copy()
-            rows = rows - self._origin
+    def _add(self, rows: AnyFloats, seen: int) -> None:
+        """Add the directions of a few rows that are not there yet, after so many samples."""
         # Twice: a float32 product over many columns leaves more than a rounding error.
         fresh = self._without_span(self._without_span(rows)).astype(np.float64, copy=False)
         new = self._directions(fresh)
-        if len(new):
-            room = self._limit - self.rank
-            self._full |= len(new) > room
-            self._grew_at = self.samples
-            self._keep(new[:room].astype(rows.dtype))
-
-    def _keep(self, new: Array) -> None:
-        """Add rows to the basis, in blocks large enough for fast products."""
+        if not len(new):
+            return
+        room = _MAX_RANK - self.rank
+        self._full |= len(new) > room
+        self._grew_at = seen
+        new = new[:room].astype(rows.dtype)
         self.rank += len(new)
+        # Blocks large enough for fast products.
         if self._basis and len(self._basis[-1]) < _BLOCK:
             new = np.concatenate([self._basis.pop(), new])
         self._basis.append(new)
 
     def _directions(self, fresh: Floats) -> Floats:
         """Return orthonormal rows for what is longer than rounding, the strongest first."""
-        assert self._tol is not None
         # Rounding of the origin is the same in all rows and adds up over them.
         floor = self._tol * self._longest * np.sqrt(len(fresh))
         squares, vectors = np.linalg.eigh(fresh @ fresh.T)
@@ -602,7 +580,7 @@ class SpanTracker:
         squares, vectors = np.linalg.eigh(new @ new.T)
         return np.asarray((vectors / np.sqrt(squares)).T @ new)
 
-    def _without_span(self, rows: Array) -> Array:
+    def _without_span(self, rows: AnyFloats) -> AnyFloats:
         """Return rows minus their part in the span."""
         for basis in self._basis:
             rows = rows - (rows.astype(basis.dtype, copy=False) @ basis.T) @ basis
@@ -615,13 +593,10 @@ def outside_span(vector: ArrayLike, samples: ArrayLike, *, affine: bool = True) 
     Args:
         vector: Difference of two candidate updates, (dim,).
         samples: Updates of the others, (samples, dim): all alike, or centred for each client.
-        affine: See `SpanTracker`.
+        affine: See `SampleSpan`.
 
     >>> found = outside_span([3.0, 4.0], [[0.0, 1.0], [0.0, 2.0], [0.0, 5.0]])
     >>> found.share, found.separated
     (0.6, True)
     """
-    array = np.atleast_2d(np.asarray(samples))
-    tracker = SpanTracker(array.shape[1], affine=affine)
-    tracker.add(array)
-    return tracker.outside(vector)
+    return SampleSpan(np.atleast_2d(np.asarray(samples)), affine=affine).outside(vector)

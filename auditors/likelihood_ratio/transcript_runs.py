@@ -58,14 +58,10 @@ class Transcripts:
             shapes = f"{self.first.shape} and {self.second.shape}"
             raise ValueError(f"both worlds must have scores (draws, features), got {shapes}")
 
-    def __len__(self) -> int:
-        return len(self.first)
-
     def judged(self, pilot: int) -> Trials:
         """Return the scores of a test that the first `pilot` transcripts fix, on the others."""
-        fitted = Transcripts(self.first[:pilot], self.second[:pilot])
-        judged = Transcripts(self.first[pilot:], self.second[pilot:])
-        return RoundsTest.fit(fitted).trials(judged)
+        weights, middle = _discriminant(self.first[:pilot], self.second[:pilot])
+        return Trials(self.first[pilot:] @ weights, self.second[pilot:] @ weights, middle)
 
     @staticmethod
     def joined(rounds: Sequence[Transcripts]) -> Transcripts:
@@ -76,48 +72,34 @@ class Transcripts:
         )
 
 
-@dataclass(frozen=True)
-class RoundsTest:
-    """One linear test over the scores of all rounds, fitted on transcripts of its own.
+def _discriminant(first: Floats, second: Floats) -> tuple[Vector, float]:
+    """Return one linear test over the scores of all rounds, (features,), and its threshold.
 
     Fisher's linear discriminant: for Gaussian scores with one covariance C in both worlds and means
     that differ by g, the log-likelihood ratio is linear with weights C⁻¹g, and the worlds are
     √(gᵀC⁻¹g) standard deviations apart. For independent rounds that is √ΣΔ_t². Any weights give a
     valid test, since the trials that judge it are others: a bad fit costs power, never confidence.
 
-    Attributes:
-        weights: One for each feature, (features,).
-        middle: Combined score at which neither world is more likely.
+    Args:
+        first: Scores of the pilot in the first world, (draws, features).
+        second: The same in the second.
     """
-
-    weights: Vector
-    middle: float
-
-    @classmethod
-    def fit(cls, pilot: Transcripts) -> RoundsTest:
-        """Return the discriminant of some transcripts, which may not be used as trials."""
-        if len(pilot) < 4:
-            raise BadValueError("pilot", "at least 4 transcripts", len(pilot))
-        means = pilot.first.mean(axis=0), pilot.second.mean(axis=0)
-        # g of the docstring, (features,).
-        gap = means[0] - means[1]
-        # Both worlds around their own means, (2 draws, features): one covariance C, pooled, with 2
-        # draws - 2 degrees of freedom.
-        centred = np.concatenate([pilot.first - means[0], pilot.second - means[1]])
-        std = np.sqrt(np.square(centred).sum(axis=0) / (len(centred) - 2))
-        # A feature that never varies would get an infinite weight; rounding gives it a little.
-        std = np.maximum(std, 1e-9 * max(float(np.abs(gap).max()), 1e-300))
-        scaled = centred / std
-        correlation = _shrink(scaled.T @ scaled / (len(centred) - 2), len(pilot))
-        # C⁻¹g with C = D R D, D = diag(std): D⁻¹R⁻¹D⁻¹g. Shrinking R instead of C leaves the scale
-        # of each feature alone.
-        weights = np.linalg.solve(correlation, gap / std) / std
-        return cls(weights, float((means[0] + means[1]) @ weights) / 2)
-
-    def trials(self, transcripts: Transcripts) -> Trials:
-        """Return the combined scores in both worlds, (draws,) each."""
-        first, second = transcripts.first @ self.weights, transcripts.second @ self.weights
-        return Trials(first, second, self.middle)
+    if len(first) < 4:
+        raise BadValueError("pilot", "at least 4 transcripts", len(first))
+    means = first.mean(axis=0), second.mean(axis=0)
+    gap = means[0] - means[1]
+    # Both worlds around their own means, (2 draws, features): one covariance C, pooled, with 2
+    # draws - 2 degrees of freedom.
+    centred = np.concatenate([first - means[0], second - means[1]])
+    std = np.sqrt(np.square(centred).sum(axis=0) / (len(centred) - 2))
+    # A feature that never varies would get an infinite weight; rounding gives it a little.
+    std = np.maximum(std, 1e-9 * max(float(np.abs(gap).max()), 1e-300))
+    scaled = centred / std
+    correlation = _shrink(scaled.T @ scaled / (len(centred) - 2), len(first))
+    # C⁻¹g with C = D R D, D = diag(std): D⁻¹R⁻¹D⁻¹g. Shrinking R instead of C leaves the scale of
+    # each feature alone.
+    weights = np.linalg.solve(correlation, gap / std) / std
+    return weights, float((means[0] + means[1]) @ weights) / 2
 
 
 def prove(

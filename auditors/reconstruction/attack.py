@@ -167,7 +167,7 @@ def infer_labels(bias_gradient: Floats, probabilities: Floats) -> Labels:
     return np.repeat(np.arange(classes), counts)
 
 
-def psnr(originals: Floats, images: Floats, *, peak: float = 1.0) -> Floats:
+def psnr(originals: Floats, images: Floats) -> Floats:
     """Return the peak signal-to-noise ratio in dB of each original in its best reconstruction.
 
     Images are matched one to one so that the total squared error is least. With more
@@ -179,7 +179,7 @@ def psnr(originals: Floats, images: Floats, *, peak: float = 1.0) -> Floats:
     """
     errors, _ = best_matches(originals, images)
     with np.errstate(divide="ignore"):  # a perfect image has no noise
-        return np.asarray(20 * math.log10(peak) - 10 * np.log10(errors))
+        return np.asarray(-10 * np.log10(errors))
 
 
 def best_matches(originals: Floats, images: Floats) -> tuple[Floats, NDArray[np.intp]]:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final, Self
@@ -367,7 +367,11 @@ class Scatter:
         if not len(rows):
             return self
         if self.mean.size >= RUNNING_FROM:
-            return self._add_to_run(rows)
+            if self._run is None or not self._run.takes(rows):
+                self._end_run()
+                self._run = _Run(rows)
+            self.quartic += self._run.add()
+            return self
         mean = rows.mean(axis=0, dtype=np.float64)
         kind = np.float32 if self.mean.size >= _SINGLE_FROM else np.float64
         centred = (rows - mean.astype(rows.dtype)).astype(kind, copy=False)
@@ -378,17 +382,11 @@ class Scatter:
         syrk = ssyrk if kind is np.float32 else dsyrk
         # Fortran sees the rows transposed; the lower triangle there is the upper one here.
         # One buffer for all chunks: fresh memory would cost a fifth of the products.
-        products = syrk(1.0, centred.T, c=self._buffer(kind), lower=1, overwrite_c=1).T
-        quartic = float((lengths**2).sum())
-        self._join(len(rows), mean, products, quartic, unit.astype(kind))
-        return self
-
-    def _add_to_run(self, rows: NDArray[np.floating]) -> Self:
-        """Add a chunk in single precision."""
-        if self._run is None or not self._run.takes(rows):
-            self._end_run()
-            self._run = _Run(rows)
-        self.quartic += self._run.add()
+        if self._products is None:
+            self._products = np.zeros((self.mean.size, self.mean.size), kind, order="F")
+        products = syrk(1.0, centred.T, c=self._products, lower=1, overwrite_c=1).T
+        self._join(len(rows), mean, products, unit.astype(kind))
+        self.quartic += float((lengths**2).sum())
         return self
 
     def _end_run(self) -> None:
@@ -396,42 +394,16 @@ class Scatter:
         run, self._run = self._run, None
         if run is None:
             return
-        products, unit = run.scatter(), run.unit.astype(np.float64)
-
-        def block(i: int) -> NDArray[np.float64]:
-            return products[i : i + _BLOCK, i:] * unit[i : i + _BLOCK, None] * unit[i:]
-
-        self._join_blocks(run.count, run.mean, block)
-
-    def _buffer(self, kind: type[np.floating]) -> NDArray[np.floating]:
-        if self._products is None or self._products.dtype != kind:
-            self._products = np.zeros((self.mean.size, self.mean.size), kind, order="F")
-        return self._products
+        self._join(run.count, run.mean, run.scatter(), run.unit.astype(np.float64))
 
     def _join(
         self,
         count: int,
         mean: Vector,
         products: NDArray[np.floating],
-        quartic: float,
-        unit: NDArray[np.floating] | None = None,
+        unit: NDArray[np.floating],
     ) -> None:
-        """Add centred products, in these units."""
-
-        def block(i: int) -> NDArray[np.floating]:
-            new = products[i : i + _BLOCK, i:]
-            if unit is not None:
-                new *= unit[i : i + _BLOCK, None]
-                new *= unit[i:]
-            return new
-
-        self._join_blocks(count, mean, block)
-        self.quartic += quartic
-
-    def _join_blocks(
-        self, count: int, mean: Vector, block: Callable[[int], NDArray[np.floating]]
-    ) -> None:
-        """Add centred products, a few rows at a time, and what the distance of the means adds."""
+        """Add centred products in these units, and what the distance of the means adds."""
         dim, total = self.mean.size, self.count + count
         between = math.sqrt(self.count * count / total) * (mean - self.mean)
         if is_first := self._scatter is None:
@@ -439,10 +411,11 @@ class Scatter:
         assert self._scatter is not None
         for i in range(0, dim, _BLOCK):
             into = self._scatter[i : i + _BLOCK, i:]
+            new = products[i : i + _BLOCK, i:] * unit[i : i + _BLOCK, None] * unit[i:]
             if is_first:
-                into[:] = block(i)  # what is not there yet is not added to zeros
+                into[:] = new  # what is not there yet is not added to zeros
             else:
-                into += block(i)
+                into += new
             if self.count:
                 into += between[i : i + _BLOCK, None] * between[i:]
         self.count = total

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, Literal, Self, get_args
 
 from leakmeter.auditors.codec import plain
@@ -419,7 +420,7 @@ class ClaimResult:
             return self.is_refuted
         return (self.audit.cap or 0.0) > self.claim.allows(self.audit)[0]
 
-    @property
+    @cached_property
     def detectable(self) -> float | None:
         """The ε that a Gaussian mechanism must deliver for the audit to refute it in 80 % of runs.
 

@@ -30,6 +30,7 @@ from leakmeter.auditors.verdict.claim import (
     attacker,
     carries_bounds,
     is_weaker,
+    rounds_of,
     strongest,
     unsized,
 )
@@ -362,7 +363,17 @@ def judge(
     judged = [ClaimResult.of(claim, of_rows, confidence) for claim in claims]
     rows = []
     for model, question, own, is_priced in _grouped(of_rows, also):
-        below, above = _usable(model, question, bounds), _covering(model, question, promises)
+        # Bounds about this attacker and question or weaker ones, guarantees against stronger ones.
+        below = [
+            f
+            for f in bounds
+            if carries_bounds(attacker(f), model) and _question(f).is_implied_by(question)
+        ]
+        above = [
+            f
+            for f in promises
+            if is_weaker(model, attacker(f)) and question.is_implied_by(_question(f))
+        ]
         row = Row(
             model,
             question,
@@ -471,38 +482,16 @@ def _grouped(
         groups.setdefault((unsized(model), question), [])
     for (model, question), own in groups.items():
         # A bound is compared with the price for at least as many rounds as its canaries play.
-        prices = sorted({_rounds(f) for f in own if f.kind == "guarantee"}) or [1]
+        prices = sorted({rounds_of(f) for f in own if f.kind == "guarantee"}) or [1]
         for above, most in zip([0, *prices], [*prices[:-1], math.inf], strict=False):
-            part = tuple(f for f in own if above < _rounds(f) <= most)
+            part = tuple(f for f in own if above < rounds_of(f) <= most)
             found = strongest(map(attacker, part)) if part else model
             yield found, question, part, len(prices) > 1
-
-
-def _rounds(finding: Finding) -> int:
-    return finding.threat_model.participations or 1
 
 
 def _question(finding: Finding) -> Question:
     assert finding.adjacency is not None
     return Question(finding.unit, finding.adjacency)
-
-
-def _usable(model: ThreatModel, question: Question, bounds: Iterable[Finding]) -> list[Finding]:
-    """Return the bounds that are about this attacker and question, or about weaker ones."""
-    return [
-        f
-        for f in bounds
-        if carries_bounds(attacker(f), model) and _question(f).is_implied_by(question)
-    ]
-
-
-def _covering(model: ThreatModel, question: Question, promises: Iterable[Finding]) -> list[Finding]:
-    """Return the guarantees against this attacker for this question, or against stronger ones."""
-    return [
-        f
-        for f in promises
-        if is_weaker(model, attacker(f)) and question.is_implied_by(_question(f))
-    ]
 
 
 def _rank(row: Row) -> tuple[float, float, bool]:

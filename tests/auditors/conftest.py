@@ -34,6 +34,7 @@ class GaussianSampler(UpdateSampler):
     chunk: int = 64
     frozen: bool = False  # every draw of a client is the same
     held: tuple[int, ...] = ()
+    others: NDArray[np.float64] | None = None  # (dim, dim): clients but 0 send update @ others
 
     def sample(
         self,
@@ -45,11 +46,16 @@ class GaussianSampler(UpdateSampler):
         project: NDArray[np.float64] | None = None,
     ) -> Iterator[NDArray[np.floating]]:
         """Yield chunks of fresh updates."""
-        root = self.root if project is None else project.T @ self.root
+        root = self.root if project is None or self.others is not None else project.T @ self.root
         for first in range(0, draws, self.chunk):
             last = min(first + self.chunk, draws)
             normals = [self._draw(clients, t, stream) for t in range(first, last)]
-            yield np.stack(normals) @ root.T
+            rows = np.stack(normals) @ root.T
+            if self.others is not None:
+                places = [place for place, client in enumerate(clients) if client != 0]
+                rows[:, places] = rows[:, places] @ self.others
+                rows = rows if project is None else rows @ project
+            yield rows
 
     def _draw(self, clients: Sequence[int], t: int, stream: Stream) -> NDArray[np.float64]:
         rng = numbers(self.seed) if self.frozen else numbers(self.seed, *stream, t)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from leakmeter.auditors.audited_round import AuditedRound, no_watch
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.sampling.sampler import UpdateSampler
 from leakmeter.auditors.values import Vector, Watch
+
+
+def round_of(server_round: int = 1, *, clients: int = 6, dim: int = 20, **facts: Any) -> RoundView:
+    """Return a round of this many clients with equal weights that have sent nothing."""
+    known = {"num_clients": clients, "total_weight": float(clients)}
+    sent = np.zeros(dim)
+    replies = dict.fromkeys(range(clients), sent)
+    return RoundView(server_round, sent, replies, sent, RoundFacts(**(known | facts)))
 
 
 def audited_round(

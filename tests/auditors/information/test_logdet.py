@@ -1,4 +1,4 @@
-"""Log-determinant information: Gaussian truth, its error, twins, invariances and bad input."""
+"""Log-determinant information: Gaussian truth, single clients, directions and bad input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.information.draws import leading_directions
+from leakmeter.auditors.information.draws import ConstantUpdatesError, leading_directions
 from leakmeter.auditors.information.theory import (
     Information,
     each_information,
@@ -148,14 +148,6 @@ def test_the_jackknife_of_a_mean_is_its_textbook_error() -> None:
     assert std == pytest.approx(textbook)
 
 
-def test_independent_draws_carry_no_information() -> None:
-    for i in range(20):
-        x, _, other = gaussian_sums(8, 3, 60, i)
-        found = joint_information(x, other)
-        assert found.std_error is not None
-        assert abs(found.nats) < 3 * found.std_error
-
-
 def test_the_joint_plug_in_is_unbiased_and_raw_it_is_not() -> None:
     found, raw = [], []
     for i in range(200):
@@ -179,19 +171,6 @@ def test_scaling_shifting_and_mixing_coordinates_change_nothing(scale: float) ->
     mixed = logdet_information(with_target @ mix + 3 * scale, without @ mix - 5 * scale)
     assert mixed.nats == pytest.approx(plain.nats, abs=1e-9)
     assert mixed.std_error == pytest.approx(plain.std_error, rel=1e-6)
-
-
-def test_information_of_independent_halves_adds_up() -> None:
-    parts = []
-    for i in range(100):
-        _, with_target, without = gaussian_sums(8, 3, 60, i)
-        first, second, whole = (
-            logdet_information(with_target[:, a], without[:, a]).nats
-            for a in (slice(4), slice(4, 8), slice(8))
-        )
-        parts.append(whole - first - second)
-    mean, error = mean_and_error(parts)
-    assert abs(mean) < 3 * error
 
 
 def test_coordinates_that_never_move_are_left_out() -> None:
@@ -220,17 +199,6 @@ def test_single_precision_rows_are_read_as_they_are() -> None:
     assert single.nats == pytest.approx(double.nats, abs=1e-4)
 
 
-def test_bits_nats_and_the_reported_number_agree() -> None:
-    found = logdet_information(*gaussian_sums(3, 2, 50)[1:])
-    assert found.bits == pytest.approx(found.nats / math.log(2))
-    assert found.bound().value == found.bits
-    assert found.bound().kind == "approximation"
-    assert found.bound().sample_sizes == {"with": 50, "without": 50}
-    capped = Information(2.0, "estimate", "critic", cap=math.log(4)).bound()
-    assert capped.cap == pytest.approx(2.0)
-    assert capped.saturated
-
-
 def test_a_figure_is_limited_by_the_entropy_of_what_is_random() -> None:
     found = Information(2.0, "approximation", "by a model", std_error=0.1)
     assert found.limited(None) is found
@@ -240,21 +208,10 @@ def test_a_figure_is_limited_by_the_entropy_of_what_is_random() -> None:
     assert above.rule != below.rule == found.rule
     assert above.bound().saturated
     assert not below.bound().saturated
-    critics = Information(2.0, "estimate", "critic", cap=1.0)
-    assert critics.limited(3.0).cap == 1.0
-
-
-def test_rules_in_bits_name_the_logarithm() -> None:
-    rows = stream(5, "rules").standard_normal((20, 4, 2))
-    assert [
-        logdet_information(*gaussian_sums(3, 2, 50)[1:]).rule,
-        each_information(rows).of(0).rule,
-        gaussian_information(5, 3).rule,
-    ] == [
-        "½ log₂|S_with| − ½ log₂|S_without|",
-        "½ log₂|Σ| − ½ log₂|Σ without the client| from single covariances",
-        "(d*/2) log₂(N / (N − 1))",
-    ]
+    critics = Information(2.0, "estimate", "critic", cap=math.log(4))
+    assert critics.limited(3.0).cap == math.log(4)
+    assert (critics.bound().value, critics.bound().cap) == pytest.approx((2 / math.log(2), 2.0))
+    assert critics.bound().saturated
 
 
 def low_rank(draws: int, *path: int) -> tuple[Floats, Floats]:
@@ -277,18 +234,6 @@ def test_a_subspace_fitted_elsewhere_finds_the_rank_and_the_information(draws: i
     assert found.rank == 3
 
 
-def test_fewer_directions_keep_less_variance_and_less_information() -> None:
-    fitted, (with_target, without) = low_rank(100)[0], low_rank(400, 2)
-    spaces = [leading_directions(RowStore.of(fitted), 100, rank=k) for k in (1, 2, 3)]
-    kept = [s.variance_kept for s in spaces]
-    assert kept == sorted(kept)
-    assert kept[0] == pytest.approx(9 / 14, rel=0.15)
-    nats = [
-        logdet_information(with_target @ s.directions, without @ s.directions).nats for s in spaces
-    ]
-    assert nats == sorted(nats)
-
-
 Y = gaussian_sums(3, 2, 20)[2]
 
 
@@ -309,3 +254,153 @@ Y = gaussian_sums(3, 2, 20)[2]
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with refuses(message):
         call()
+
+
+DRAWS, CLIENTS, DIM, RANK = 6, 5, 200, 3
+
+
+def drawn(dtype: type[np.floating], dim: int = DIM) -> np.ndarray:
+    """Return updates (draws, clients, dim): a few strong directions, a mean for each client."""
+    rng = stream(0, "directions", dim)
+    strong = rng.standard_normal((DRAWS, CLIENTS, 4)) @ rng.standard_normal((4, dim))
+    weak = rng.standard_normal((DRAWS, CLIENTS, dim))
+    return (strong + 0.3 * weak + 5 * rng.standard_normal((CLIENTS, dim))).astype(dtype)
+
+
+def slow(rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the projection on the directions and the share of the second half, by SVD."""
+
+    def leading(part: np.ndarray) -> np.ndarray:
+        centred = (part - part.mean(axis=0)).reshape(-1, rows.shape[2])
+        return np.linalg.svd(centred, full_matrices=False)[2][:RANK].T
+
+    rows = rows.astype(np.float64)
+    found, half = leading(rows), DRAWS // 2
+    rest = rows[half:] - rows[half:].mean(axis=0)
+    along = rest @ leading(rows[:half])
+    return found @ found.T, float(np.square(along).sum() / np.square(rest).sum())
+
+
+# More coordinates than samples, and fewer: products of samples, and of coordinates.
+@pytest.mark.parametrize("dim", [DIM, 12])
+@pytest.mark.parametrize(("dtype", "close"), [(np.float64, 1e-9), (np.float32, 1e-5)])
+def test_directions_are_those_of_the_singular_value_decomposition(dtype, close, dim) -> None:
+    rows = drawn(dtype, dim)
+    found = leading_directions(RowStore.of(rows.reshape(-1, dim)), DRAWS, RANK)
+    projection, share = slow(rows)
+    np.testing.assert_allclose(found.directions @ found.directions.T, projection, atol=close)
+    np.testing.assert_allclose(found.directions.T @ found.directions, np.eye(RANK), atol=1e-9)
+    assert found.variance_kept == pytest.approx(share, rel=close)
+
+
+def test_a_constant_half_shows_no_share_of_its_own() -> None:
+    rows = drawn(np.float64)
+    rows[: DRAWS // 2] = rows[0]
+    found = leading_directions(RowStore.of(rows.reshape(-1, DIM)), DRAWS, RANK)
+    assert found.variance_kept == pytest.approx(1.0)  # of all directions that there are
+    rows[:] = rows[0]
+    with pytest.raises(ConstantUpdatesError, match="every update is the same"):
+        leading_directions(RowStore.of(rows.reshape(-1, DIM)), DRAWS, RANK)
+
+
+def gaussians(key: int, draws: int, spreads: np.ndarray, rank: int) -> np.ndarray:
+    """Return draws of independent Gaussian clients, each with a spread of its own."""
+    return stream(key, "each").standard_normal((draws, len(spreads), rank)) * spreads[:, None]
+
+
+def truth(spreads: np.ndarray, rank: int, noise_std: float) -> np.ndarray:
+    """Return ½ d ln(Σ_z / Σ_y) for such clients."""
+    variances = spreads**2
+    total = variances.sum() + noise_std**2
+    return rank / 2 * np.log(total / (total - variances))
+
+
+@pytest.mark.parametrize(
+    ("draws", "clients", "rank", "noise_std", "runs"),
+    [
+        *((16, 30, 8, 0.0, 25), (60, 2, 6, 3.0, 25), (40, 5, 1, 0.0, 25), (25, 12, 12, 3.0, 25)),
+        *(
+            pytest.param(*sizes, 40, marks=pytest.mark.slow)
+            for sizes in ((16, 30, 8, 3.0), (60, 2, 6, 0.0), (40, 5, 1, 3.0), (25, 12, 12, 0.0))
+        ),
+    ],
+)
+def test_it_follows_the_closed_form_and_states_its_error(
+    draws, clients, rank, noise_std, runs
+) -> None:
+    spreads = np.linspace(0.5, 2.0, clients)
+    found = [
+        each_information(gaussians(key, draws, spreads, rank), noise_std=noise_std)
+        for key in range(runs)
+    ]
+    values = np.stack([f.nats for f in found])
+    spread = values.std(axis=0, ddof=1)
+    # Three standard errors over clients that share draws, and 1.5 % for what is left of the bias.
+    off = np.abs(values.mean(axis=0) - truth(spreads, rank, noise_std))
+    assert (off < 3.5 * spread / math.sqrt(runs) + 0.015 * truth(spreads, rank, noise_std)).all()
+    stated = np.stack([f.std_error for f in found]).mean(axis=0)
+    assert 0.85 < np.median(stated / spread) < 1.3
+
+
+def test_single_covariances_are_far_more_exact_than_drawn_sums() -> None:
+    from leakmeter.auditors.information.theory import logdet_information
+
+    errors = {"sums": [], "single": []}
+    exact = truth(np.ones(20), 4, 0.0)[0]
+    for key in range(30):
+        rows = gaussians(key, 30, np.ones(20), 4)
+        total = rows.sum(axis=1)
+        errors["sums"].append(logdet_information(total, total - rows[:, 0]).nats - exact)
+        errors["single"].append(each_information(rows).nats[0] - exact)
+    assert np.std(errors["sums"]) > 2.5 * np.std(errors["single"])
+
+
+def test_the_mean_over_clients_has_its_own_smaller_error() -> None:
+    found = each_information(gaussians(1, 16, np.ones(30), 8))
+    mean = found.of(None)
+    assert mean.nats == pytest.approx(truth(np.ones(30), 8, 0.0)[0], rel=0.02)
+    assert mean.std_error is not None
+    assert mean.std_error < found.std_error.mean() / 5
+    assert found.of(3).nats == found.nats[3]
+    assert mean.kind == "approximation"
+
+
+def test_an_update_that_never_varies_gives_nothing_away() -> None:
+    rows = gaussians(2, 20, np.array([0.0, 1.0, 1.0, 1.0]), 3) + 5.0
+    found = each_information(rows)
+    assert abs(found.nats[0]) < 1e-9
+    assert (found.nats[1:] > 0.1).all()
+    assert not each_information(np.ones((6, 5, 2))).nats.any()
+
+
+def test_an_update_that_nobody_hides_is_given_away() -> None:
+    rows = gaussians(3, 20, np.array([1.0, 0.0, 0.0, 0.0, 0.0]), 2)
+    assert each_information(rows).nats[0] == math.inf
+    assert each_information(rows).of(0).std_error is None
+    alone = each_information(rows, noise_std=2.0)
+    assert alone.nats[0] == pytest.approx(math.log(1 + 1 / 4), abs=4 * alone.std_error[0])
+    # A direction of its own is enough.
+    own = gaussians(4, 20, np.ones(5), 2)
+    own[:, 1:, 1] = 0.0
+    assert each_information(own).nats[0] == math.inf
+
+
+def test_scaling_changes_nothing_and_a_projection_tells_less() -> None:
+    rows = gaussians(5, 40, np.linspace(1, 2, 6), 5)
+    mixed = rows @ stream(5, "mix").standard_normal((5, 5)) * 1e-4
+    assert each_information(mixed).nats == pytest.approx(each_information(rows).nats, rel=1e-6)
+    assert (each_information(rows[..., :2]).nats < each_information(rows).nats).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "noise_std", "words"),
+    [
+        ((3, 4, 2), 0.0, "draws"),
+        ((8, 3), 0.0, "rows"),
+        ((8, 3, 2), -1.0, "noise_std"),
+        ((8, 2, 20), 0.0, "rank"),
+    ],
+)
+def test_wrong_arguments_are_named(shape, noise_std, words) -> None:
+    with refuses(words):
+        each_information(np.ones(shape), noise_std=noise_std)

@@ -1,4 +1,4 @@
-"""The game on known distributions: right where there is a leak, silent where there is none."""
+"""The game on known distributions, the worst pair, and the test between two updates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist, squareform
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.likelihood_ratio.game import (
+    Candidates,
     Challenge,
     ConstantSumError,
     OthersSum,
@@ -17,11 +19,13 @@ from leakmeter.auditors.likelihood_ratio.game import (
     SampleBudget,
     between,
     challenge,
+    farthest_pair,
     pilot_draws,
     play_game,
 )
-from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian
+from leakmeter.auditors.likelihood_ratio.sum_distribution import DenseGaussian, DualGaussian, grams
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling.moments import Scatter
 from tests.helpers.numbers import few_or_many, most_allowed
 from tests.helpers.refusals import refuses
 from tests.helpers.rounds import audited_round
@@ -70,12 +74,8 @@ def test_a_pilot_of_single_updates_has_the_moments_of_the_sum(
 @pytest.mark.parametrize("noise_std", [0.5, 3.0])
 def test_noise_on_the_sum_is_part_of_the_trials(gaussian_sampler, noise_std: float) -> None:
     sampler = gaussian_sampler(np.eye(DIM))
-    quiet = play(sampler, budget=SampleBudget(fit=2000, candidates=30, pilot=60, trials=2000))
-    noisy = play(
-        sampler,
-        budget=SampleBudget(fit=2000, candidates=30, pilot=60, trials=2000),
-        noise_std=noise_std,
-    )
+    budget = SampleBudget(fit=2000, candidates=30, pilot=60, trials=2000)
+    quiet, noisy = (play(sampler, budget=budget, noise_std=std) for std in (0.0, noise_std))
     factor = math.sqrt(4 / (4 + noise_std**2))
     assert noisy.separation == pytest.approx(factor * quiet.separation, rel=0.08)
 
@@ -99,7 +99,7 @@ def fitted(sampler, key: int) -> tuple[np.ndarray, np.ndarray, Challenge]:
     return draws[0], draws[1], test
 
 
-@pytest.mark.parametrize("runs", few_or_many(30, 200))
+@pytest.mark.parametrize("runs", few_or_many(15, 200))
 def test_worlds_that_do_not_differ_are_told_apart_no_more_often_than_allowed(
     gaussian_sampler, runs: int
 ) -> None:
@@ -152,18 +152,7 @@ def test_the_others_never_hold_what_is_behind_the_pair(gaussian_sampler) -> None
 def test_a_coordinate_that_only_the_target_moves_is_separation_by_support(
     gaussian_sampler,
 ) -> None:
-    class Lopsided(gaussian_sampler):
-        """The target moves the last coordinate, the others do not."""
-
-        def sample(self, model, clients, draws, path, *, project=None):
-            for chunk in super().sample(model, clients, draws, path):
-                chunk = chunk.copy()
-                for place, client in enumerate(clients):
-                    if client != 0:
-                        chunk[:, place, -1] = 0.0
-                yield chunk if project is None else chunk @ project
-
-    played = play(Lopsided(np.eye(DIM)))
+    played = play(gaussian_sampler(np.eye(DIM), others=np.diag([1.0] * (DIM - 1) + [0.0])))
     assert played.facts["dimension"] == DIM - 1
     assert played.span.separated
     assert 0.01 < played.span.share < 1
@@ -179,25 +168,15 @@ def test_a_pair_beyond_what_the_others_span_is_separated_by_support(
     gaussian_sampler, rank: int, separated: bool
 ) -> None:
     """The others move in a few directions, the target in all; no coordinate is idle."""
-    mixed = np.linalg.qr(stream(2, "mixed").standard_normal((30, 30)))[0]
-
-    class Narrow(gaussian_sampler):
-        def sample(self, model, clients, draws, path, *, project=None):
-            for chunk in super().sample(model, clients, draws, path):
-                chunk = chunk.copy()
-                for place, client in enumerate(clients):
-                    if client != 0:
-                        chunk[:, place] = (chunk[:, place] @ mixed[:, :rank]) @ mixed[:, :rank].T
-                yield chunk if project is None else chunk @ project
-
+    some = np.linalg.qr(stream(2, "mixed").standard_normal((30, 30)))[0][:, :rank]
+    narrow = gaussian_sampler(np.eye(30), others=some @ some.T)
     for fit in (400, 40):  # the dense form and the dual one
         budget = SampleBudget(fit=fit, candidates=20, pilot=20, trials=40)
-        played = play(Narrow(np.eye(30)), budget=budget)
+        played = play(narrow, budget=budget)
         assert played.span.separated == separated
         assert (played.beyond is not None) == separated
         assert played.reached == 0
-        noisy = play(Narrow(np.eye(30)), budget=budget, noise_std=0.1)
-        assert noisy.span is None
+        assert play(narrow, budget=budget, noise_std=0.1).span is None
 
 
 def test_others_that_never_change_are_said_to_hide_nothing(gaussian_sampler) -> None:
@@ -245,3 +224,67 @@ def test_wrong_arguments_are_named(gaussian_sampler) -> None:
         SampleBudget(trials=3)
     with refuses("others"):
         play(sampler, others=0)
+
+
+WIDTH = 8
+ROOT = stream(0, "root").standard_normal((WIDTH, WIDTH))
+ROWS = stream(0, "fit").standard_normal((400, WIDTH)) @ ROOT.T
+CANDIDATES = stream(0, "candidates").standard_normal((60, WIDTH)) @ ROOT.T + 100.0
+
+
+def fits() -> list[DenseGaussian | DualGaussian]:
+    """Return both forms of the same model."""
+    moments = Scatter(WIDTH).add(ROWS).moments()
+    return [DenseGaussian.fit(moments, shrinkage=0.1), DualGaussian.fit(ROWS, shrinkage=0.1)]
+
+
+def test_the_pair_is_that_of_the_mahalanobis_distances() -> None:
+    covariance = np.cov(ROWS.T)
+    shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
+    distances = squareform(pdist(CANDIDATES, "mahalanobis", VI=np.linalg.inv(shrunk)))
+    expected = np.unravel_index(distances.argmax(), distances.shape)
+    for fit in fits():
+        found = challenge(CANDIDATES, fit)
+        assert set(found.pair) == set(expected)
+        assert found.modelled == pytest.approx(distances.max(), rel=1e-3)
+
+
+def test_scores_have_unit_variance_under_the_model_and_differ_by_the_separation() -> None:
+    for fit in fits():
+        test = challenge(CANDIDATES, fit)
+        assert test.shift == pytest.approx(test.modelled, rel=1e-9)
+        covariance = np.cov(ROWS.T)
+        shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
+        assert test.direction @ shrunk @ test.direction == pytest.approx(1.0, rel=1e-3)
+
+
+def test_equal_candidates_cannot_be_told_apart() -> None:
+    for fit in fits():
+        test = between(CANDIDATES[0], CANDIDATES[0], fit)
+        assert (test.shift, test.modelled) == (0.0, 0.0)
+        assert not test.direction.any()
+
+
+def test_the_farthest_of_two_are_the_two() -> None:
+    assert set(farthest_pair(np.array([[1.0, 0.0], [0.0, 1.0]]))) == {0, 1}
+    with refuses("candidates"):
+        challenge(CANDIDATES[:1], fits()[0])
+
+
+def test_an_update_is_tested_against_the_candidate_farthest_from_it() -> None:
+    covariance = np.cov(ROWS.T)
+    shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
+    inverse = np.linalg.inv(shrunk)
+    for fit in fits():
+        for update in CANDIDATES[:5] + ROOT[0]:
+            gaps = update - CANDIDATES
+            farthest_one = np.einsum("ij,jk,ik->i", gaps, inverse, gaps).argmax()
+            for rows in (CANDIDATES, CANDIDATES.astype(np.float32)):
+                assert Candidates.of(rows, [fit]).against(update).pair == (-1, farthest_one)
+
+
+def test_forms_of_one_fit_see_the_candidates_as_each_does_alone() -> None:
+    fit = DualGaussian.fit(ROWS[:30], shrinkage=0.1)
+    forms, centre = [fit, fit.leading(3)], CANDIDATES.mean(axis=0)
+    for form, gram in zip(forms, grams(forms, CANDIDATES, centre), strict=True):
+        assert np.array_equal(gram, form.gram(CANDIDATES, centre))

@@ -1,4 +1,4 @@
-"""The transcript audit: closed forms for Gaussian data, the contract, cohorts, claims."""
+"""The transcript audit: closed forms for Gaussian data, one test over rounds, cohorts, claims."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from leakmeter.auditors import RoundView, TranscriptBudget, TranscriptLikelihoodRatio, check_auditor
+from leakmeter.auditors.audited_round import Trials
 from leakmeter.auditors.auditor import DamagedError, Project, RoundFacts, UnableError
+from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
-from leakmeter.auditors.likelihood_ratio.transcript_runs import HiddenCohorts, TranscriptCohort
+from leakmeter.auditors.likelihood_ratio.transcript_runs import (
+    HiddenCohorts,
+    TranscriptCohort,
+    Transcripts,
+)
+from leakmeter.auditors.rng import stream
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampling.moments import Scatter
 from leakmeter.auditors.sampling.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.values import Vector
-from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.wording import Assumption
+from tests.helpers.numbers import few_or_many, most_allowed
 from tests.helpers.refusals import refuses
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4
@@ -142,7 +149,10 @@ def truth(gap: float, rounds: int, data_std: float, batch_std: float = 1.0) -> f
     return gap * math.sqrt(rounds / variance)
 
 
-@pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
+BOTH_MODES = pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
+
+
+@BOTH_MODES
 @pytest.mark.parametrize("data_std", [0.0, 1.0])
 def test_rounds_add_up_as_the_closed_form_says(mode, data_std: float) -> None:
     """Independent rounds give √ΣΔ², kept data of the others less; within 4 standard errors."""
@@ -167,14 +177,13 @@ def test_nothing_is_found_where_both_data_sets_are_alike() -> None:
     assert audited(DataSampler(own_std=0.0, data_std=1.0)).value == 0.0
 
 
-def test_noise_of_the_mechanism_is_part_of_every_trial() -> None:
+@BOTH_MODES
+def test_noise_of_the_mechanism_is_part_of_every_trial(mode) -> None:
     sampler = DataSampler(own_std=1.0)
-    facts = {"noise_std": 1.0, "share_std": 1.0}
-    for mode in ("frozen-models", "whole-runs"):
-        found = audited(sampler, facts=facts, mode=mode)
-        # Each of five clients adds noise of 1 to its batch noise of 1.
-        expected = truth(gap_of(sampler), ROUNDS, 0.0, math.sqrt(2))
-        assert found.facts["separation"] == pytest.approx(expected, abs=ERRORS[mode])
+    found = audited(sampler, facts={"noise_std": 1.0, "share_std": 1.0}, mode=mode)
+    # Each of five clients adds noise of 1 to its batch noise of 1.
+    expected = truth(gap_of(sampler), ROUNDS, 0.0, math.sqrt(2))
+    assert found.facts["separation"] == pytest.approx(expected, abs=ERRORS[mode])
 
 
 def test_only_rounds_with_the_target_count_for_an_attacker_who_knows_them() -> None:
@@ -185,7 +194,7 @@ def test_only_rounds_with_the_target_count_for_an_attacker_who_knows_them() -> N
     assert found.threat_model.knows_cohort
 
 
-@pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
+@BOTH_MODES
 def test_an_attacker_who_does_not_know_the_cohorts_tells_less(mode) -> None:
     """The mean gap shrinks to its rate, and whether the target is there adds variance."""
     sampler, rate = DataSampler(own_std=1.0), 0.5
@@ -238,31 +247,16 @@ def test_trials_only_resemble_noise_of_integers() -> None:
     assert found.is_conditional
 
 
-def test_frozen_sums_are_set_against_guarantees_about_sums_only() -> None:
-    bound = audited(DataSampler())
-
-    def guarantee(sees, participations: int = ROUNDS) -> Finding:
-        model = ThreatModel(
-            observer="server", sees=sees, knows_cohort=True, participations=participations
-        )
-        return replace(
-            bound,
-            kind="guarantee",
-            confidence=None,
-            threat_model=model,
-            assumptions=(),
-        )
-
-    assert covers(guarantee("round sum"), bound)
-    assert covers(guarantee("noised sum"), bound)
-    assert not covers(guarantee("all models"), bound)
-    assert not covers(guarantee("final model"), bound)
-    assert not covers(guarantee("round sum", ROUNDS - 1), bound)
+def begun(sampler=DataSampler(), mode="frozen-models", rounds=ROUNDS) -> TranscriptLikelihoodRatio:
+    """Return the auditor of few transcripts at the start of a run."""
+    budget = replace(QUICK, pilot=20, trials=40, mode=mode)
+    made = TranscriptLikelihoodRatio(sampler, target=0, budget=budget)
+    made.begin(DIM, rounds)
+    return made
 
 
 def test_each_round_reports_what_the_rounds_so_far_show() -> None:
-    auditor = TranscriptLikelihoodRatio(DataSampler(own_std=1.0), target=0, budget=QUICK)
-    auditor.begin(DIM, ROUNDS)
+    auditor = begun(DataSampler(own_std=1.0))
     values = [auditor.observe(view_of(r))[0] for r in range(1, ROUNDS + 1)]
     assert [f.server_round for f in values] == [1, 2, 3, 4]
     assert values[-1].value > values[0].value
@@ -270,78 +264,59 @@ def test_each_round_reports_what_the_rounds_so_far_show() -> None:
     assert total.value == values[-1].value
 
 
-@pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
-def test_it_resumes_bit_for_bit(mode) -> None:
-    budget = replace(QUICK, pilot=20, trials=40, mode=mode)
+ABANDONED = view_of(4, (), abandoned="too few replies")
+FEW_ROUNDS = [view_of(r, clip_norm=2.0) for r in (1, 2)]
 
-    def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(DataSampler(), target=0, budget=budget)
-        made.begin(DIM, ROUNDS)
-        return made
 
-    whole, cut, resumed = fresh(), fresh(), fresh()
-    for r in range(1, ROUNDS + 1):
-        whole.observe(view_of(r))
-    for r in (1, 2):
-        cut.observe(view_of(r))
-    resumed.restore(cut.state())
-    for r in (3, 4):
-        resumed.observe(view_of(r))
-    assert [f.to_json() for f in resumed.report()] == [f.to_json() for f in whole.report()]
+@pytest.mark.parametrize(
+    ("mode", "cut", "rest"),
+    [
+        ("frozen-models", FEW_ROUNDS, [view_of(3), view_of(4)]),
+        ("whole-runs", FEW_ROUNDS, [view_of(3), view_of(4)]),
+        ("whole-runs", [*FEW_ROUNDS, ABANDONED], []),
+        ("whole-runs", FEW_ROUNDS, []),
+    ],
+    ids=["frozen models", "whole runs", "killed after an abandoned last round", "stopped early"],
+)
+def test_it_resumes_bit_for_bit(mode, cut, rest) -> None:
+    def of(view: RoundView) -> DataSampler:
+        assert view.facts.clip_norm == 2.0 or view.server_round > 2
+        return DataSampler()
+
+    ran, resumed = begun(of, mode), begun(of, mode)
+    for view in cut:
+        ran.observe(view)
+    resumed.restore(ran.state())
+    for view in rest:
+        ran.observe(view)
+        resumed.observe(view)
+    (found,) = ran.report()
+    assert found.facts["rounds"] == 2 + len(rest)
+    assert [f.to_json() for f in resumed.report()] == [found.to_json()]
 
 
 @pytest.mark.parametrize("name", ["case", "game"])
 def test_a_checkpoint_without_its_target_is_damaged_and_says_so(name) -> None:
-    budget = replace(QUICK, pilot=20, trials=40, mode="frozen-models")
-    ran, resumed = (
-        TranscriptLikelihoodRatio(DataSampler(), target=0, budget=budget) for _ in range(2)
-    )
-    for one in (ran, resumed):
-        one.begin(DIM, ROUNDS)
+    ran, resumed = begun(), begun()
     ran.observe(view_of(1))
     resumed.restore({**ran.state(), name: None})
     with pytest.raises(DamagedError, match="restore it, or start again"):
         resumed.report()
 
 
-def test_whole_runs_of_a_run_killed_after_an_abandoned_last_round_are_not_lost() -> None:
-    budget = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
-
-    def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(DataSampler(), target=0, budget=budget)
-        made.begin(DIM, 3)
-        return made
-
-    ran, resumed = fresh(), fresh()
-    for r in (1, 2):
-        ran.observe(view_of(r))
-    ran.observe(view_of(3, (), abandoned="too few replies"))
-    resumed.restore(ran.state())
-    (found,) = ran.report()
-    assert [f.to_json() for f in resumed.report()] == [found.to_json()]
-    assert found.facts["rounds"] == 2
-
-
-def test_whole_runs_of_a_run_that_stops_early_survive_a_kill_before_the_report() -> None:
-    budget = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
-    facts = RoundFacts(num_clients=6, total_weight=6.0, clip_norm=2.0)
-
-    def of(view: RoundView) -> DataSampler:
-        assert view.facts.clip_norm == 2.0
-        return DataSampler()
-
-    def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(of, target=0, budget=budget)
-        made.begin(DIM, ROUNDS)
-        return made
-
-    ran, resumed = fresh(), fresh()
-    for r in (1, 2):
-        ran.observe(replace(view_of(r), facts=facts))
-    state = ran.state()
-    (found,) = ran.report()
-    resumed.restore(state)
-    assert [f.to_json() for f in resumed.report()] == [found.to_json()]
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("target", lambda: TranscriptLikelihoodRatio(DataSampler(), target=-1)),
+        ("delta", lambda: TranscriptLikelihoodRatio(DataSampler(), delta=0.0)),
+        ("rate", lambda: HiddenCohorts(0.0, 5)),
+        ("trials", lambda: TranscriptBudget(trials=3)),
+        ("mode", lambda: TranscriptBudget(mode="half")),
+    ],
+)
+def test_bad_settings_are_refused(name: str, make) -> None:
+    with refuses(name):
+        make()
 
 
 def test_it_keeps_the_contract_of_auditors() -> None:
@@ -377,16 +352,61 @@ def test_clients_that_train_on_their_own_data_cannot_be_given_others() -> None:
         kept.observe(view_of(1))
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("target", -1), ("delta", 0.0)])
-def test_bad_settings_are_refused(name: str, wrong: float) -> None:
-    with refuses(name):
-        TranscriptLikelihoodRatio(DataSampler(), **{name: wrong})
+GAPS = np.array([0.5, 1.0, 1.5, 0.0])
 
 
-def test_bad_cohorts_and_efforts_are_refused() -> None:
-    with refuses("rate"):
-        HiddenCohorts(0.0, 5)
-    with refuses("trials"):
-        TranscriptBudget(trials=3)
-    with refuses("mode"):
-        TranscriptBudget(mode="half")
+def gaussian_scores(
+    draws: int, name: int, gaps: np.ndarray = GAPS, root: np.ndarray | None = None
+) -> Transcripts:
+    """Return Gaussian scores whose means differ by `gaps`, with the covariance root rootᵀ."""
+    rng = stream(11, "gaussian_scores", name)
+    own = np.eye(len(gaps)) if root is None else root
+    first, second = rng.standard_normal((2, draws, len(gaps))) @ own.T
+    return Transcripts(first + gaps, second)
+
+
+def test_independent_rounds_are_as_far_apart_as_the_root_of_the_sum_of_squares() -> None:
+    found = gaussian_scores(4000, 0).judged(2000).separation
+    # The standard error of a separation of 1.87 from 2,000 gaussian_scores is 0.04.
+    assert found == pytest.approx(math.sqrt(np.square(GAPS).sum()), abs=0.16)
+
+
+def test_dependent_rounds_are_combined_with_their_covariance() -> None:
+    root = np.tril(np.full((4, 4), 0.8)) + 0.2 * np.eye(4)
+    drawn = gaussian_scores(8000, 1, root=root)
+    truth = math.sqrt(GAPS @ np.linalg.solve(root @ root.T, GAPS))
+    assert drawn.judged(4000).separation == pytest.approx(truth, rel=0.08)
+    equal = Trials(drawn.first[4000:].sum(axis=1), drawn.second[4000:].sum(axis=1)).separation
+    assert equal < 0.6 * truth  # adding up scores would lose this
+
+
+def test_scores_that_never_vary_separate_the_worlds() -> None:
+    ones, zeros = np.ones((20, 2)), np.zeros((20, 2))
+    assert Transcripts(ones, zeros).judged(10).separation > 1e9
+    assert Transcripts(zeros, zeros).judged(10).separation == 0.0
+
+
+def test_few_pilot_transcripts_for_many_rounds_still_give_a_sensible_test() -> None:
+    found = gaussian_scores(2030, 2, np.full(40, 0.3)).judged(30).separation
+    assert 0.6 * math.sqrt(40) * 0.3 < found < math.sqrt(40) * 0.3 + 0.16
+
+
+@pytest.mark.parametrize("audits", few_or_many(60, 10_000))
+@pytest.mark.parametrize("gaps", [np.zeros(3), np.array([0.4, 0.8, 0.6])])
+def test_the_bound_keeps_its_confidence(gaps: np.ndarray, audits: int) -> None:
+    """A bound of 80 % exceeds the truth in at most 20 % of audits, by 3 standard errors."""
+    truth = epsilon_gaussian(0.01, float(np.linalg.norm(gaps)))
+    values = []
+    for audit in range(audits):
+        trials = gaussian_scores(80, 10 + audit, gaps).judged(40)
+        values.append(trials.bound(0.01, 0.8).value)
+    assert sum(np.array(values) > truth + 1e-12) <= most_allowed(audits, 0.2)
+    if truth:
+        assert np.median(values) > 0.1 * truth
+
+
+def test_worlds_of_different_size_are_refused() -> None:
+    with pytest.raises(ValueError, match="both worlds must have scores"):
+        Transcripts(np.zeros((3, 1)), np.zeros((4, 1)))
+    with refuses("pilot"):
+        Transcripts(np.zeros((9, 1)), np.zeros((9, 1))).judged(3)

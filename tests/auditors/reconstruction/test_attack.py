@@ -72,12 +72,12 @@ def test_one_image_comes_back_with_its_label(kind: str) -> None:
 
 def test_dlg_finds_image_and_label_together() -> None:
     net, image, label = model("sigmoid"), pictures(1), np.array([3])
-    attack = Attack("dlg", restarts=3)
+    attack = Attack("dlg", restarts=2)
     found = invert(net, gradient(net, image, label), shape=SHAPE, batch=1, seed=1, attack=attack)
     assert found.labels.tolist() == [3]
     assert psnr(image, found.images)[0] > 30
     assert found.mismatch == min(found.mismatches)
-    assert len(found.mismatches) == 3
+    assert len(found.mismatches) == 2
 
 
 def test_a_batch_comes_back_in_some_order() -> None:
@@ -89,7 +89,7 @@ def test_a_batch_comes_back_in_some_order() -> None:
 
 def test_adam_with_a_smoothness_prior_works_too() -> None:
     net, image, label = model("relu"), pictures(1), np.array([4])
-    attack = Attack(optimizer="adam", rate=0.1, steps=300, smoothness=1e-4)
+    attack = Attack(optimizer="adam", rate=0.1, steps=150, smoothness=1e-4)
     found = invert(net, gradient(net, image, label), shape=SHAPE, batch=1, seed=1, attack=attack)
     assert psnr(image, found.images)[0] > 25
 
@@ -156,8 +156,6 @@ def test_psnr_matches_by_best_total_and_knows_its_formula() -> None:
     errors, best = best_matches(originals, shuffled)
     apart = (originals - shuffled[best]).reshape(4, -1)
     np.testing.assert_allclose((apart**2).mean(axis=1), errors, rtol=1e-6)
-    wide = psnr(originals * 255, shuffled * 255, peak=255.0)
-    np.testing.assert_allclose(wide, 20.0, atol=1e-4)
     spare = np.concatenate([np.ones((2, *SHAPE)), originals])
     assert psnr(originals, spare).tolist() == [math.inf] * 4
 

@@ -20,6 +20,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict import labels, sentences
 from leakmeter.auditors.verdict.gate import GateLimits, check
 from leakmeter.auditors.verdict.verdict import judge
+from tests.helpers.numbers import most_allowed
 
 TOKENS, WIDTH, LENGTH = 200, 8, 6
 FIRST = 3  # numbers in front of the embedding
@@ -118,19 +119,15 @@ def test_a_leak_is_shown_as_rebuilt_data_with_its_control() -> None:
     assert labels.cells_of_test(found)[2] == f"≥ {found.value:g} tokens"
     [result] = check(verdict, GateLimits(no_reconstruction=True))
     assert result.outcome == "exceeded"
-
-
-def test_texts_that_chance_did_not_deal_make_the_test_conditional() -> None:
-    texts, strangers = drawn(1, 30), drawn(2, 2000)
+    # Texts that chance did not deal make the test conditional.
     auditor = TokenInversion("embed.weight", lambda _: (texts, strangers))
-    [found] = audited(auditor, -gradient(texts)).report()
-    assert found.is_conditional
+    assert audited(auditor, -gradient(texts)).report()[0].is_conditional
 
 
 def test_without_a_leak_tokens_are_said_to_be_recovered_no_more_often_than_promised() -> None:
-    """Named tokens of other texts: 5 % of 300 runs, and 27 or more by chance once in 700."""
-    wrong = 0
-    for seed in range(300):
+    """Named tokens of other texts: 5 % of runs, and beyond the limit by chance once in 100."""
+    wrong, runs = 0, 80
+    for seed in range(runs):
         pool = drawn(1000 + seed, 30 + 30 * 20)
         texts, others, strangers = pool[:10], pool[10:30], pool[30:]
         about = (texts, strangers)
@@ -139,7 +136,7 @@ def test_without_a_leak_tokens_are_said_to_be_recovered_no_more_often_than_promi
         for token in occurring(others):
             update[FIRST + token * WIDTH] = 1.0
         wrong += audited(auditor, update).report()[0].value > 0
-    assert wrong <= 27
+    assert wrong <= most_allowed(runs)
 
 
 def test_only_the_first_audited_round_is_the_test_of_the_run() -> None:

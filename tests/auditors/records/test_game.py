@@ -1,4 +1,4 @@
-"""The record-level audit: exact densities, bounds that hold, and a missing floor that shows."""
+"""The record-level audit: exact densities, bounds that hold, and the spectrum of the noise."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.noise import gaussian
 from leakmeter.auditors.records.game import (
+    CovarianceSpectrum,
     PairDistribution,
     RecordBudget,
     RecordCase,
@@ -30,6 +31,7 @@ from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
 from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of
 from leakmeter.strategies.accounting.rdp import guarantee as guarantee_of
+from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
 
 DELTA = 1e-2
@@ -156,7 +158,7 @@ def test_where_only_means_differ_the_bound_is_below_the_exact_epsilon_and_near_i
 
 @pytest.mark.parametrize(
     ("by_code", "trials"),
-    [(False, 4000), (True, 1000), pytest.param(True, 2000, marks=pytest.mark.slow)],
+    first_fast(2, [(False, 4000), (True, 600), (True, 2000)]),
 )
 def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(
     by_code: bool, trials: int
@@ -235,26 +237,6 @@ def test_bounds_exceed_the_exact_epsilon_no_more_often_than_promised() -> None:
     found = [audit_records(about, delta=DELTA, budget=QUICK, seed=s) for s in range(repetitions)]
     above = sum(one.bound.value > truth for one in found)
     assert above / repetitions <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repetitions)
-
-
-def test_without_the_floor_the_guarantee_is_exceeded() -> None:
-    about = {"floor": 0.3, "clip": 1.0, "batch": 2, "examples": 5}
-    guarantee = water_filling_epsilon(users=3, delta=DELTA, **about)
-    rows = gradients(7, 12)
-
-    def filled(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        own = WaterFilling(0.3).draw(DenseGradients(rows[which]), 2, rng)[0]
-        return own + gaussian(12, math.sqrt(2 * 0.3), rng)
-
-    def bare(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        weights = 1 / len(which) + gaussian(len(which), 1 / math.sqrt(2 * len(which)), rng)
-        return weights @ rows[which]
-
-    budget = RecordBudget(pairs=2, pilot=20, trials=300)
-    kept = audit_records(case(rows, floor=0.3, rest=0.6, draw=filled), delta=DELTA, budget=budget)
-    broken = audit_records(case(rows, floor=0.0, rest=0.0, draw=bare), delta=DELTA, budget=budget)
-    assert kept.bound.value <= guarantee < 3.0 < broken.bound.value
-    assert broken.bound.saturated  # no error at all in 300 trials
 
 
 # The auditor.
@@ -353,3 +335,56 @@ def test_blocks_of_different_records_and_draws_of_another_length_are_refused() -
         case(rows, excess=(np.eye(9),))
     with refuses("trials"):
         RecordBudget(trials=0)
+
+
+BATCH = 4
+
+
+@pytest.mark.parametrize(("count", "dim", "rank"), [(5, 8, 5), (8, 5, 5), (8, 5, 2), (1, 1, 1)])
+@pytest.mark.parametrize("floor", [0.0, 0.1, 1e6])
+def test_the_gram_matrix_tells_what_the_covariance_would(
+    count: int, dim: int, rank: int, floor: float
+) -> None:
+    rng = stream(count, "g", dim, rank)
+    g = rng.standard_normal((count, rank)) @ rng.standard_normal((rank, dim))
+    found = CovarianceSpectrum.of_gram(g @ g.T, dim, batch=BATCH, floor=floor)
+    truth = np.linalg.eigvalsh(g.T @ g / (BATCH * count))
+    size = truth[-1]
+    assert found.rank == np.linalg.matrix_rank(g) == rank
+    assert found.smallest == pytest.approx(truth[0], abs=1e-13 * size)
+    added = np.maximum(floor - truth, 0.0).sum()
+    assert found.added_variance == pytest.approx(added, abs=1e-12 * size)
+    if floor:
+        assert found.share_saved == pytest.approx(1 - added / (dim * floor), abs=1e-9)
+        assert found.num_covered == (truth >= floor).sum()
+
+
+def test_without_gradients_nothing_is_saved() -> None:
+    found = CovarianceSpectrum.of_gram(np.zeros((3, 3)), 7, batch=1, floor=2.0)
+    assert (found.rank, found.smallest, found.num_covered) == (0, 0.0, 0)
+    assert (found.added_variance, found.share_saved) == (14.0, 0.0)
+
+
+def test_the_curve_runs_from_the_largest_eigenvalue_through_all_directions() -> None:
+    found = CovarianceSpectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0)
+    drawn = found.drawn()
+    assert (drawn.dim, drawn.floor) == (1000, 1.0)
+    for most, curve in (
+        (20, found.curve(20)),
+        (25, tuple(zip(drawn.index, drawn.variance, drawn.added, strict=True))),
+    ):
+        assert curve[:3] == ((1, 3.0, 0.0), (2, 0.5, 0.5), (3, 0.1, 0.9))
+        assert curve[-1] == (1000, 0.0, 1.0)
+        assert len(curve) <= most
+    assert CovarianceSpectrum(np.array([2.0]), 1).curve() == ((1, 2.0, 0.0),)
+
+
+def test_bad_input_is_named() -> None:
+    with refuses("eigenvalues"):
+        CovarianceSpectrum(np.ones(3), 2)
+    with refuses("floor"):
+        CovarianceSpectrum(np.ones(2), 2, -1.0)
+    with refuses("batch"):
+        CovarianceSpectrum.of_gram(np.eye(2), 2, batch=0)
+    with refuses("points"):
+        CovarianceSpectrum(np.ones(2), 2).curve(0)

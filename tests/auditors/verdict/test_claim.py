@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -114,18 +113,52 @@ def test_what_is_neither_a_claim_nor_a_text_is_refused_with_an_example() -> None
 # What refutes a claim.
 
 
-def test_one_participation_refutes_claims_per_round_and_per_run() -> None:
-    for per in get_args(Per):
-        assert refuted(Claim(10.0, per=per), bound(10.1))
-        assert not refuted(Claim(10.0, per=per), bound(10.0))
+ROUND, RUN = Claim(10.0, per="round"), Claim(10.0, per="run")
+ASSUMED = {"assumptions": (Assumption.INDEPENDENT_SCORES,)}
 
 
-def test_several_rounds_refute_a_claim_per_run_or_the_basic_composition_of_one_per_round() -> None:
-    assert refuted(Claim(10.0, per="run"), bound(10.1, rounds=3))
-    assert not refuted(Claim(10.0, per="round"), bound(29.9, rounds=3, delta=1e-4))
-    assert refuted(Claim(10.0, per="round"), bound(30.1, rounds=3, delta=3.1e-5))
-    # Three rounds at δ each are 3δ together: a bound below that δ says nothing about them.
-    assert not refuted(Claim(10.0, per="round"), bound(80.0, rounds=3, delta=2.9e-5))
+@pytest.mark.parametrize(
+    ("claim", "found", "is_refuted"),
+    [
+        (ROUND, bound(10.1), True),
+        (ROUND, bound(10.0), False),
+        (RUN, bound(10.1), True),
+        (RUN, bound(10.0), False),
+        (RUN, bound(10.1, rounds=3), True),
+        # Three rounds of 10 and δ each are 30 and 3δ together: below that δ nothing is said.
+        (ROUND, bound(29.9, rounds=3, delta=1e-4), False),
+        (ROUND, bound(30.1, rounds=3, delta=3.1e-5), True),
+        (ROUND, bound(80.0, rounds=3, delta=2.9e-5), False),
+        (Claim(1.0, delta=1e-6), bound(2.0, delta=1e-5), True),
+        (Claim(1.0, delta=1e-4), bound(2.0, delta=1e-5), False),
+        # Whatever an outsider learns, the server learns.
+        (Claim(1.0), bound(2.0, sees="round sum"), True),
+        (Claim(1.0), bound(2.0, **MODELS), True),
+        (Claim(1.0, against="outsider"), bound(2.0), False),
+        (Claim(1.0, against="wire"), bound(2.0), False),
+        # Amplification by sampling: a canary that surely takes part is another attack.
+        (Claim(1.0, against="outsider"), bound(2.0, **MODELS), True),
+        (Claim(1.0, against="outsider", knows_cohort=False), bound(2.0, **MODELS), False),
+        # Zero is an update, and a record changes one.
+        (Claim(1.0, adjacency="replace"), bound(2.0), True),
+        (Claim(1.0, adjacency="replace"), bound(2.0, unit="record", adjacency="add-remove"), True),
+        (Claim(1.0), bound(2.0, adjacency="replace"), False),
+        (Claim(1.0, adjacency="add-remove"), bound(2.0), False),
+        (Claim(1.0), bound(2.0, conduct="active"), False),
+        (Claim(1.0), bound(2.0, colluders=1), False),
+        (Claim(1.0), bound(85.3, **ASSUMED), False),
+    ],
+)
+def test_a_claim_is_refuted_by_a_bound_that_it_answers_and_by_no_other(
+    claim: Claim, found: Finding, is_refuted: bool
+) -> None:
+    assert refuted(claim, found) == is_refuted
+
+
+def test_bounds_at_a_smaller_delta_than_the_claims_say_so() -> None:
+    [result] = judge([bound(2.0, delta=1e-5)], claims=[Claim(1.0, delta=1e-4)]).claims
+    assert result.smaller_delta == 1e-5
+    assert "are at δ = 1e-05; only one at the claim's δ = 0.0001" in sentences.reach(result)
 
 
 def test_the_bound_that_goes_furthest_beyond_the_claim_decides_not_the_largest() -> None:
@@ -134,42 +167,6 @@ def test_the_bound_that_goes_furthest_beyond_the_claim_decides_not_the_largest()
     [result] = judge([three, one], claims=[Claim(10.0, per="round")]).claims
     assert result.is_refuted
     assert result.bound is one
-
-
-def test_a_bound_refutes_only_at_a_delta_that_is_no_smaller_than_the_claims() -> None:
-    assert refuted(Claim(1.0, delta=1e-6), bound(2.0, delta=1e-5))
-    assert not refuted(Claim(1.0, delta=1e-4), bound(2.0, delta=1e-5))
-    [result] = judge([bound(2.0, delta=1e-5)], claims=[Claim(1.0, delta=1e-4)]).claims
-    assert result.smaller_delta == 1e-5
-    assert "are at δ = 1e-05; only one at the claim's δ = 0.0001" in sentences.reach(result)
-
-
-def test_a_bound_about_sums_or_models_refutes_a_claim_against_the_server() -> None:
-    """Whatever an outsider learns, the server learns."""
-    claim = Claim(1.0, against="server")
-    assert refuted(claim, bound(2.0, sees="round sum"))
-    assert refuted(claim, bound(2.0, **MODELS))
-    assert not refuted(Claim(1.0, against="outsider"), bound(2.0))
-    assert not refuted(Claim(1.0, against="wire"), bound(2.0))
-
-
-def test_a_claim_that_counts_on_a_hidden_cohort_is_refuted_by_nobody_who_knows_it() -> None:
-    """Amplification by sampling: a canary that surely takes part is another attack."""
-    assert refuted(Claim(1.0, against="outsider"), bound(2.0, **MODELS))
-    assert not refuted(Claim(1.0, against="outsider", knows_cohort=False), bound(2.0, **MODELS))
-
-
-def test_a_claim_is_refuted_by_a_question_that_it_answers_and_by_no_other() -> None:
-    replaced = Claim(1.0, adjacency="replace")
-    assert refuted(replaced, bound(2.0))  # zero is an update
-    assert refuted(replaced, bound(2.0, unit="record", adjacency="add-remove"))
-    assert not refuted(Claim(1.0), bound(2.0, adjacency="replace"))
-    assert not refuted(Claim(1.0, adjacency="add-remove"), bound(2.0))
-
-
-def test_an_active_server_and_colluders_refute_no_claim_about_a_curious_one() -> None:
-    assert not refuted(Claim(1.0), bound(2.0, conduct="active"))
-    assert not refuted(Claim(1.0), bound(2.0, colluders=1))
 
 
 @given(RUNS, CLAIMS)
@@ -224,8 +221,8 @@ def test_a_claim_is_no_guarantee_and_changes_no_row(
         assert judged.headline[0] == plain_.headline[0]
 
 
-@given(RUNS, CLAIMS)
-def test_every_bound_that_may_refute_shares_the_confidence(
+@given(RUNS, st.lists(any_claim(), max_size=4, unique=True))
+def test_every_bound_that_is_used_or_may_refute_shares_the_confidence(
     run: list[Finding], claims: list[Claim]
 ) -> None:
     verdict = judge(run, claims=claims)
@@ -245,22 +242,18 @@ def test_every_bound_that_may_refute_shares_the_confidence(
 
 
 def test_an_audit_of_a_weaker_attacker_is_no_audit_of_the_claims_own() -> None:
-    claim, models = Claim(1.0, against="server"), bound(0.5, **MODELS)
-    [result] = judge([models, bound(0.3)], claims=[claim]).claims
-    assert (result.low, result.is_testable) == (0.5, True)
+    """A server that sees single updates is stronger than one that sees their sum."""
+    models, sums = bound(0.5, **MODELS), bound(0.5, sees="round sum")
     open_ = finding(kind="guarantee", value=math.inf, adjacency="replace", **SEEN)
-    [result] = judge([models, open_], claims=[claim]).claims
-    assert not result.is_testable
+    for found, is_testable in (
+        ([sums], True),
+        ([sums, open_], False),
+        ([models, bound(0.3)], True),
+        ([models, open_], False),
+    ):
+        [result] = judge(found, claims=[Claim(1.0)]).claims
+        assert (result.low, result.is_testable) == (0.5, is_testable)
     assert "ε ≥ 0.5 is shown. Only weaker attackers were audited" in sentences.refutation(result)
-
-
-def test_an_audit_of_sums_is_one_of_the_server_behind_masks_alone() -> None:
-    sums = bound(0.5, sees="round sum")
-    [result] = judge([sums], claims=[Claim(1.0)]).claims
-    assert result.is_testable
-    open_ = finding(kind="guarantee", value=math.inf, adjacency="replace", **SEEN)
-    [result] = judge([sums, open_], claims=[Claim(1.0)]).claims
-    assert not result.is_testable
 
 
 def test_an_audit_that_could_not_have_refuted_a_claim_says_so() -> None:
@@ -270,7 +263,7 @@ def test_an_audit_that_could_not_have_refuted_a_claim_says_so() -> None:
     assert sentences.refutation(result) == f"{said} refuted it: it can show at most ε = 9."
 
 
-CANARIES = {"canaries": 200, "dim": 10_000, "directions": 3}
+CANARIES = {"canaries": 60, "dim": 1000, "directions": 3}
 
 
 def test_how_far_canaries_could_have_seen_is_the_power_of_their_own_audit() -> None:
@@ -380,35 +373,33 @@ def test_a_distorted_run_says_so_before_it_refutes() -> None:
 # The gate.
 
 
-def gate(made: Sequence[Claim], *found: Finding, **limits: Any) -> str:
-    return outcome(check(judge(found, claims=made), GateLimits(**limits)))
+PROMISE = finding(kind="guarantee", value=4.0, adjacency="zero-out", delta=1e-5, **SEEN)
+WIRE = Claim(8.0, against="wire")
 
 
-def test_a_refuted_claim_exceeds_every_gate() -> None:
-    assert gate([LOCAL], bound(85.3), claims=True) == "exceeded"
-    assert gate([LOCAL], bound(85.3), max_epsilon=90.0) == "exceeded"
-    assert gate([], bound(70.0), max_epsilon=79.0) == "passed"
+@pytest.mark.parametrize(
+    ("made", "found", "limits", "came"),
+    [
+        ([LOCAL], [bound(85.3)], {"claims": True}, "exceeded"),
+        ([LOCAL], [bound(85.3)], {"max_epsilon": 90.0}, "exceeded"),  # asked or not
+        ([], [bound(70.0)], {"max_epsilon": 79.0}, "passed"),
+        ([LOCAL], [bound(3.0)], {"claims": True}, "passed"),
+        ([LOCAL], [bound(3.0, cap=9.0)], {"claims": True}, "unable"),
+        ([LOCAL], [bound(85.3, **ASSUMED)], {"claims": True}, "unable"),
+        ([LOCAL, WIRE], [bound(3.0)], {"claims": True}, "unable"),
+        ([LOCAL, WIRE], [bound(3.0)], {"claims": True, "against": "server"}, "passed"),
+        ([LOCAL], [bound(3.0, cap=9.0)], {"max_epsilon": 4.0}, "passed"),
+        ([], [bound(3.0)], {"claims": True}, "unable"),
+        ([], [PROMISE, bound(3.0)], {"claims": True}, "passed"),  # a claim of our own
+        ([], [PROMISE, bound(4.1)], {"claims": True}, "exceeded"),
+    ],
+)
+def test_claims_pass_a_gate_only_where_each_could_have_been_refuted(
+    made: list[Claim], found: list[Finding], limits: dict[str, Any], came: str
+) -> None:
+    assert outcome(check(judge(found, claims=made), GateLimits(**limits))) == came
+
+
+def test_a_refuted_claim_fails_a_test_with_its_words() -> None:
     with pytest.raises(AssertionError, match=r"claims: exceeded\. LocalDpMod claims .* REFUTED"):
         assert_private(judge([bound(85.3)], claims=[LOCAL]), claims=True)
-
-
-def test_claims_pass_only_where_each_could_have_been_refuted() -> None:
-    wire = Claim(8.0, against="wire")
-    assert gate([LOCAL], bound(3.0), claims=True) == "passed"
-    assert gate([LOCAL], bound(3.0, cap=9.0), claims=True) == "unable"
-    assert gate([LOCAL, wire], bound(3.0), claims=True) == "unable"
-    assert gate([LOCAL, wire], bound(3.0), claims=True, against="server") == "passed"
-    assert gate([LOCAL], bound(3.0, cap=9.0), max_epsilon=4.0) == "passed"
-    assert gate([], bound(3.0), claims=True) == "unable"
-
-
-def test_a_guarantee_is_a_claim_of_our_own() -> None:
-    promise = finding(kind="guarantee", value=4.0, adjacency="zero-out", delta=1e-5, **SEEN)
-    assert gate([], promise, bound(3.0), claims=True) == "passed"
-    assert gate([], promise, bound(4.1), claims=True) == "exceeded"
-
-
-def test_a_conditional_bound_refutes_nothing() -> None:
-    assumed = bound(85.3, assumptions=(Assumption.INDEPENDENT_SCORES,))
-    assert not refuted(LOCAL, assumed)
-    assert gate([LOCAL], assumed, claims=True) == "unable"

@@ -79,7 +79,10 @@ def failures(runs: int, mu: float, *, is_shared: bool = True) -> tuple[int, floa
     return wrong, verdict.confidence
 
 
-@pytest.mark.parametrize("runs", few_or_many(200, 4000))
+RUNS = few_or_many(80, 4000)
+
+
+@pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("mu", [0.0, MU], ids=["no leak", "Gaussian"])
 def test_all_bounds_of_a_run_hold_together_at_its_confidence(mu: float, runs: int) -> None:
     wrong, confidence = failures(runs, mu)
@@ -89,7 +92,7 @@ def test_all_bounds_of_a_run_hold_together_at_its_confidence(mu: float, runs: in
         assert wrong > 0.5 * 0.05 * runs
 
 
-@pytest.mark.parametrize("runs", few_or_many(200, 4000))
+@pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("mu", [0.0, MU], ids=["no leak", "Gaussian"])
 def test_the_check_catches_bounds_that_do_not_share_the_confidence(mu: float, runs: int) -> None:
     wrong, confidence = failures(runs, mu, is_shared=False)
@@ -98,7 +101,7 @@ def test_the_check_catches_bounds_that_do_not_share_the_confidence(mu: float, ru
     assert wrong <= most_allowed(runs, 0.25)
 
 
-@pytest.mark.parametrize("runs", few_or_many(20, 200))
+@pytest.mark.parametrize("runs", few_or_many(8, 200))
 @pytest.mark.parametrize("leak", [False, True], ids=["no leak", "Gaussian"])
 def test_both_bounds_of_the_canaries_hold_beside_other_bounds(leak: bool, runs: int) -> None:
     truth = float(epsilon_gaussian(1e-5, 1 / 0.4)) if leak else 0.0
@@ -107,7 +110,7 @@ def test_both_bounds_of_the_canaries_hold_beside_other_bounds(leak: bool, runs: 
         canaries = OneShotCanaries(seats=40, seed=seed)
         share_confidence([canaries, Rebuilds(stream(seed, "other"))])
         assert canaries.confidence == pytest.approx(1 - 0.05 / 3)
-        found = play(canaries, dim=1000, rounds=2, sigma=0.4, seed=seed, leak=leak)
+        found = play(canaries, dim=400, rounds=2, sigma=0.4, seed=seed, leak=leak)
         verdict = judge([f for f in found if f.server_round is None])
         wrong += any(row.low > truth for row in verdict.rows)
         shown += any(row.low > 0 for row in verdict.rows)

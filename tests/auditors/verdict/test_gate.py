@@ -45,27 +45,78 @@ def ends(limits: GateLimits, *findings: Finding, **more: Any) -> Outcome:
     return outcome(check(judge(findings, **more), limits))
 
 
-def test_a_proven_epsilon_above_the_limit_fails_and_one_below_passes() -> None:
-    assert ends(GateLimits(max_epsilon=2.0), bound(2.1)) == "exceeded"
-    assert ends(GateLimits(max_epsilon=2.0), bound(2.0)) == "passed"
-
-
-def test_an_audit_that_could_not_have_shown_the_limit_passes_nothing() -> None:
-    assert ends(GateLimits(max_epsilon=2.0), bound(0.0, cap=1.9)) == "unable"
-    assert ends(GateLimits(max_epsilon=2.0)) == "unable"
-    assert ends(GateLimits(max_epsilon=2.0), guarantee(1.0)) == "unable"
-
-
-def test_a_guarantee_is_asked_for_against_every_attacker_or_against_one() -> None:
-    inside = {"observer": "server", "sees": "round sum"}
-    found = [guarantee(4.0), bound(0.0, **inside)]
-    assert ends(GateLimits(require_guarantee=4.0), *found) == "exceeded"
-    assert ends(GateLimits(require_guarantee=4.0, against="outsider"), *found) == "passed"
-    assert ends(GateLimits(require_guarantee=3.9, against="outsider"), *found) == "exceeded"
-    assert ends(GateLimits(require_guarantee=9, against="server/round-sum"), *found) == "exceeded"
-
-
 SERVER = {"observer": "server", "sees": "round sum"}
+ASSUMED = {"assumptions": (Assumption.INDEPENDENT_SCORES,)}
+MOST = {"max_epsilon": 2.0}
+REBUILT = {"quantity": "originals recovered", "adjacency": None, "confidence": 0.99}
+# The best audit of a run says nothing about an attacker that it is not about.
+WEAK = [bound(0.0), bound(0.0, **SERVER, adjacency="replace", cap=1.9)]
+PROMISED = guarantee(2.0, **SERVER, adjacency="replace")
+INSIDE = [guarantee(4.0), bound(0.0, **SERVER)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "found", "came"),
+    [
+        (MOST, [bound(2.1)], "exceeded"),
+        (MOST, [bound(2.0)], "passed"),
+        (MOST, [bound(0.0, cap=1.9)], "unable"),  # could not have shown the limit
+        (MOST, [], "unable"),
+        (MOST, [guarantee(1.0)], "unable"),
+        (MOST, [bound(0.0, cap=None)], "unable"),  # does not say what it could show
+        (MOST, [bound(2.5, cap=None)], "exceeded"),
+        (MOST, [bound(9.0, **ASSUMED)], "unable"),
+        # An audit of a stronger attacker tests the weaker one too.
+        (MOST, [bound(0.0, knows_cohort=True), guarantee(9.0)], "passed"),
+        (MOST, [bound(0.0), guarantee(9.0, knows_cohort=True)], "unable"),
+        (MOST, WEAK, "unable"),
+        ({**MOST, "against": "outsider"}, WEAK, "passed"),
+        ({**MOST, "against": "server"}, WEAK, "unable"),
+        (MOST, [*WEAK, PROMISED], "passed"),
+        ({**MOST, "against": "server"}, [*WEAK, PROMISED], "unable"),
+        ({"require_guarantee": 4.0}, INSIDE, "exceeded"),
+        ({"require_guarantee": 4.0, "against": "outsider"}, INSIDE, "passed"),
+        ({"require_guarantee": 3.9, "against": "outsider"}, INSIDE, "exceeded"),
+        ({"require_guarantee": 9, "against": "server/round-sum"}, INSIDE, "exceeded"),
+        ({"no_reconstruction": True}, [], "unable"),
+        ({"no_reconstruction": True}, [bound(0.0, **REBUILT)], "passed"),
+        ({"no_reconstruction": True}, [bound(2.0, **REBUILT)], "exceeded"),
+        ({"no_reconstruction": True}, [bound(0.0, **REBUILT), bound(2.0, **REBUILT)], "exceeded"),
+        ({"no_reconstruction": True}, [bound(2.0, **REBUILT, **ASSUMED)], "unable"),
+        ({"no_reconstruction": True}, [bound(0.0, **REBUILT, cap=0.0)], "unable"),
+    ],
+)
+def test_a_limit_is_kept_exceeded_or_cannot_be_told(
+    limits: dict[str, Any], found: list[Finding], came: Outcome
+) -> None:
+    assert ends(GateLimits(**limits), *found) == came
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "about", "came"),
+    [
+        (
+            {"max_epsilon": 9},
+            0.0,
+            {"warnings": [RunWarning.of("abandoned-rounds", 3, 3)]},
+            "unable",
+        ),
+        (
+            {"max_epsilon": 1},
+            2.0,
+            {"warnings": [RunWarning.of("abandoned-rounds", 3, 3)]},
+            "exceeded",
+        ),
+        ({"max_epsilon": 2}, 0.0, {"warnings": [RunWarning.of("ended-early", 3, 5)]}, "unable"),
+        ({"min_accuracy": 0.8}, 0.0, {"accuracy": 0.9}, "passed"),
+        ({"min_accuracy": 0.8}, 0.0, {"accuracy": 0.7}, "exceeded"),
+        ({"min_accuracy": 0.8}, 0.0, {}, "unable"),
+    ],
+)
+def test_damage_and_accuracy_count_too(
+    limits: dict[str, Any], value: float, about: dict[str, Any], came: Outcome
+) -> None:
+    assert ends(GateLimits(**limits), bound(value), **about) == came
 
 
 def said(limits: GateLimits, *findings: Finding, **more: Any) -> str:
@@ -87,39 +138,6 @@ def test_a_run_without_the_named_attacker_cannot_tell_and_names_those_it_has() -
         assert ends(limits) == "unable"
 
 
-def test_without_a_named_attacker_every_one_must_be_tested_or_bounded() -> None:
-    """The best audit of a run says nothing about an attacker that it is not about."""
-    limits = GateLimits(max_epsilon=2.0)
-    weak = bound(0.0, **SERVER, adjacency="replace", cap=1.9)
-    assert ends(limits, bound(0.0), weak) == "unable"
-    assert "cohort hidden (which of two updates): no audit could" in said(limits, bound(0.0), weak)
-    assert ends(GateLimits(max_epsilon=2.0, against="outsider"), bound(0.0), weak) == "passed"
-    assert ends(GateLimits(max_epsilon=2.0, against="server"), bound(0.0), weak) == "unable"
-    promised = guarantee(2.0, **SERVER, adjacency="replace")
-    assert ends(limits, bound(0.0), weak, promised) == "passed"
-    assert (
-        ends(GateLimits(max_epsilon=2.0, against="server"), bound(0.0), weak, promised) == "unable"
-    )
-
-
-def test_an_audit_of_a_stronger_attacker_tests_the_weaker_one_too() -> None:
-    strong, weaker = bound(0.0, knows_cohort=True), guarantee(9.0)
-    assert ends(GateLimits(max_epsilon=2.0), strong, weaker) == "passed"
-    assert (
-        ends(GateLimits(max_epsilon=2.0), bound(0.0), guarantee(9.0, knows_cohort=True)) == "unable"
-    )
-
-
-def test_an_audit_that_does_not_say_what_it_could_show_passes_nothing() -> None:
-    assert ends(GateLimits(max_epsilon=2.0), bound(0.0, cap=None)) == "unable"
-    assert ends(GateLimits(max_epsilon=2.0), bound(2.5, cap=None)) == "exceeded"
-
-
-def test_a_conditional_bound_neither_exceeds_nor_tests() -> None:
-    assumed = bound(9.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
-    assert ends(GateLimits(max_epsilon=2.0), assumed) == "unable"
-
-
 def test_a_refuted_guarantee_is_none_for_anybody_that_it_is_about() -> None:
     """Bound 4.5 above the guarantee 4: a limit of 5 must not be kept by what was refuted."""
     found = [guarantee(4.0, **SERVER), bound(4.5, **SERVER), bound(0.0)]
@@ -137,13 +155,12 @@ def test_what_is_printed_shows_that_a_limit_is_exceeded() -> None:
     words = said(GateLimits(min_accuracy=0.8), accuracy=0.79996)
     assert "accuracy is 0.79996; at least 0.8 is asked for" in words
     # Above 20 two digits, as everywhere else.
-    [far] = check(judge([bound(85.31)]), GateLimits(max_epsilon=8.0))
-    assert "ε ≥ 85 is proven" in far.text
-
-
-def test_a_guarantee_that_passes_names_its_condition_and_attackers() -> None:
+    assert "ε ≥ 85 is proven" in said(GateLimits(max_epsilon=8.0), bound(85.31))
     words = said(GateLimits(require_guarantee=8.0), guarantee(7.5))
     assert words == "ε ≤ 7.5 is guaranteed; 8 is asked for (against outsider/final-model)."
+    assert "cohort hidden (which of two updates): no audit could" in said(GateLimits(**MOST), *WEAK)
+    words = "At least 2 originals recovered beyond chance (99 % confidence) by: outsider"
+    assert words in said(GateLimits(no_reconstruction=True), bound(2.0, **REBUILT))
 
 
 def test_a_run_whose_auditor_failed_or_that_has_not_ended_passes_nothing() -> None:
@@ -155,8 +172,6 @@ def test_a_run_whose_auditor_failed_or_that_has_not_ended_passes_nothing() -> No
     unfinished = AuditResult(judge([bound(9.0)]), is_finished=False)
     [one] = check(unfinished, limits)
     assert (one.name, one.outcome) == ("complete", "unable")
-    early = [RunWarning.of("ended-early", 3, 5)]
-    assert ends(limits, bound(0.0), warnings=early) == "unable"
 
 
 def test_every_name_of_an_attacker_can_be_given() -> None:
@@ -166,36 +181,6 @@ def test_every_name_of_an_attacker_can_be_given() -> None:
         assert (
             ends(GateLimits(max_epsilon=1, against=observer), bound(0.0, **vars(model))) == "passed"
         )
-
-
-def test_a_distorted_run_passes_nothing() -> None:
-    warnings = [RunWarning.of("abandoned-rounds", 3, 3)]
-    assert ends(GateLimits(max_epsilon=9), bound(0.0), warnings=warnings) == "unable"
-    assert ends(GateLimits(max_epsilon=1), bound(2.0), warnings=warnings) == "exceeded"
-
-
-def test_accuracy_is_checked_where_it_is_known() -> None:
-    assert ends(GateLimits(min_accuracy=0.8), accuracy=0.9) == "passed"
-    assert ends(GateLimits(min_accuracy=0.8), accuracy=0.7) == "exceeded"
-    assert ends(GateLimits(min_accuracy=0.8)) == "unable"
-
-
-def test_no_reconstruction_needs_a_test_of_it() -> None:
-    recovered = bound(2.0, quantity="originals recovered", adjacency=None, confidence=0.99)
-    none = bound(0.0, quantity="originals recovered", adjacency=None, confidence=0.99)
-    assert ends(GateLimits(no_reconstruction=True)) == "unable"
-    assert ends(GateLimits(no_reconstruction=True), none) == "passed"
-    assert ends(GateLimits(no_reconstruction=True), recovered) == "exceeded"
-    assert ends(GateLimits(no_reconstruction=True), none, recovered) == "exceeded"
-    words = "At least 2 originals recovered beyond chance (99 % confidence) by: outsider"
-    assert words in said(GateLimits(no_reconstruction=True), recovered)
-
-
-def test_a_reconstruction_test_that_cannot_tell_passes_nothing() -> None:
-    test = {"quantity": "originals recovered", "adjacency": None}
-    assumed = bound(2.0, **test, assumptions=(Assumption.INDEPENDENT_SCORES,))
-    assert ends(GateLimits(no_reconstruction=True), assumed) == "unable"
-    assert ends(GateLimits(no_reconstruction=True), bound(0.0, **test, cap=0.0)) == "unable"
 
 
 @pytest.mark.parametrize(
