@@ -31,7 +31,7 @@ from leakmeter.auditors.wording import (
     value,
 )
 
-Tone = Literal["alarm", "warn", "mild", "calm", "good", "grey"]  # colours, next to the words
+Tone = Literal["alarm", "warn", "mild", "calm", "grey"]  # colours, next to the words
 SEVERITIES: Final[Mapping[Severity, tuple[str, Tone]]] = {
     "refuted": ("refuted", "alarm"),
     "rebuilt": ("data rebuilt", "alarm"),

@@ -34,7 +34,7 @@ _PAIR: Final = re.compile(r"""\s*([^\s=]+)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|\S+
 _COMPONENT: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _ROUNDS: Final = ("num-server-rounds", "num-rounds", "rounds")
 _NUMBERS: Final = {"partition-id", "num-partitions"}  # which every client is given
-_EXAMPLE: Final = """serverapp = "my_app.server_app:app" """.strip()
+_EXAMPLE: Final = 'serverapp = "my_app.server_app:app"'
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ class AppProject:
     @property
     def rounds(self) -> int | None:
         """How many rounds its settings plan; None where no setting has a usual name."""
-        named = {key.rpartition(".")[2].replace("_", "-"): value for key, value in _sorted(self)}
+        # The outermost last: of two equal names it counts.
+        settings = sorted(self.config.items(), key=lambda item: -item[0].count("."))
+        named = {key.rpartition(".")[2].replace("_", "-"): value for key, value in settings}
         found = [named[name] for name in _ROUNDS if type(named.get(name)) is int]
         return int(found[0]) if found and int(found[0]) > 0 else None
 
@@ -104,11 +106,6 @@ class AppProject:
             content = sha256(file.read_bytes()).hexdigest()
             whole.update(f"{content}  {file.relative_to(self.path).as_posix()}\n".encode())
         return whole.hexdigest()
-
-
-def _sorted(project: AppProject) -> list[tuple[str, Value]]:
-    """Return the settings, the outermost last: of two equal names it counts."""
-    return sorted(project.config.items(), key=lambda item: -item[0].count("."))
 
 
 def _is_own(folder: Path, hidden: set[Path]) -> bool:

@@ -364,31 +364,26 @@ def run_here(
     watch: Callable[[Grid], AbstractContextManager[Grid]],
 ) -> list[AppError]:
     """Run both apps in this process, on a grid that is watched; return how the server failed."""
+    project = audit.project
     failed: list[AppError] = []
 
     def main(grid: Grid, context: Context) -> None:
-        with collected(audit.project, failed), watch(grid) as own:
-            server(own, context)
+        try:
+            with watch(grid) as own:
+                server(own, context)
+        except ConfigError:  # of our own, such as too few clients
+            raise
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and not error.code:
+                return
+            text = (
+                f"the serverapp of {project.path} must run to its end, got {reason_of(error)}. "
+                "What was audited before is kept. Try the app alone: flwr run ."
+            )
+            failed.append(AppError(text, error, project.path, is_fatal=True))
 
-    run_inline(main, client, audit.clients, audit.project.config, audit.project.node)
+    run_inline(main, client, audit.clients, project.config, project.node)
     return failed
-
-
-@contextmanager
-def collected(project: AppProject, failed: list[AppError]) -> Iterator[None]:
-    """Collect the failure of the app's own main in place of raising it."""
-    try:
-        yield
-    except ConfigError:  # of our own, such as too few clients
-        raise
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:
-            return
-        text = (
-            f"the serverapp of {project.path} must run to its end, got {reason_of(error)}. What "
-            "was audited before is kept. Try the app alone: flwr run ."
-        )
-        failed.append(AppError(text, error, project.path, is_fatal=True))
 
 
 def end_audit(audit: AppAudit, progress: Progress, before: str) -> int:
@@ -475,7 +470,8 @@ def loaded(
     """
     noted = Noted([])
     around = nullcontext() if legacy is None else legacy_apps_audited(legacy)
-    with _in_scratch(), importing(project.path, _packages(project)):
+    packages = {one.partition(":")[0].partition(".")[0] for one in (project.server, project.client)}
+    with _in_scratch(), importing(project.path, packages):
         with appending(mods, noted), around:
             client = _component(project, project.client, "clientapp", ClientApp)
             server = _component(project, project.server, "serverapp", ServerApp)
@@ -538,10 +534,6 @@ def importing(folder: Path, names: set[str]) -> Iterator[None]:
             if name.partition(".")[0] in names or _is_below(sys.modules[name], folder):
                 del sys.modules[name]
         sys.modules.update(aside)
-
-
-def _packages(project: AppProject) -> set[str]:
-    return {one.partition(":")[0].partition(".")[0] for one in (project.server, project.client)}
 
 
 def _is_below(module: ModuleType, folder: Path) -> bool:

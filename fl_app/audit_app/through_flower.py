@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import os
+import pickle
 import re
 import signal
 import socket
@@ -20,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -29,7 +29,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.auditors.hook.legacy import legacy_apps_audited
-from leakmeter.auditors.verdict.claim import Claim
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.audit_app.session import (
     MODS,
@@ -79,7 +78,7 @@ def copied(audit: AppAudit, folder: Path) -> Path:
         target.write_bytes(file.read_bytes())
     (folder / PACKAGE).mkdir()
     (folder / PACKAGE / "__init__.py").write_text("")
-    for kind, given in (("client", project.client), ("server", _packed(audit))):
+    for kind, given in (("client", project.client), ("server", pickle.dumps(audit))):
         text = _MODULE.format(kind=kind, given=given)
         (folder / PACKAGE / f"{kind}_app.py").write_text(text, encoding="utf-8")
     toml = folder / "pyproject.toml"
@@ -107,9 +106,9 @@ def _not_here(*_: Any) -> NoReturn:
     raise RuntimeError("a client's process runs no server")
 
 
-def server_app(packed: str) -> ServerApp:
-    """Return a ServerApp that runs the app's own one with the audit."""
-    audit = _unpacked(packed)
+def server_app(packed: bytes) -> ServerApp:
+    """Return a ServerApp that runs the app's own one with the audit, which `copied` has pickled."""
+    audit: AppAudit = pickle.loads(packed)
     legacy, noted = Legacy(audit), Noted([])
     # With our mods: clients of this process find the module imported already.
     with appending(MODS, noted), legacy_apps_audited(legacy):
@@ -129,26 +128,6 @@ def server_app(packed: str) -> ServerApp:
 def _imported(place: str) -> Any:
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def _packed(audit: AppAudit) -> str:
-    """Return an audit as JSON."""
-    return json.dumps(asdict(audit), default=str)
-
-
-def _unpacked(text: str) -> AppAudit:
-    given: dict[str, Any] = json.loads(text)
-    project = given.pop("project")
-    places = {"path": Path(project["path"]), "claims": tuple(project["claims"])}
-    return AppAudit(
-        **{
-            **given,
-            "project": AppProject(**{**project, **places}),
-            "out": Path(given["out"]),
-            "auditors": tuple(given["auditors"]),
-            "claims": tuple(Claim(**one) for one in given["claims"]),
-        }
-    )
 
 
 def _wait_for_clients(grid: Grid, clients: int) -> None:

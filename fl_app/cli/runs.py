@@ -455,13 +455,13 @@ def _gate(arguments: argparse.Namespace) -> int:
     values = {**_from_file(_FILE, known), **typed_settings(arguments, _LimitOptions)}
     asked = checked_all(fields(_LimitOptions), values)
     from leakmeter.auditors.verdict.gate import Gate, lines
-    from leakmeter.fl_app.report.export import FORMATS
+    from leakmeter.fl_app.report.export import write_gate
     from leakmeter.fl_app.report.judge import result_of
     from leakmeter.fl_app.report.read import read_run
 
     limits = _limits(asked)
     gate = Gate.of(result_of(read_run(Path(arguments.run))), limits)
-    text = FORMATS[arguments.format](gate)
+    text = write_gate(gate, arguments.format)
     if not arguments.output:
         print(text, end="")
         return gate.code

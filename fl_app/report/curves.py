@@ -31,39 +31,12 @@ from leakmeter.auditors.wording import (
     share,
     slug,
 )
-from leakmeter.fl_app.report.figure import (
-    HUGE,
-    MARKERS,
-    REFERENCE,
-    Axis,
-    Figure,
-    Marker,
-    Series,
-)
+from leakmeter.fl_app.report.figure import HUGE, MARKERS, REFERENCE, Axis, Figure, Series
 from leakmeter.fl_app.report.read import Run
 
-# Of each kind of number: its colour, and a marker that points to where the truth may be.
-KIND_LOOKS: Mapping[Kind, tuple[int, Marker]] = {
-    "lower_bound": (1, "right"),
-    "guarantee": (2, "left"),
-    "estimate": (0, "diamond"),
-    "approximation": (4, "diamond"),
-}
-DOTTED = 2
 T = TypeVar("T")
 B = TypeVar("B", Histogram, Losses)
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
-
-
-def mark(finding: Finding, label: str = "") -> Series:
-    """Return the marker of a number."""
-    color, marker = KIND_LOOKS[finding.kind]
-    return Series(label, (finding.value,), (0.5,), color, marker=marker, is_line=False)
-
-
-def ray(start: float, end: float, color: int) -> Series:
-    """Return the line towards where the truth may be."""
-    return Series("", (start, end), (0.5, 0.5), color, DOTTED)
 
 
 def prefix(run: Run, several: Sequence[object]) -> str:

@@ -16,17 +16,17 @@ from typing import Any
 from markupsafe import Markup
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.verdict import labels
 from leakmeter.auditors.verdict.sentences import numbers_of, parts
 from leakmeter.auditors.verdict.verdict import Asked, Row
 from leakmeter.auditors.wording import KINDS, capital, sentence_of, share, size, terms
-from leakmeter.fl_app.report.curves import DOTTED, KIND_LOOKS, mark, ray
 from leakmeter.fl_app.report.figure import (
     MARKERS,
     REFERENCE,
     Axis,
     Figure,
+    Marker,
     Scale,
     Series,
     axis_strip,
@@ -107,19 +107,28 @@ def _skips(run: Run) -> Iterator[tuple[str, str]]:
             yield one.auditor, wording.skipped_rounds(one, asked)
 
 
-AXIS = "ε (log scale)"
+# Of each kind of number: its colour, and a marker that points to where the truth may be.
+_LOOKS: Mapping[Kind, tuple[int, Marker]] = {
+    "lower_bound": (1, "right"),
+    "guarantee": (2, "left"),
+    "estimate": (0, "diamond"),
+    "approximation": (4, "diamond"),
+}
+_DOTTED = 2
 _FOREST = """
 <ul class="legend">{% for one in legend %}<li>{{ one|swatch }}<span>{{ one.label }}</span></li>
 {% endfor %}</ul><table class="forest">
 <caption>ε of the run: what is guaranteed, what is shown, what is estimated</caption>
-<thead><tr><th scope="col">number</th><th scope="col" class="wide">{{ name }}{{ axis }}</th>
+<thead><tr><th scope="col">number</th><th scope="col" class="wide">ε (log scale){{ axis }}</th>
 <th scope="col">how</th></tr></thead>
 <tbody>{% for row in rows %}
-<tr><th colspan="3" scope="rowgroup">{{ title(row) }}</th></tr>
-{% for f in told(row) %}
+<tr><th colspan="3" scope="rowgroup">{{ row.attacker.sentence() }}
+ At stake: {{ labels.question(row) }}.</th></tr>
+{% for f in sentences.numbers_of(row) %}
 <tr><td><span class="number">{{ f|exact_claim }}</span></td>
-<td class="wide">{{ bar(f, scale) }}
-{% if endless(f) %}<small>{{ endless(f) }}</small>{% endif %}</td>
+<td class="wide">{{ bar(f) }}
+{% if not isfinite(f.value) %}
+<small>{{ "no upper bound" if f.kind == "guarantee" else "infinite" }}</small>{% endif %}</td>
 <td class="how">{{ how(f) }}</td></tr>
 {% endfor %}{% endfor %}</tbody></table>
 """
@@ -127,47 +136,33 @@ _FOREST = """
 
 def forest(run: Run) -> Markup | None:
     """Return all ε of a run on one axis, or nothing if it has none."""
-    rows, scale = epsilons(run)
+    rows = verdict_of(run).rows
     if not rows:
         return None
+    shown = [f for row in rows for f in numbers_of(row)]
+    values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
+    scale = Scale.over(filter(math.isfinite, values), "shifted")
     return render(
         _FOREST,
-        name=AXIS,
         axis=strip(axis_strip(scale)),
         rows=rows,
-        scale=scale,
-        title=title,
-        told=numbers_of,
-        bar=bar,
-        endless=_endless,
+        bar=lambda f: strip(row_drawing(list(_series(f, scale)), scale)),
+        isfinite=math.isfinite,
         how=_how,
-        legend=list(_legend([f for row in rows for f in numbers_of(row)])),
+        legend=list(_legend(shown)),
     )
 
 
 def _legend(findings: Sequence[Finding]) -> Iterator[Series]:
     """Yield what is drawn, and what it means; dots lead to where the truth may be."""
-    for kind in (one for one in KIND_LOOKS if any(f.kind == one for f in findings)):
-        (color, marker), is_bound = KIND_LOOKS[kind], kind in ("lower_bound", "guarantee")
-        yield Series(wording.KINDS[kind][0], (), (), color, DOTTED, marker, is_line=is_bound)
+    for kind in (one for one in _LOOKS if any(f.kind == one for f in findings)):
+        (color, marker), is_bound = _LOOKS[kind], kind in ("lower_bound", "guarantee")
+        yield Series(wording.KINDS[kind][0], (), (), color, _DOTTED, marker, is_line=is_bound)
     if any(f.cap is not None and math.isfinite(f.cap) for f in findings):
         yield Series("most that could be shown", (), (), REFERENCE)
     if any(f.null_band is not None for f in findings):
         words, one = "without a leak, 90 % of audits", (0.0,)
         yield Series(words, one, one, REFERENCE, low=one, high=one, is_line=False)
-
-
-def epsilons(run: Run) -> tuple[Sequence[Row], Scale]:
-    """Return all ε of a run by attacker, and the scale on which they are drawn."""
-    rows = verdict_of(run).rows
-    shown = [f for row in rows for f in numbers_of(row)]
-    values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
-    return rows, Scale.over(filter(math.isfinite, values), "shifted")
-
-
-def bar(finding: Finding, scale: Scale) -> Markup:
-    """Return a number on the axis."""
-    return strip(row_drawing(list(_series(finding, scale)), scale))
 
 
 def _series(finding: Finding, scale: Scale) -> Iterator[Series]:
@@ -176,24 +171,13 @@ def _series(finding: Finding, scale: Scale) -> Iterator[Series]:
         yield Series("", band, (0.5, 0.5), REFERENCE, low=(0, 0), high=(1, 1), is_line=False)
     if not math.isfinite(finding.value):
         return
+    color, marker = _LOOKS[finding.kind]
     towards = {"lower_bound": scale.high, "guarantee": scale.low}
     if (end := towards.get(finding.kind)) is not None:
-        yield ray(finding.value, end, KIND_LOOKS[finding.kind][0])
+        yield Series("", (finding.value, end), (0.5, 0.5), color, _DOTTED)
     if finding.cap is not None and math.isfinite(finding.cap):
         yield Series("", (finding.cap, finding.cap), (0.0, 1.0), REFERENCE)
-    yield mark(finding)
-
-
-def title(row: Row) -> str:
-    """Return who attacks, and what is at stake."""
-    return f"{row.attacker.sentence()} At stake: {labels.question(row)}."
-
-
-def _endless(f: Finding) -> str:
-    """Return what to say about a number that has no place on an axis."""
-    if math.isfinite(f.value):
-        return ""
-    return "no upper bound" if f.kind == "guarantee" else "infinite"
+    yield Series("", (finding.value,), (0.5,), color, marker=marker, is_line=False)
 
 
 def _how(f: Finding) -> str:

@@ -11,7 +11,7 @@ import csv
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
@@ -99,7 +99,7 @@ def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
     }
     for name, rows in written.items():
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([_cell(value) for value in row] for row in rows)
+            csv.writer(file).writerows([csv_cell(value) for value in row] for row in rows)
     return [folder / name for name in written]
 
 
@@ -133,7 +133,7 @@ def _curves(runs: Sequence[Run]) -> list[list[Any]]:
     ]
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     """Return what one cell contains: lists and objects as JSON, numbers with all digits.
 
     A report may be a stranger's, and spreadsheets compute texts that look like formulas.
@@ -147,11 +147,12 @@ def _cell(value: Any) -> Any:
     return repr(value) if isinstance(value, float) else value
 
 
-def _text(gate: Gate) -> str:
-    return "\n".join(lines(gate)) + "\n"
+def write_gate(gate: Gate, form: str) -> str:
+    """Return what came of the limits, in one of `FORMATS`."""
+    return "\n".join(FORMATS[form](gate)) + "\n"
 
 
-def _json(gate: Gate) -> str:
+def _json(gate: Gate) -> Iterator[str]:
     found = {
         "outcome": gate.outcome,
         "exit_code": gate.code,
@@ -162,11 +163,11 @@ def _json(gate: Gate) -> str:
         "checks": [asdict(one) for one in gate.checks],
         "verdict": plain_spaces(sentences.headline(gate.verdict)),
     }
-    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    yield json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def _junit(gate: Gate) -> str:
-    """Return a suite with one test for each limit; one that nobody could check is an error."""
+def _junit(gate: Gate) -> Iterator[str]:
+    """Yield a suite with one test for each limit; one that nobody could check is an error."""
     found = [one.outcome for one in gate.checks]
     counts = {
         "tests": str(len(found)),
@@ -184,7 +185,7 @@ def _junit(gate: Gate) -> str:
     ElementTree.indent(root)
     # Not as "unicode", whose declaration would name the machine's encoding.
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return text.decode() + "\n"
+    yield text.decode()
 
 
 def _add_case(suite: ElementTree.Element, gate: Gate, one: Check) -> None:
@@ -198,7 +199,7 @@ def _add_case(suite: ElementTree.Element, gate: Gate, one: Check) -> None:
     ElementTree.SubElement(case, tag, {"message": said, "type": one.outcome}).text = said
 
 
-def _sarif(gate: Gate) -> str:
+def _sarif(gate: Gate) -> Iterator[str]:
     driver = {
         "name": "leakmeter",
         "version": __version__,
@@ -214,7 +215,7 @@ def _sarif(gate: Gate) -> str:
         "properties": _facts(gate),
     }
     found = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    yield json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def _result(gate: Gate, one: Check) -> dict[str, Any]:
@@ -232,11 +233,7 @@ def _result(gate: Gate, one: Check) -> dict[str, Any]:
     }
 
 
-def _markdown(gate: Gate) -> str:
-    return "\n".join(_paragraphs(gate)) + "\n"
-
-
-def _paragraphs(gate: Gate) -> Iterator[str]:
+def _markdown(gate: Gate) -> Iterator[str]:
     yield f"### {_MARKS[gate.outcome]} Leakmeter gate {SAID[gate.outcome]}"
     yield ""
     yield f"Run {_markdown_cell(gate.name)}; {gate_terms(gate)}; exit code {gate.code}."
@@ -249,8 +246,8 @@ def _paragraphs(gate: Gate) -> Iterator[str]:
     yield _markdown_cell(sentences.headline(gate.verdict))
 
 
-FORMATS: Final[Mapping[str, Callable[[Gate], str]]] = {
-    "text": _text,
+FORMATS: Final[Mapping[str, Callable[[Gate], Iterable[str]]]] = {
+    "text": lines,
     "junit": _junit,
     "sarif": _sarif,
     "markdown": _markdown,

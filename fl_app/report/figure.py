@@ -233,7 +233,6 @@ WIDE: Final = 1000.0  # what the width of the plot counts as
 NARROWEST: Final = 232  # pixels of a plot in a phone's card: here words must not meet
 _LINE = 16.0  # pixels from one line of words to the next
 _TOP, _BOTTOM, _HIGH, _RIGHT = 12.0, 42.0, 188.0, 14.0
-_LANE = 18.0  # height of a row's drawing
 _ALONE = 12.0  # width of a single place, to either side
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _NUM_COLORS = 6
@@ -315,16 +314,9 @@ def width_of(words: str) -> float:
 
 def row_drawing(series: Sequence[Series], scale: Scale) -> Canvas:
     """Return a row of a table: a drawing without axes and words."""
-    return Canvas(26.0, 12.0, 12.0, *_lane(series, scale, 4.0))
-
-
-def _lane(
-    series: Sequence[Series], x: Scale, top: float
-) -> tuple[tuple[Stroke, ...], tuple[Mark, ...]]:
-    """Return what is drawn of a row, whose words have its numbers."""
-    frame = _Frame(x, Scale(0.0, 1.0), top, top + _LANE)
+    frame = _Frame(scale, Scale(0.0, 1.0), 4.0, 22.0)
     marks = (m for one in series if one.marker for m in _marks(one, frame, Axis(""), Axis("")))
-    return tuple(_strokes(series, frame)), tuple(marks)
+    return Canvas(26.0, 12.0, 12.0, tuple(_strokes(series, frame)), tuple(marks))
 
 
 def axis_strip(scale: Scale) -> Canvas:

@@ -357,9 +357,6 @@ _DOCUMENT = """
  {{ "asks only the machine that serves it" if is_live else "fetches nothing" }}.</p></footer>
 <div id="tip" role="tooltip" hidden></div><script>{{ script }}</script></body></html>
 """
-_FIGURES = """
-<div class="figures">{% for one in figures %}{{ figure(one) }}{% endfor %}</div>
-"""
 _PICTURES = """
 <div class="figures">{% for source, words, caption in pictures %}
 {% if source %}<figure><img src="{{ source }}" alt="{{ words }}">

@@ -239,10 +239,9 @@ STYLE = """
   --link: #0b5cad; --shade: #eef1f5;
   --c0: #0072b2; --c1: #c2500a; --c2: #00795a; --c3: #a8497f; --c4: #6a51a3; --c5: #8a6d00;
   --ref: #6b7580;
-  --alarm: #b3261e; --warn: #a8470a; --mild: #7a5900; --calm: #3d5a80; --good: #00694f;
-  --grey: #525c69;
+  --alarm: #b3261e; --warn: #a8470a; --mild: #7a5900; --calm: #3d5a80; --grey: #525c69;
   --alarm-wash: #fdecea; --warn-wash: #fdf0e4; --mild-wash: #fbf4dc; --calm-wash: #e9eff7;
-  --good-wash: #e3f4ee; --grey-wash: #eef1f5;
+  --grey-wash: #eef1f5;
 }
 @media screen and (prefers-color-scheme: dark) {
   :root {
@@ -250,17 +249,15 @@ STYLE = """
     --link: #7ab8f5; --shade: #1f252d;
     --c0: #56b4e9; --c1: #f28e4b; --c2: #2fc39c; --c3: #e29bc4; --c4: #b5a3e6; --c5: #e2c14d;
     --ref: #8d979f;
-    --alarm: #ff9d94; --warn: #ffb27a; --mild: #e8c95a; --calm: #9dc0ea; --good: #54d6b0;
-    --grey: #a3adb9;
+    --alarm: #ff9d94; --warn: #ffb27a; --mild: #e8c95a; --calm: #9dc0ea; --grey: #a3adb9;
     --alarm-wash: #341a1a; --warn-wash: #32210f; --mild-wash: #2c2610; --calm-wash: #1a2533;
-    --good-wash: #12291f; --grey-wash: #1f252d;
+    --grey-wash: #1f252d;
   }
 }
 .alarm { --tone: var(--alarm); --wash: var(--alarm-wash); }
 .warn { --tone: var(--warn); --wash: var(--warn-wash); }
 .mild { --tone: var(--mild); --wash: var(--mild-wash); }
 .calm { --tone: var(--calm); --wash: var(--calm-wash); }
-.good { --tone: var(--good); --wash: var(--good-wash); }
 .grey { --tone: var(--grey); --wash: var(--grey-wash); }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }

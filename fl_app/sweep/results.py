@@ -26,6 +26,7 @@ from leakmeter.auditors.verdict.lines import Ending, columns
 from leakmeter.auditors.verdict.verdict import Asked, Row, judge
 from leakmeter.auditors.wording import counted, number, plain_spaces, share
 from leakmeter.fl_app.report import NAME
+from leakmeter.fl_app.report.export import csv_cell
 from leakmeter.fl_app.report.figure import MARKERS, REFERENCE, Axis, Figure, Series
 from leakmeter.fl_app.report.judge import command_of, program, verdict_of
 from leakmeter.fl_app.report.page import EPSILON, document
@@ -171,9 +172,10 @@ class Results:
 
     def end(self, result: Result) -> float:
         """Return the guaranteed ε that orders a point; infinite where nothing is guaranteed."""
-        if not self.questions:
-            return math.inf
-        found = self.guaranteed(result, self.questions[0])
+        return self._end(result, self.questions[0]) if self.questions else math.inf
+
+    def _end(self, result: Result, question: Question) -> float:
+        found = self.guaranteed(result, question)
         return math.inf if found is None else found.value
 
     @property
@@ -209,13 +211,17 @@ class Results:
         is_measured = any(
             config.clipping == "measured" for one in self.points for config in one.point.configs
         )
-        refuted = [one.point.name for one in self.points if _is_refuted(one)]
+        refuted = [
+            one.point.name
+            for one in self.points
+            if one.audit is not None and verdict_of(one.audit).headline[0] == "refuted"
+        ]
         return [
             *([_REFUTED.format(", ".join(refuted))] if refuted else []),
             COST,
             ACCURACY,
             *([_MEASURED] if is_measured else []),
-            *map(_left_out, self.refused),
+            *(f"Left out, since it cannot run: {reason}" for reason in self.refused),
         ]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -228,7 +234,7 @@ class Results:
                 "accuracy_low": min(one.accuracies),
                 "accuracy_high": max(one.accuracies),
                 "seeds": len(one.rehearsals),
-                **{f"guaranteed_{_id(q)}": _value(self.guaranteed(one, q)) for q in self.questions},
+                **{f"guaranteed_{_id(q)}": self._end(one, q) for q in self.questions},
                 **{f"shown_{_id(q)}": _low(self.shown(one, q)) for q in self.questions},
                 "frontier": one in self.frontier,
                 "without_noise": one.rehearsals[0].without_noise,
@@ -247,7 +253,7 @@ class Results:
         text, rows = io.StringIO(), self.rows()
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
         return text.getvalue()
 
     def to_json(self) -> dict[str, Any]:
@@ -316,10 +322,6 @@ def _guarantees(result: Result, also: Sequence[Asked] = ()) -> Iterator[Row]:
         yield from judge(rehearsal.guarantees, also=also).rows
 
 
-def _is_refuted(result: Result) -> bool:
-    return result.audit is not None and verdict_of(result.audit).headline[0] == "refuted"
-
-
 def frontier(accuracies: Sequence[float], ends: Sequence[float]) -> list[bool]:
     """Return for each point whether no other one beats it: as accurate, with a smaller ε.
 
@@ -372,21 +374,8 @@ def _id(question: Question) -> str:
     return _short(question).replace(" ", "_").replace("-", "_")
 
 
-def _value(finding: Finding | None) -> float:
-    return math.inf if finding is None else finding.value
-
-
 def _low(row: Row | None) -> float | None:
     return None if row is None else row.low
-
-
-def _cell(value: Any) -> Any:
-    """Return what one cell contains: numbers with all digits."""
-    return "" if value is None else repr(value) if isinstance(value, float) else value
-
-
-def _left_out(reason: str) -> str:
-    return f"Left out, since it cannot run: {reason}"
 
 
 _TEMPLATE = """

@@ -9,6 +9,7 @@ import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from flwr.clientapp import ClientApp
@@ -19,7 +20,6 @@ from leakmeter.fl_app.audit_app import check, session, through_flower
 from leakmeter.fl_app.audit_app.project import AppProject
 from leakmeter.fl_app.audit_app.session import AppAudit, importing, loaded
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.engines import inline
 from tests.helpers.apps import (
     CLIENT,
@@ -31,6 +31,7 @@ from tests.helpers.apps import (
     PYPROJECT,
     app_in,
 )
+from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.project import ROOT
 
 MODS = """
@@ -54,7 +55,7 @@ def seen(reply):
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
@@ -78,7 +79,7 @@ def largest(out: Path) -> float:
     ],
 )
 def test_an_untouched_app_gets_a_number_and_a_page(
-    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: str, tmp_path: Path, capsys: Printed
 ) -> None:
     app = app_in(tmp_path / "app", server=server)
     before = {path: path.read_bytes() for path in app.rglob("*") if path.is_file()}
@@ -109,9 +110,7 @@ def test_the_digest_notices_any_change_but_that_of_results(tmp_path: Path) -> No
     assert app.digest(app.path / "runs") != before
 
 
-def test_an_app_that_rewrites_itself_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_app_that_rewrites_itself_is_named(tmp_path: Path, capsys: Printed) -> None:
     server = (
         f"{FEDAVG}    from pathlib import Path\n    Path(__file__).with_name('new.py').touch()\n"
     )
@@ -156,76 +155,48 @@ def test_settings_are_flat_and_given_ones_win(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("train.rl=1", "got train.rl; did you mean train.lr?"),
-        ("5", "must be pairs in TOML, separated by blanks, got '5'. Try --run-config"),
-        ("name=x", "must be pairs in TOML"),
-    ],
-)
-def test_a_wrong_setting_is_an_error_in_words(tmp_path: Path, given: str, said: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        AppProject.read(app_in(tmp_path), given)
-    assert said in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--clients", "1"], "--clients must be at least 2, got 1. Try --clients 10."),
-        (["--seats", "5"], "--seats must be auto or from 1 to 4, fewer than half of --clients 10"),
-        (["--auditors", "oneshot"], "got 'oneshot'; did you mean one-shot?"),
-        (
-            ["--auditors", "one-shot, one-shot"],
-            "--auditors must be names that differ, got 'one-shot, one-shot'. Leave out the second",
-        ),
-        (["--node-config", "x"], "--node-config must be pairs in TOML, separated by blanks"),
-        (["--node-config", "partition-id=3"], "--node-config must be settings other than"),
-        (
-            ["--engine", "flwr", "--node-config", "x=1"],
-            "--node-config must be left out with --engine flwr",
-        ),
-        (["--engine", "ray"], "--engine must be one of inline, flwr, got 'ray'"),
+        ("--run-config train.rl=1", "got train.rl; did you mean train.lr?"),
+        ("--run-config 5", "must be pairs in TOML, separated by blanks, got '5'. Try --run-config"),
+        ("--run-config name=x", "must be pairs in TOML"),
+        ("--clients 1", "--clients must be at least 2, got 1. Try --clients 10."),
+        ("--seats 5", "--seats must be auto or from 1 to 4, fewer than half of --clients 10"),
+        ("--auditors oneshot", "got 'oneshot'; did you mean one-shot?"),
+        ("--auditors one-shot,one-shot", "--auditors must be names that differ, got 'one-shot,one"),
+        ("--node-config x", "--node-config must be pairs in TOML, separated by blanks"),
+        ("--node-config partition-id=3", "--node-config must be settings other than"),
+        ("--engine flwr --node-config x=1", "--node-config must be left out with --engine flwr"),
+        ("--engine ray", "--engine must be one of inline, flwr, got 'ray'"),
     ],
 )
 def test_a_wrong_option_is_an_error_in_words(
-    tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: str, said: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    assert main(["audit", str(app_in(tmp_path / "app")), *words]) == 2
+    assert main(["audit", str(app_in(tmp_path / "app")), *words.split()]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_folder_without_an_app_is_an_error_with_a_suggestion(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Printed
 ) -> None:
+    def refused(folder: Path) -> str:
+        assert main(["audit", str(folder)]) == 2
+        return capsys.readouterr().err
+
     app = app_in(tmp_path / "apps" / "mine")
-    assert main(["audit", str(tmp_path / "apps")]) == 2
-    assert f"Try {app}." in capsys.readouterr().err
-    assert main(["audit", str(tmp_path / "nowhere")]) == 2
-    assert "got no folder" in capsys.readouterr().err
-
-
-def test_leakmeters_own_folder_is_no_app_to_audit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", str(ROOT)]) == 2
-    said = capsys.readouterr().err
+    assert f"Try {app}." in refused(tmp_path / "apps")
+    assert "got no folder" in refused(tmp_path / "nowhere")
+    said = refused(ROOT)
     assert "PATH must be an app's folder, not Leakmeter's" in said
     assert Path(re.findall(r"Try (\S+)\.", said)[0], "pyproject.toml").is_file()
-
-
-def test_an_app_without_components_is_named_as_out_of_reach(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    toml = PYPROJECT.replace("clientapp", "agentapp")
-    assert main(["audit", str(app_in(tmp_path, toml=toml))]) == 2
-    said = capsys.readouterr().err
-    assert (
-        "clientapp in [tool.flwr.app.components] as module:attribute, got none. Add client" in said
-    )
+    said = refused(app_in(tmp_path / "old", toml=PYPROJECT.replace("clientapp", "agentapp")))
+    assert "clientapp in [tool.flwr.app.components] as module:attribute, got none. Add cl" in said
     assert "start_simulation" in said
 
 
 def test_an_app_that_cannot_be_imported_shows_its_own_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Printed
 ) -> None:
     app = app_in(tmp_path, "import no_such_package\n")
     assert main(["audit", str(app)]) == 2
@@ -235,9 +206,7 @@ def test_an_app_that_cannot_be_imported_shows_its_own_lines(
     assert "importlib" not in said
 
 
-def test_what_was_audited_before_the_app_failed_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_audited_before_the_app_failed_is_kept(tmp_path: Path, capsys: Printed) -> None:
     app = app_in(tmp_path / "app", server=f"{FEDAVG}    raise ValueError('no disk')\n")
     out = tmp_path / "out"
     assert main(["audit", str(app), "--out", str(out)]) == 1
@@ -246,11 +215,11 @@ def test_what_was_audited_before_the_app_failed_is_kept(
     assert len(report(out)["rounds"]) == 3
     assert "raise ValueError('no disk')" in printed.err
     assert "must run to its end, got ValueError: no disk. What was audited before" in printed.err
+    assert main(["check", str(app)]) == 1  # which compares nothing
+    assert "raise ValueError('no disk')" in capsys.readouterr().err
 
 
-def test_clients_that_fail_show_their_own_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clients_that_fail_show_their_own_lines(tmp_path: Path, capsys: Printed) -> None:
     client = CLIENT.replace(
         "def train(message, context):",
         "def train(message, context):\n    assert context.node_config['partition-id'] > 1, 'no'",
@@ -274,13 +243,12 @@ NODES = CLIENT.replace(
 )
 
 
-@pytest.mark.parametrize("as_file", [False, True])
 @pytest.mark.parametrize("command", ["audit", "check"])
 def test_clients_get_what_their_nodes_are_configured_with(
-    command: str, as_file: bool, tmp_path: Path
+    command: str, tmp_path: Path, capsys: Printed
 ) -> None:
     given = "data='a b' share=0.5 on=true"
-    if as_file:
+    if command == "check":
         Path("nodes.toml").write_text(given.replace(" s", "\ns").replace(" o", "\no"))
         given = "nodes.toml"
     app, out = app_in(tmp_path / "app", NODES), tmp_path / "out"
@@ -288,27 +256,19 @@ def test_clients_get_what_their_nodes_are_configured_with(
     assert main([command, str(app), "--node-config", given, *more]) == 0
     if more:
         assert report(out)["config"]["node-config.share"] == 0.5
-        assert not report(out)["warnings"] or "dropouts" not in str(report(out)["warnings"])
-
-
-def test_a_client_that_lacks_its_nodes_settings_says_which_option_has_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["audit", str(app_in(tmp_path / "app", NODES)), "--out", str(tmp_path / "out")])
-    said = capsys.readouterr().err
-    assert "got KeyError: 'data'" in said
-    assert "give by --node-config." in said
+        assert "dropouts" not in str(report(out)["warnings"])
+        main(["audit", str(app), "--out", str(tmp_path / "without")])
+        said = capsys.readouterr().err
+        assert "got KeyError: 'data'" in said
+        assert "give by --node-config." in said
 
 
 @pytest.mark.parametrize("command", ["audit", "check"])
 def test_an_app_that_waits_for_more_clients_does_not_wait_forever(
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(inline, "_PAUSE", 0.0)
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda _: None)
     server = FEDAVG.replace("FedAvg(", "FedAvg(min_available_nodes=20, ")
     assert main([command, str(app_in(tmp_path / "app", server=server))]) == 2
     assert not list((tmp_path / "here" / "runs").glob("*"))
@@ -317,21 +277,25 @@ def test_an_app_that_waits_for_more_clients_does_not_wait_forever(
     assert "Try --clients 20." in said
 
 
-def test_an_app_of_the_legacy_api_gets_a_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_app_of_the_legacy_api_gets_a_number(tmp_path: Path, capsys: Printed) -> None:
     app, out = app_in(tmp_path / "app", LEGACY_CLIENT, LEGACY_SERVER), tmp_path / "out"
     assert main(["audit", str(app), "--out", str(out), "--clients", "6"]) == 0
     assert largest(out) > 1
     assert [one["num_clients"] for one in report(out)["rounds"]] == [6, 6, 6]
     assert "app: unchanged" in capsys.readouterr().out
+    # Flower's legacy loop adds replies in the order in which threads end, so later rounds differ.
+    assert main(["check", str(app), "--run-config", "num-server-rounds=1"]) == 0
+    assert "equal: " in capsys.readouterr().out
 
 
-def test_thorough_adds_replays(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ["--out", str(out), "--clients", "5", "--thorough"]
-    assert main(["audit", str(app_in(tmp_path / "app")), *words]) == 0
+def test_thorough_adds_replays_which_leave_no_trace(tmp_path: Path, capsys: Printed) -> None:
+    app, out = app_in(tmp_path / "app"), tmp_path / "out"
+    words = ["--clients", "5", "--run-config", "num-server-rounds=1"]
+    assert main(["audit", str(app), "--out", str(out), *words, "--thorough"]) == 0
     assert {f["auditor"] for f in report(out)["findings"]} >= {"likelihood-ratio", "one-shot"}
+    words = ["--clients", "5", "--auditors", "one-shot,likelihood-ratio"]
+    assert main(["check", str(app), *words]) == 0
+    assert "equal: 14 trainings of honest clients" in capsys.readouterr().out
 
 
 # `leakmeter check`: honest replies are equal with and without the audit, or the reason is told.
@@ -351,7 +315,7 @@ def moving(message: object, context: object, call_next: object) -> object:
     ids=["fedavg", "loop"],
 )
 def test_an_app_on_a_global_generator_trains_as_without_the_audit(
-    apps: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    apps: tuple[str, str], tmp_path: Path, capsys: Printed
 ) -> None:
     assert main(["check", str(app_in(tmp_path, *apps))]) == 0
     said = capsys.readouterr().out
@@ -361,7 +325,7 @@ def test_an_app_on_a_global_generator_trains_as_without_the_audit(
 
 
 def test_an_audit_that_moves_a_generator_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     for module in (check, session):
         monkeypatch.setattr(module, "MODS", (moving,))
@@ -372,43 +336,19 @@ def test_an_audit_that_moves_a_generator_is_found(
     assert "a generator that all code of the process shares" in said
 
 
-def test_an_app_with_draws_of_its_own_cannot_be_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("own", "theirs", "said"),
+    [
+        ("context, np.random)", "context, np.random.default_rng())", "cannot tell: "),
+        ('"drawn": float(new[0])', '"seconds": __import__("time").perf_counter()', "training 1: m"),
+    ],
+    ids=["draws", "a metric"],
+)
+def test_an_app_with_draws_or_times_of_its_own_cannot_be_compared(
+    own: str, theirs: str, said: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    client = CLIENT.replace("context, np.random)", "context, np.random.default_rng())")
-    assert main(["check", str(app_in(tmp_path, client))]) == 4
-    assert "cannot tell: " in capsys.readouterr().out
-
-
-def test_a_metric_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    client = CLIENT.replace('"drawn": float(new[0])', '"seconds": time.perf_counter()')
-    client = f"import time\n{client}"
-    assert main(["check", str(app_in(tmp_path, client))]) == 4
-    said = capsys.readouterr().out
-    assert "client 0, training 1: metrics.seconds\n" in said
-
-
-def test_an_app_that_fails_is_no_comparison(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    app = app_in(tmp_path, server=f"{FEDAVG}    raise ValueError('no disk')\n")
-    assert main(["check", str(app)]) == 1
-    assert "raise ValueError('no disk')" in capsys.readouterr().err
-
-
-def test_replays_leave_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--clients", "5", "--auditors", "one-shot,likelihood-ratio"]
-    assert main(["check", str(app_in(tmp_path)), *words]) == 0
-    assert "equal: 14 trainings of honest clients" in capsys.readouterr().out
-
-
-def test_the_first_round_of_a_legacy_app_is_equal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Flower's legacy loop adds replies in the order in which threads end, so later rounds differ.
-    words = ["--run-config", "num-server-rounds=1"]
-    assert main(["check", str(app_in(tmp_path, LEGACY_CLIENT, LEGACY_SERVER)), *words]) == 0
-    assert "equal: " in capsys.readouterr().out
+    assert main(["check", str(app_in(tmp_path, CLIENT.replace(own, theirs)))]) == 4
+    assert said in capsys.readouterr().out
 
 
 # `leakmeter audit --engine flwr`: the copy of an app, and one run through Flower's processes.
@@ -420,8 +360,10 @@ def planned(app: Path, out: Path) -> AppAudit:
 
 def test_the_copy_differs_from_the_app_in_two_lines_and_a_package(tmp_path: Path) -> None:
     app = app_in(tmp_path / "app")
-    copy = through_flower.copied(planned(app, tmp_path / "out"), tmp_path / "copy")
     theirs = {path.relative_to(app) for path in app.rglob("*") if path.is_file()}
+    (app / "runs").mkdir()
+    (app / "runs" / "report.json").write_text("{}")  # results in the app's own folder
+    copy = through_flower.copied(planned(app, app / "runs"), tmp_path / "copy")
     ours = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()}
     assert {path.parts[0] for path in ours - theirs} == {through_flower.PACKAGE}
     assert theirs <= ours
@@ -434,14 +376,6 @@ def test_the_copy_differs_from_the_app_in_two_lines_and_a_package(tmp_path: Path
     }
 
 
-def test_results_in_the_apps_own_folder_are_not_copied(tmp_path: Path) -> None:
-    app = app_in(tmp_path / "app")
-    (app / "runs").mkdir()
-    (app / "runs" / "report.json").write_text("{}")
-    copy = through_flower.copied(planned(app, app / "runs"), tmp_path / "copy")
-    assert not (copy / "runs").exists()
-
-
 def test_a_list_of_files_to_bundle_gets_our_package(tmp_path: Path) -> None:
     toml = PYPROJECT.replace("[tool.flwr.app]", '[tool.flwr.app]\nfab-include = ["tiny/*.py"]')
     app = app_in(tmp_path / "app", toml=toml)
@@ -450,17 +384,13 @@ def test_a_list_of_files_to_bundle_gets_our_package(tmp_path: Path) -> None:
     assert found["fab-include"] == ["leakmeter_audit/*.py", "tiny/*.py"]
 
 
-def test_flowers_processes_get_the_whole_audit(tmp_path: Path) -> None:
-    audit = planned(app_in(tmp_path / "app"), tmp_path / "out")
-    assert through_flower._unpacked(through_flower._packed(audit)) == audit
-
-
 @pytest.mark.parametrize("order", [("client", "server"), ("server", "client")])
 def test_clients_have_our_mod_whichever_module_comes_first(
-    order: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    order: tuple[str, str], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     app = app_in(tmp_path / "app")
-    copy = through_flower.copied(planned(app, tmp_path / "out"), tmp_path / "copy")
+    audit = planned(app, tmp_path / "out")
+    copy = through_flower.copied(audit, tmp_path / "copy")
     listed: list[Any] = []
 
     def train(*_: Any, mods: list[Any]) -> Any:
@@ -468,17 +398,19 @@ def test_clients_have_our_mod_whichever_module_comes_first(
         return lambda function: function
 
     monkeypatch.setattr(ClientApp, "train", train)
-    with importing(copy, {"tiny", through_flower.PACKAGE}):
+    with (
+        importing(copy, {"tiny", through_flower.PACKAGE}),
+        patch.object(through_flower, "Legacy", wraps=through_flower.Legacy) as given,
+    ):
         for kind in order:  # Flower's simulation imports both in one process
             found = import_module(f"{through_flower.PACKAGE}.{kind}_app").app
             assert type(found).__name__ == f"{kind.capitalize()}App"
     assert listed == [[canary_mod]]
+    assert given.call_args.args == (audit,)  # the whole of it is in the copy
 
 
 @pytest.mark.launch
-def test_an_app_is_audited_through_flwr_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_app_is_audited_through_flwr_run(tmp_path: Path, capsys: Printed) -> None:
     app, out = app_in(tmp_path / "app"), tmp_path / "out"
     words = ["--engine", "flwr", "--clients", "5", "--seats", "1", "--out", str(out)]
     more = ["--run-config", "num-server-rounds=4"]

@@ -27,6 +27,7 @@ from tests.docs_blocks import blocks, commands
 from tests.fl_app.cli.test_main import refused
 from tests.fl_app.run.test_resume import Dying
 from tests.helpers.apps import CLIENT, FEDAVG, LEGACY_CLIENT, LEGACY_SERVER, PYPROJECT, app_in
+from tests.helpers.fixtures import Printed
 from tests.helpers.project import ROOT
 
 LOCAL = """
@@ -35,11 +36,6 @@ from flwr.{client}.mod import LocalDpMod
 local = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10.0, delta=1e-5)
 """
 CLAIMS = "1e-9@1e-5 server run; 100@1e-5 outsider round"
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -76,7 +72,7 @@ def test_flowers_settings_state_several_claims_in_one_text() -> None:
 
 @pytest.mark.parametrize("wrong", ["ten", "3 sever", "-1", "3@1"])
 def test_a_wrong_claim_is_refused_on_every_launch_before_any_work(
-    wrong: str, capsys: pytest.CaptureFixture[str]
+    wrong: str, capsys: Printed
 ) -> None:
     allowed = "--claim must be ε@δ with one of server, outsider, wire and round or run, got"
     said = refused(["--claim", wrong], capsys)
@@ -90,9 +86,7 @@ def test_a_wrong_claim_is_refused_on_every_launch_before_any_work(
     assert not Path("runs").exists()
 
 
-def test_claims_in_the_apps_own_file_are_checked_with_its_name(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_claims_in_the_apps_own_file_are_checked_with_its_name(capsys: Printed) -> None:
     for wrong, why in (
         ('claims = ["3 sever"]', "pyproject.toml: claims must be ε@δ with"),
         ("claims = 3", 'must list claims in [tool.leakmeter] as texts, got 3. Try claims = ["10@'),
@@ -115,7 +109,7 @@ def kept(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_keeps_its_claims_and_judges_them_wherever_it_is_read(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     assert texts(kept) == ["1e-09@1e-05 server run", "100@1e-05 outsider round"]
     found = report(kept)
@@ -196,7 +190,7 @@ def test_python_gets_the_claims_of_its_run_with_the_result(tiny_config: Config) 
 
 
 def test_the_gate_ends_with_3_where_a_claim_is_refuted_and_4_where_none_was_tested(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     assert main(["gate", str(kept), "--claims"]) == 3
     assert main(["gate", str(kept), "--max-epsilon", "1000"]) == 3
@@ -214,7 +208,7 @@ def test_the_gate_ends_with_3_where_a_claim_is_refuted_and_4_where_none_was_test
 
 @pytest.mark.parametrize("kind", ["message", "legacy"])
 def test_an_untouched_app_with_local_noise_has_its_claim_refuted(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: Printed
 ) -> None:
     if kind == "legacy":
         mods = LEGACY_CLIENT.replace("ClientApp(client_fn", "ClientApp(mods=[local], client_fn")
@@ -241,7 +235,7 @@ def test_an_untouched_app_with_local_noise_has_its_claim_refuted(
 
 @pytest.mark.slow
 def test_the_page_on_checking_a_claim_can_be_followed_literally(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Printed
 ) -> None:
     """Its copy of an app, its lines and its command give its words; the app draws other numbers."""
     page = blocks(ROOT / "docs" / "check-a-claim.md")

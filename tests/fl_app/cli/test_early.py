@@ -16,6 +16,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.data.dataset import dataset_of, dealt
+from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.processes import run_copies
 from tests.helpers.project import ROOT
 
@@ -26,11 +27,6 @@ code = main(sys.argv[1:])
 heavy = {"torch", "flwr", "ray"} & set(sys.modules)
 print(f"code {code}, heavy {sorted(heavy)}")
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -85,7 +81,7 @@ def test_a_mistake_that_needs_no_torch_is_found_without_it(tmp_path: Path) -> No
 
 
 def test_a_port_at_which_something_else_listens_is_no_cluster(
-    impostor: int, capsys: pytest.CaptureFixture[str]
+    impostor: int, capsys: Printed
 ) -> None:
     """Ray itself waits for minutes."""
     assert main(["--engine", "ray", "--ray-address", f"127.0.0.1:{impostor}"]) == 2
@@ -95,7 +91,7 @@ def test_a_port_at_which_something_else_listens_is_no_cluster(
 
 
 def test_the_cluster_of_the_environment_is_looked_for_as_well(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     assert main(["--engine", "ray"]) == 2
@@ -103,10 +99,7 @@ def test_the_cluster_of_the_environment_is_looked_for_as_well(
 
 
 def test_ray_that_does_not_start_is_one_sentence_with_a_way_out(
-    tiny: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tiny: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     def broken(**_: Any) -> None:
         raise TimeoutError("the node\nis slow")
@@ -136,22 +129,16 @@ def test_an_old_python_gets_one_sentence() -> None:
     assert done.stderr.startswith("error: Leakmeter needs Python 3.11 or newer, got 3.10; ")
 
 
-def test_a_checkout_that_is_not_installed_gets_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_package_that_is_missing_is_one_sentence(monkeypatch: Patch, capsys: Printed) -> None:
     def missing(_: Any) -> None:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
-    monkeypatch.setattr("leakmeter.fl_app.run.early.check_early", missing)
-    assert main([]) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("leakmeter.fl_app.run.early.check_early", missing)
+        assert main([]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: the package numpy is missing, so Leakmeter is not installed")
     assert said.endswith("pip install -e .\n")
-
-
-def test_a_missing_package_with_data_gets_the_same_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     dataset_of.cache_clear()
     dealt.cache_clear()
     monkeypatch.setattr("leakmeter.fl_app.data.image.find_spec", lambda _: None)
@@ -159,42 +146,8 @@ def test_a_missing_package_with_data_gets_the_same_sentence(
     assert capsys.readouterr().err.startswith("error: the package sklearn is missing, so ")
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "report", "reproduce", "replay", "watch", "keys", "completion"]
-)
-def test_help_breaks_no_name_and_fits_a_terminal(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    assert not [line for line in lines if line.endswith("-")]
-    # An option with all its choices is one word, which may be longer.
-    assert not [line for line in lines if len(line) > 80 and line.strip(" []")[:2] != "--"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["--round", "3"], "unknown option --round; did you mean --rounds?"),
-        (["--dataset", "mnst"], "did you mean mnist?"),
-        (["--noise", "centrl"], "did you mean central?"),
-        (["--auditors", "one-shot,LRT"], "got 'LRT'; did you mean likelihood-ratio?"),
-        (["--auditors", "oneshot"], "did you mean one-shot?"),
-        (["reprot"], "did you mean report?"),
-        (["completion", "fsh"], "did you mean fish?"),
-    ],
-)
-def test_a_wrong_name_suggests_the_nearest(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert hint in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_option_is_completed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_is_completed(shell: str, capsys: Printed) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     for option in ("rounds", "target-epsilon", "text", "scale", "no-download"):
@@ -202,7 +155,7 @@ def test_every_option_is_completed(shell: str, capsys: pytest.CaptureFixture[str
     assert "fashion-mnist" in script  # values too
 
 
-def test_bash_completes_options_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_completes_options_and_values(capsys: Printed) -> None:
     assert main(["completion", "bash"]) == 0
     tried = (
         'try() { COMP_WORDS=(leakmeter "$@"); COMP_CWORD=$#; COMPREPLY=(); _leakmeter; '
@@ -223,18 +176,3 @@ def test_bash_completes_options_and_values(capsys: pytest.CaptureFixture[str]) -
         "transcript",
         "new show list",
     ]
-
-
-def test_details_are_printed_on_request(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = str(tmp_path / "run")
-    assert main([*tiny, "--auditors", "one-shot", "--out", out]) == 0
-    ending = capsys.readouterr().out
-    assert main(["report", "--text", out]) == 0
-    full = capsys.readouterr().out
-    verdict = next(line for line in ending.splitlines() if line.startswith("VERDICT"))
-    assert verdict in full
-    assert "What the run leaks, by attacker" in full
-    assert "What the run leaks, by attacker" not in ending
-    assert main(["report", "--text", out, "--csv", "tables"]) == 2

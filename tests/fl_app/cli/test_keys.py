@@ -13,10 +13,11 @@ import pytest
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.cli.main import main
 from tests.fl_app.cli.test_main import refused
+from tests.helpers.fixtures import Patch, Printed
 
 
 def test_a_new_key_is_the_owners_alone_and_its_line_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Printed
 ) -> None:
     folder = tmp_path / "keys"
     assert main(["keys", "new", str(folder), "--name", "ward 3"]) == 0
@@ -26,7 +27,7 @@ def test_a_new_key_is_the_owners_alone_and_its_line_is_printed(
 
 
 def test_a_key_that_exists_is_kept_and_its_line_is_printed_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Printed
 ) -> None:
     folder = tmp_path / "keys"
     assert main(["keys", "new", str(folder)]) == 0
@@ -40,9 +41,7 @@ def test_a_key_that_exists_is_kept_and_its_line_is_printed_again(
     assert "must be an unencrypted PEM key" in refused(["keys", "new", str(folder)], capsys)
 
 
-def test_the_line_of_a_key_is_shown_with_any_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_line_of_a_key_is_shown_with_any_name(tmp_path: Path, capsys: Printed) -> None:
     line = Identity.create(tmp_path / "k").line
     for given in (tmp_path / "k", tmp_path / "k" / "identity.pem"):
         assert main(["keys", "show", str(given)]) == 0
@@ -52,18 +51,10 @@ def test_the_line_of_a_key_is_shown_with_any_name(
     missing = refused(["keys", "show", str(tmp_path / "none")], capsys)
     assert "cannot be read" in missing
     assert "leakmeter keys new DIR" in missing
-    assert "got an empty name" in refused(["keys", "show", ""], capsys)
-
-
-def test_an_empty_name_of_a_folder_makes_no_key_here(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "got an empty name" in refused(["keys", "new", ""], capsys)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_leaves_no_half_of_a_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     class Full(BytesIO):
         def write(self, _: object) -> int:
@@ -80,7 +71,7 @@ def test_a_full_disk_leaves_no_half_of_a_key(
     assert main(["keys", "new", str(tmp_path / "k")]) == 0
 
 
-def test_a_list_is_checked_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_is_checked_and_counted(tmp_path: Path, capsys: Printed) -> None:
     lines = [Identity.create(tmp_path / str(i)).line for i in range(3)]
     path = tmp_path / "trusted.txt"
     path.write_text("\n".join(lines))
@@ -93,40 +84,30 @@ def test_a_list_is_checked_and_counted(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["keys", "list", str(path)]) == 1
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [("nonsense", "line 1: a public line must be"), (None, "cannot be read")],
+    ("words", "reason"),
+    [
+        (["list", "nonsense"], "line 1: a public line must be"),
+        (["list", "missing"], "cannot be read"),
+        (["list", "twice"], "twice"),
+        (["new", ""], "got an empty name"),
+        (["show", ""], "got an empty name"),
+        *(
+            (["new", "k", "--name", name], "--name must be")
+            for name in ("a\nb", " a", "x" * 101, "\x1b")
+        ),
+    ],
 )
-def test_a_malformed_or_missing_list_is_named(
-    text: str | None, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_is_named_and_leaves_nothing(
+    words: list[str], reason: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    path = tmp_path / "trusted.txt"
-    if text is not None:
-        path.write_text(text)
-    assert reason in refused(["keys", "list", str(path)], capsys)
-
-
-def test_a_key_twice_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = Identity.create(tmp_path / "a").line
-    path = tmp_path / "trusted.txt"
-    path.write_text(f"{line} one\n{line} two\n")
-    assert "twice" in refused(["keys", "list", str(path)], capsys)
+    (tmp_path / "twice").write_text(f"{line} one\n{line} two\n")
+    (tmp_path / "nonsense").write_text("nonsense")
+    assert reason in refused(["keys", *words], capsys)
 
 
-@pytest.mark.parametrize("name", ["a\nb", " a", "x" * 101, "\x1b"])
-def test_a_name_that_would_break_the_line_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "--name must be" in refused(["keys", "new", str(tmp_path / "k"), "--name", name], capsys)
-    assert not (tmp_path / "k").exists()
-
-
-def test_help_says_what_the_three_actions_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_the_three_actions_are(capsys: Printed) -> None:
     with pytest.raises(SystemExit):
         main(["keys", "--help"])
     said = capsys.readouterr().out

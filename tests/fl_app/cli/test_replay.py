@@ -22,14 +22,10 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from tests.fl_app.cli.test_main import refused
 from tests.fl_app.run.test_resume import Dying
+from tests.helpers.fixtures import Patch, Printed
 
 QUICK = ("--lrt-fit", "20", "--lrt-candidates", "4", "--lrt-trials", "20", "--mi-draws", "6")
 ALL = "one-shot,likelihood-ratio,mutual-information"
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +48,14 @@ def findings(folder: Path, *without: str) -> list[dict[str, Any]]:
     return [f for f in report["findings"] if not {f["auditor"], f["quantity"]} & set(without)]
 
 
-def details(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def details(folder: Path, capsys: Printed) -> str:
     """Return all that a terminal can say of a run, in one line."""
     capsys.readouterr()
     assert main(["report", "--text", str(folder)]) == 0
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_the_same_settings_find_the_same_to_the_last_digit(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_settings_find_the_same_to_the_last_digit(run: Path, capsys: Printed) -> None:
     assert main(["replay", str(run)]) == 0
     again = run.with_name("run-replay")
     assert findings(again) == findings(run, "recorder", "guess")
@@ -95,7 +89,7 @@ def test_other_settings_and_auditors_look_at_the_same_run(run: Path, tmp_path: P
 
 
 def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: list[str], tmp_path: Path, capsys: Printed
 ) -> None:
     out, again = tmp_path / "over", tmp_path / "again"
     pairs = ("--mi-rank", "2", "--mi-over-rounds", "40")
@@ -117,9 +111,7 @@ def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
     assert "mi-over-rounds must be 0 without the auditor mutual-information, got 40" in said
 
 
-def test_who_took_part_is_as_in_the_run_whoever_looks(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_took_part_is_as_in_the_run_whoever_looks(run: Path, monkeypatch: Patch) -> None:
     cohorts = []
 
     class Looking(Auditor):
@@ -134,7 +126,7 @@ def test_who_took_part_is_as_in_the_run_whoever_looks(
 
 
 def test_an_interrupted_run_is_audited_as_far_as_it_went(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     (run / "report.json").unlink()
     (run / "recording" / "round-000004.npz").unlink()
@@ -184,14 +176,12 @@ def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line_with_code_2(
-    arguments: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, run: Path, capsys: Printed
 ) -> None:
     assert message in refused(["replay", str(run), *arguments], capsys)
 
 
-def test_what_was_not_recorded_is_named(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_not_recorded_is_named(run: Path, monkeypatch: Patch, capsys: Printed) -> None:
     class Span(Auditor):
         name = "mutual-information"
         reads = frozenset({"truth"})
@@ -202,7 +192,7 @@ def test_what_was_not_recorded_is_named(
     assert "Use mutual-information during the run" in said
 
 
-def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_named_with_its_file(run: Path, capsys: Printed) -> None:
     third, plan = run / "recording" / "round-000003.npz", run / "recording" / "plan.json"
     replay = ["replay", str(run), "--auditors", "one-shot"]
     whole = third.read_bytes()
@@ -232,9 +222,7 @@ def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[
     assert "RUN must be a recorded run with recording/plan.json, got " in said
 
 
-def test_settings_that_were_changed_since_are_named(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_were_changed_since_are_named(run: Path, capsys: Printed) -> None:
     replay, toml = ["replay", str(run), "--auditors", "one-shot"], run / "config.toml"
     text = toml.read_text()
     toml.write_text(text.replace("seed = 0", "seed = 3"))
@@ -250,9 +238,7 @@ def test_settings_that_were_changed_since_are_named(
     assert "call leakmeter.replay(folder, auditors) in Python" in refused(replay, capsys)
 
 
-def test_a_deployment_is_searched_for_canaries_only(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deployment_is_searched_for_canaries_only(run: Path, capsys: Printed) -> None:
     plan = run / "recording" / "plan.json"
     noted = json.loads(plan.read_text())
     plan.write_text(json.dumps({**noted, "about": {**noted["about"], "deployed": True}}))
@@ -262,7 +248,7 @@ def test_a_deployment_is_searched_for_canaries_only(
 
 
 def test_a_run_without_canaries_cannot_be_searched_for_them(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: list[str], tmp_path: Path, capsys: Printed
 ) -> None:
     out = tmp_path / "plain"
     assert main([*tiny, "--rounds", "1", "--auditors", "recorder", "--out", str(out)]) == 0

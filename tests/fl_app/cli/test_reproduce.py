@@ -21,17 +21,11 @@ from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.papers.andrew2024 import table1 as one_shot_table1
 from leakmeter.papers.base import CELLS, Cells, read_cells
 from leakmeter.papers.registry import EXPERIMENTS, duration
+from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.project import PAPERS, ROOMS, ROOT, sources
 from tests.papers.small import sketched
 
 REAL = os.environ.get(FOLDER_VARIABLE)
-HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
-HEAVY |= {"matplotlib"}
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +36,7 @@ def table1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_experiment(capsys: Printed) -> None:
     assert main(["reproduce", "--list"]) == 0
     head, *lines, _ = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "small", "paper", "data", "what"]
@@ -52,20 +46,6 @@ def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> 
         assert f"{duration(entry.small)}  " in line
         assert f"{duration(entry.paper)}  " in line
         assert all(name in line for name in entry.data)
-
-
-def test_the_list_comes_at_once() -> None:
-    code = (
-        "import sys\n"
-        "from leakmeter.fl_app.cli.main import main\n"
-        "assert main(['reproduce', '--list']) == 0\n"
-        f"assert not {HEAVY} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    script = [sys.executable, str(ROOT / "run_sim.py"), "reproduce", "--list"]
-    shown = subprocess.run(script, capture_output=True, text=True)
-    assert (shown.returncode, shown.stdout) == (0, done.stdout)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -95,7 +75,7 @@ def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name:
     ],
 )
 def test_a_mistake_is_one_line_with_code_2_and_leaves_nothing(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: Printed
 ) -> None:
     assert main(["reproduce", *arguments]) == 2
     printed = capsys.readouterr()
@@ -106,7 +86,7 @@ def test_a_mistake_is_one_line_with_code_2_and_leaves_nothing(
 
 
 def test_without_matplotlib_nothing_is_computed_and_the_way_out_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     assert main(["reproduce", "one-shot-table1", "--out", "here"]) == 2
@@ -130,13 +110,6 @@ def test_matplotlib_is_asked_for_where_figures_are_drawn_and_nowhere_else() -> N
     }
 
 
-def test_help_names_the_scales(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["reproduce", "--help"])
-    assert end.value.code == 0
-    assert "--scale paper|small" in capsys.readouterr().out
-
-
 def test_the_table_is_left_for_programs_and_for_people(table1: Path) -> None:
     with (table1 / "table.csv").open(encoding="utf-8") as file:
         head, *rows = csv.reader(file)
@@ -150,16 +123,21 @@ def test_the_table_is_left_for_programs_and_for_people(table1: Path) -> None:
 
 
 def test_a_second_run_computes_nothing_and_writes_the_same(
-    table1: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table1: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a kept cell was computed again")
 
-    before = {path: path.read_bytes() for path in table1.rglob("*") if path.is_file()}
+    before = left_in(table1)
     monkeypatch.setattr(one_shot_table1, "_cell", refuse)
-    assert main(["reproduce", "one-shot-table1", "--out", str(table1)]) == 0
+    again = ["reproduce", "one-shot-table1", "--out", str(table1)]
+    assert main(again) == 0
     assert "done" not in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in table1.rglob("*") if path.is_file()} == before
+    assert left_in(table1) == before
+    monkeypatch.setattr("leakmeter.papers.base.drawn", sketched)
+    assert main([*again, "--engine", "ray"]) == 0  # in this process
+    assert "one-shot-table1 has no work that Ray could distribute" in capsys.readouterr().out
+    assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
 
 
 # Experiments whose published size has not been run for good yet.
@@ -173,7 +151,7 @@ def test_results_are_committed_of_all_other_experiments() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in WITHOUT_RESULTS])
 def test_the_committed_tables_follow_from_the_committed_cells(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("leakmeter.papers.base.drawn", lambda _: "")  # takes longest
     kept = ROOT / "docs" / "results" / name
@@ -191,20 +169,6 @@ def test_the_committed_tables_follow_from_the_committed_cells(
     for table in ("table.csv", "table.json", "table.md"):
         assert (tmp_path / table).read_bytes() == (kept / table).read_bytes()
     assert (tmp_path / CELLS).read_bytes() == (kept / CELLS).read_bytes()
-
-
-def test_what_ray_cannot_distribute_runs_in_this_process(
-    table1: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("leakmeter.papers.base.drawn", sketched)
-    copy = shutil.copytree(table1, tmp_path / "copy")
-    again = ["reproduce", "one-shot-table1", "--engine", "ray", "--out", str(copy)]
-    assert main(again) == 0
-    assert "one-shot-table1 has no work that Ray could distribute" in capsys.readouterr().out
-    assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
 
 
 # Mean and std of the known-std estimate at d = 10,000 and k = 100 over many simulations.
@@ -225,28 +189,23 @@ def test_table_1_agrees_with_the_known_std_and_not_with_the_printed_algorithm(
     assert larger["fitted_mean"] < cell["fitted_mean"]
 
 
-def test_experiments_with_real_data_say_what_they_need(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["reproduce", "secagg-lrt-mnist", "--out", "here"]) == 2
-    assert "error: mnist: looked for MNIST/raw/ or mnist/" in capsys.readouterr().err
-    assert not (tmp_path / "here").exists()
-
-
 # Published tables in processes of their own: the same bits again, and nothing without data.
 
 
-@pytest.mark.parametrize("name", [n for n, entry in EXPERIMENTS.items() if entry.data])
+@pytest.mark.parametrize(
+    ("name", "scale", "missing"),
+    [
+        (name, scale, data[0])
+        for name, entry in EXPERIMENTS.items()
+        for scale, data in (("small", entry.small_data), ("paper", entry.data))
+        if data
+    ],
+)
 def test_without_its_data_an_experiment_ends_before_any_work(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, scale: str, missing: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    assert main(["reproduce", name, "--scale", "paper", "--out", "here"]) == 2
-    assert f"error: {EXPERIMENTS[name].data[0]}: " in capsys.readouterr().err
+    assert main(["reproduce", name, "--scale", scale, "--out", "here"]) == 2
+    assert f"error: {missing}: " in capsys.readouterr().err
     assert not (tmp_path / "here").exists()
 
 

@@ -19,14 +19,8 @@ import pytest
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.report.read import read_run
+from tests.helpers.fixtures import Call, Patch, Printed
 from tests.helpers.project import ROOT
-
-Printed = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +34,10 @@ def finished(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def runs(finished: Path, tmp_path: Path) -> Path:
     """A folder with three runs: old, whole and unfinished, from the oldest to the newest."""
-    folder = tmp_path / "runs"
+    return copies(finished, tmp_path / "runs")
+
+
+def copies(finished: Path, folder: Path) -> Path:
     for age, name in ((300, "old"), (200, "whole"), (100, "cut")):
         shutil.copytree(finished, folder / name)
         if name == "cut":
@@ -58,9 +55,8 @@ def refused(capsys: Printed, *words: str) -> str:
     return printed.err
 
 
-def test_a_list_has_the_newest_run_first_and_how_to_resume(runs: Path, capsys: Printed) -> None:
-    assert main(["list", "runs"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+def test_a_list_has_the_newest_run_first_and_how_to_resume(runs: Path, call: Call) -> None:
+    head, *lines = call("list", "runs").splitlines()
     assert head.split() == ["RUN", "DATE", "ROUNDS", "SHOWN", "AT", "MOST"]
     assert [line.split()[0] for line in lines] == ["cut", "interrupted:", "whole", "old"]
     assert lines[0].split()[3] == "4/4"
@@ -69,49 +65,13 @@ def test_a_list_has_the_newest_run_first_and_how_to_resume(runs: Path, capsys: P
     assert lines[2].split(", outsider")[1].strip() == "no bound"
     assert "ε ≥ " in lines[2]
     assert all(len(line) <= 80 for line in (lines[0], *lines[2:]))
-
-
-def test_a_list_of_one_run_is_that_run_and_a_file_is_refused(runs: Path, capsys: Printed) -> None:
-    assert main(["list", "runs/whole"]) == 0
-    assert "whole" in capsys.readouterr().out
-    (runs.parent / "notes.txt").touch()
-    assert main(["list", "notes.txt"]) == 2
-    assert "must be a folder of runs, got a file" in capsys.readouterr().err
-
-
-def test_nothing_to_resume_says_what_to_do(runs: Path, capsys: Printed) -> None:
-    (runs.parent / "other" / "thing").mkdir(parents=True)
-    for folder, advice in (("other", "leakmeter list"), ("nowhere", "start with --out")):
-        assert main(["--resume", folder]) == 2
-        assert advice in capsys.readouterr().err
-
-
-def test_a_finished_run_of_unknown_length_has_no_question_mark(runs: Path, capsys: Printed) -> None:
-    report = runs / "whole" / "report.json"
-    (runs / "whole" / "config.toml").unlink()
-    known = json.loads(report.read_text())
-    del known["config"]["rounds"]
-    report.write_text(json.dumps(known))
-    assert main(["list", "runs"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert next(line[3] for line in lines if line[0] == "whole") == "4"
-
-
-def test_a_run_that_has_not_begun_is_in_no_list(runs: Path, capsys: Printed) -> None:
-    (runs / "refused").mkdir()
-    (runs / "refused" / "rounds.jsonl").touch()  # made by `Audited`, whose app then failed
-    assert main(["list", "runs"]) == 0
-    assert "refused" not in capsys.readouterr().out
-
-
-def test_a_list_for_programs_says_the_same(runs: Path, capsys: Printed) -> None:
-    assert main(["list", "--json", "runs"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert [one["state"] for one in listed] == ["interrupted", "finished", "finished"]
-    assert [one["name"] for one in listed] == ["cut", "whole", "old"]
-    assert listed[0]["resume"] == f"python run_sim.py --resume {runs / 'cut'}"
-    whole = listed[1]
-    assert (whole["rounds"], whole["planned"], whole["resume"]) == (4, 4, None)
+    assert "whole" in call("list", "runs/whole")
+    cut, whole, _ = json.loads(call("list", "--json", "runs"))
+    assert (cut["name"], cut["state"]) == ("cut", "interrupted")
+    assert cut["resume"] == f"python run_sim.py --resume {runs / 'cut'}"
+    assert [whole[name] for name in ("state", "rounds", "planned", "resume")] == [
+        *("finished", 4, 4, None)
+    ]
     assert whole["accuracy"] == read_run(runs / "whole").accuracy
     assert whole["headline"].startswith("Anyone who sees")
 
@@ -149,85 +109,89 @@ def test_a_run_of_another_process_is_running_and_a_damaged_one_spoils_no_list(
     assert sum(line.startswith(damage) for line in lines) == 1
 
 
-def test_a_folder_without_runs_says_so_and_what_to_do_next(capsys: Printed) -> None:
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out.endswith("Start one: python run_sim.py --out runs/demo\n")
-    assert main(["list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+def test_a_list_says_no_more_of_a_run_than_its_files_do(runs: Path, call: Call) -> None:
+    (runs / "whole" / "config.toml").unlink()
+    report = runs / "whole" / "report.json"
+    known = json.loads(report.read_text())
+    del known["config"]["rounds"]
+    report.write_text(json.dumps(known))
+    (runs / "refused").mkdir()
+    (runs / "refused" / "rounds.jsonl").touch()  # made by `Audited`, whose app then failed
+    found = {words[0]: words for words in map(str.split, call("list", "runs").splitlines())}
+    assert found["whole"][3] == "4"  # of how many, nobody knows
+    assert "refused" not in found
+
+
+def test_a_folder_without_runs_says_so_and_what_to_do_next(call: Call) -> None:
+    assert call("list").endswith("Start one: python run_sim.py --out runs/demo\n")
+    assert json.loads(call("list", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        *((f"{words} empty", "start a run with: leakmeter --out") for words in ("report", "open")),
+        ("open", "start a run with: leakmeter --out"),
+        ("report --json empty", "start a run with: leakmeter --out"),
+        ("--resume empty", "nothing has run there: start with --out"),
+        ("--resume nowhere", "start with --out"),
+        ("--resume other", "leakmeter list"),
+        ("list file", "must be a folder of runs, got a file"),
+        ("report --json copies/cut", "after round 4. Finish it: python run_sim.py --resume "),
+        ("gate copies --max-epsilon 1", "the newest run in it is "),
+        *(
+            (f"report --json copies/whole {more} x", "writes no file; leave out --")
+            for more in ("--out", "--csv", "--pictures")
+        ),
+        ("report --json copies/whole --text", "--text writes no file; leave out --json"),
+        ("report --summary copies/whole --csv x", "writes summary.html alone; leave out --csv"),
+        ("report --text --summary copies/whole", "--text writes no file; leave out --summary"),
+    ],
+)
+def test_what_a_command_cannot_do_is_one_line_with_the_next_step(
+    words: str, advice: str, finished: Path, tmp_path: Path, capsys: Printed
+) -> None:
     Path("empty").mkdir()
-    for words in (["report", "empty"], ["open", "empty"], ["open"], ["report", "--json", "empty"]):
-        assert "start a run with: leakmeter --out runs/demo" in refused(capsys, *words)
-    assert "nothing has run there: start with --out" in refused(capsys, "--resume", "empty")
+    Path("file").touch()
+    (tmp_path / "other" / "thing").mkdir(parents=True)
+    if "copies" in words:
+        copies(finished, tmp_path / "copies")
+    assert main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert advice in printed.err
 
 
-def test_open_shows_the_newest_page_and_makes_it_where_it_is_missing(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+def test_open_shows_the_newest_page_and_makes_it_where_it_is_missing_or_old(
+    runs: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     opened: list[str] = []
-
-    def open_(address: str) -> bool:
-        opened.append(address)
-        return True
-
-    monkeypatch.setattr(webbrowser, "open", open_)
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     page = runs / "cut" / "report.html"
     page.unlink()
     assert main(["open"]) == 0
-    assert "<!doctype html" in page.read_text(encoding="utf-8").lower()
+    whole = page.read_text(encoding="utf-8")
+    assert "<!doctype html" in whole.lower()
     assert main(["open", "runs/whole"]) == 0
     assert opened == [page.as_uri(), (runs / "whole" / "report.html").as_uri()]
     printed = capsys.readouterr()
     assert printed.out.splitlines()[0] == f"page: {page}"
     assert f"the newest run in {runs}: {runs / 'cut'}" in printed.err
-
-
-def test_open_makes_the_page_again_where_the_run_is_newer(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(webbrowser, "open", lambda _: True)
-    page = runs / "cut" / "report.html"
-    page.write_text(page.read_text(encoding="utf-8") + "<!-- old -->", encoding="utf-8")
+    page.write_text(f"{whole}<!-- old -->", encoding="utf-8")
     os.utime(page, (1, 1))
-    assert main(["open", "runs/cut"]) == 0
-    assert "<!-- old -->" not in page.read_text(encoding="utf-8")
-
-
-def test_open_prints_where_the_page_is_if_there_is_no_browser(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
-) -> None:
     monkeypatch.setattr(webbrowser, "open", lambda _: False)
-    assert main(["open", "runs/whole"]) == 0
+    assert main(["open", "runs/cut"]) == 0
+    assert page.read_text(encoding="utf-8") == whole
     first, second = capsys.readouterr().out.splitlines()
-    assert first == f"page: {runs / 'whole' / 'report.html'}"
+    assert first == f"page: {page}"
     assert second.startswith("no browser was found here")
 
 
-def test_report_json_prints_the_report_and_nothing_else(runs: Path, capsys: Printed) -> None:
-    capsys.readouterr()
-    assert main(["report", "--json", "runs/whole"]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out) == json.loads((runs / "whole" / "report.json").read_text())
-    assert printed.out.isascii()
-    assert printed.err == ""
-    assert main(["report", "--json", "runs/whole", "runs/old"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2
-
-
-@pytest.mark.parametrize("more", [["--text"], ["--out", "x"], ["--csv", "x"], ["--pictures", "x"]])
-def test_report_json_goes_with_nothing_that_writes(
-    more: list[str], runs: Path, capsys: Printed
-) -> None:
-    assert "writes no file; leave out --" in refused(
-        capsys, "report", "--json", str(runs / "whole"), *more
-    )
-
-
-def test_report_json_of_an_unfinished_run_says_how_to_finish_it(
-    runs: Path, capsys: Printed
-) -> None:
-    said = refused(capsys, "report", "--json", "runs/cut")
-    assert "after round 4" in said
-    assert f"python run_sim.py --resume {runs / 'cut'}" in said
+def test_report_json_prints_the_report_and_nothing_else(runs: Path, call: Call) -> None:
+    printed = call("report", "--json", "runs/whole")
+    assert json.loads(printed) == json.loads((runs / "whole" / "report.json").read_text())
+    assert printed.isascii()
+    assert len(json.loads(call("report", "--json", "runs/whole", "runs/old"))) == 2
 
 
 def test_report_of_a_folder_of_runs_is_about_the_newest(runs: Path, capsys: Printed) -> None:
@@ -244,14 +208,7 @@ def test_report_of_a_folder_of_runs_is_about_the_newest(runs: Path, capsys: Prin
     assert capsys.readouterr().out == f"page: {runs / 'whole' / 'report.html'}\n"
 
 
-def test_other_commands_name_the_newest_run_of_a_folder(runs: Path, capsys: Printed) -> None:
-    said = refused(capsys, "gate", "runs", "--max-epsilon", "1")
-    assert said.endswith(f"got {runs}; the newest run in it is {runs / 'cut'}\n")
-
-
-def interrupted(
-    tiny: list[str], out: str, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> int:
+def interrupted(tiny: list[str], out: str, monkeypatch: Patch, number: signal.Signals) -> int:
     """Run, and send this process a signal within a round; return the exit code."""
     seen = 0
     deliver = inline.InlineGrid._deliver
@@ -269,7 +226,7 @@ def interrupted(
 
 
 def test_resume_takes_the_newest_run_that_is_unfinished(
-    runs: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Printed
+    runs: Path, tiny: list[str], monkeypatch: Patch, capsys: Printed
 ) -> None:
     shutil.rmtree(runs / "cut")
     assert interrupted(tiny, "runs/cut", monkeypatch, signal.SIGTERM) == 143
@@ -288,7 +245,7 @@ def test_a_terminated_run_says_how_to_resume_and_loses_nothing(
     code: int,
     tiny: list[str],
     finished: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     capsys: Printed,
 ) -> None:
     before = signal.getsignal(number)
@@ -308,7 +265,7 @@ def test_a_terminated_run_says_how_to_resume_and_loses_nothing(
 
 
 def test_a_run_that_is_terminated_while_its_page_is_made_is_finished(
-    tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Printed
+    tiny: list[str], monkeypatch: Patch, capsys: Printed
 ) -> None:
     def terminated(*_: Any) -> bool:
         signal.raise_signal(signal.SIGTERM)

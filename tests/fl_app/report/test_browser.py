@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.fl_app.cli.main import main
 from tests.helpers import paper
-from tests.helpers.numbers import first_fast
 
 BROWSER = next(
     (
@@ -31,13 +29,6 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=2000"),
 )
-
-
-@pytest.fixture(scope="module")
-def run(panel: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    assert main([*panel, "--lrt-every", "0", "--mi-every", "0", "--out", str(path)]) == 0
-    return path
 
 
 def browse(page: Path, profile: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -78,21 +69,21 @@ class Rows(HTMLParser):
             self.values.append(float(values["value"] or "nan"))
 
 
-def test_the_page_runs_without_an_error_and_shows_all_findings(run: Path, tmp_path: Path) -> None:
-    done = browse(run / "report.html", tmp_path / "profile", "--dump-dom")
+def test_the_page_runs_without_an_error_and_shows_all_findings(plain: Path, tmp_path: Path) -> None:
+    done = browse(plain / "report.html", tmp_path / "profile", "--dump-dom")
     assert console(done) == []
     assert re.search(r'<html[^>]* class="ready"', done.stdout)  # its script went to the end
-    report = json.loads((run / "report.json").read_text())
+    report = json.loads((plain / "report.json").read_text())
     wanted = sorted(float(f["value"]) for f in report["findings"])
     assert sorted(Rows(done.stdout).values) == wanted
     charts = re.findall(r'<svg[^>]*class="chart"[^>]*>', done.stdout)
-    assert len(charts) == (run / "report.html").read_text().count('class="chart"') >= 6
+    assert len(charts) == (plain / "report.html").read_text().count('class="chart"') >= 6
 
 
 @pytest.mark.slow
-def test_an_error_on_a_page_would_be_seen(run: Path, tmp_path: Path) -> None:
+def test_an_error_on_a_page_would_be_seen(plain: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
-    text = (run / "report.html").read_text()
+    text = (plain / "report.html").read_text()
     text = re.sub("script-src [^;]+", "script-src &#39;unsafe-inline&#39;", text)
     broken.write_text(text.replace('getElementById("tip")', "missing()"))
     done = browse(broken, tmp_path / "profile", "--dump-dom")
@@ -100,15 +91,16 @@ def test_an_error_on_a_page_would_be_seen(run: Path, tmp_path: Path) -> None:
     assert not re.search(r'<html[^>]* class="ready"', done.stdout)
 
 
+@pytest.mark.slow
 def test_markup_that_got_into_a_page_neither_runs_nor_changes_its_look(
-    run: Path, tmp_path: Path
+    plain: Path, tmp_path: Path
 ) -> None:
     foreign = tmp_path / "foreign.html"
     markup = (
         '<script>document.title = "ran";</script><style>main { display: none; }</style>'
         '<img src="x" onerror="document.title = \'ran\'"><p id="p" style="color: red">x</p>'
     )
-    text = (run / "report.html").read_text()
+    text = (plain / "report.html").read_text()
     foreign.write_text(text.replace("</main>", f"{markup}</main>"))
     done = browse(foreign, tmp_path / "profile", "--dump-dom")
     assert "<title>ran</title>" not in done.stdout
@@ -119,7 +111,7 @@ def test_markup_that_got_into_a_page_neither_runs_nor_changes_its_look(
 
 @pytest.fixture(scope="module")
 def framed(
-    run: Path, tmp_path_factory: pytest.TempPathFactory
+    plain: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], subprocess.CompletedProcess[str]]:
     """Show the page in a frame of some width, with a picture from elsewhere.
 
@@ -129,7 +121,7 @@ def framed(
     @cache
     def show(width: int) -> subprocess.CompletedProcess[str]:
         folder = tmp_path_factory.mktemp("framed")
-        text = (run / "report.html").read_text()
+        text = (plain / "report.html").read_text()
         text = text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>')
         page = text.replace("&", "&amp;").replace('"', "&quot;")
         (folder / "probe.html").write_text(
@@ -143,6 +135,7 @@ def framed(
     return show
 
 
+@pytest.mark.slow
 def test_nothing_can_be_fetched(framed: Callable[[int], subprocess.CompletedProcess[str]]) -> None:
     assert any("Content Security Policy" in line for line in console(framed(360)))
 
@@ -175,8 +168,9 @@ onload = () => {{
 """
 
 
-def test_values_answer_to_the_keyboard_and_to_the_pointer(run: Path, tmp_path: Path) -> None:
-    text = (run / "report.html").read_text().replace("&", "&amp;").replace('"', "&quot;")
+@pytest.mark.slow
+def test_values_answer_to_the_keyboard_and_to_the_pointer(plain: Path, tmp_path: Path) -> None:
+    text = (plain / "report.html").read_text().replace("&", "&amp;").replace('"', "&quot;")
     (tmp_path / "probe.html").write_text(_PROBE.format(page=text))
     size = "--window-size=1400,1000"
     done = browse(tmp_path / "probe.html", tmp_path / "profile", "--dump-dom", size)
@@ -191,20 +185,22 @@ def printed(page: Path, folder: Path) -> Path:
     return folder / "page.pdf"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdftoppm") is None, reason="poppler-utils are not installed")
 def test_sheets_have_numbers_a_date_and_a_release_and_none_is_nearly_empty(
-    run: Path, tmp_path: Path
+    plain: Path, tmp_path: Path
 ) -> None:
-    pdf = printed(run / "report.html", tmp_path)
+    pdf = printed(plain / "report.html", tmp_path)
     sheets = paper.texts(pdf)
-    stamp = r"Leakmeter run · \d{4}-\d\d-\d\d \d\d:\d\d UTC · leakmeter \S+"
+    stamp = r"Leakmeter plain · \d{4}-\d\d-\d\d \d\d:\d\d UTC · leakmeter \S+"
     for i, words in enumerate(sheets, start=1):
         foot = words.rstrip().splitlines()[-1]
         assert re.fullmatch(rf"\s*{stamp}\s+{i} ?/ ?{len(sheets)}", foot)
     assert min(paper.used(pdf)[:-1]) > 1 / 3
 
 
-@pytest.mark.parametrize("width", first_fast(1, [360, 1200]))
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_is_no_wider_than_the_window(
     framed: Callable[[int], subprocess.CompletedProcess[str]], width: int
 ) -> None:

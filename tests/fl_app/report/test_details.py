@@ -13,41 +13,34 @@ from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.claim import attacker
 from leakmeter.fl_app.report.details import alias_runs, comparison, forest, tradeoff
 from leakmeter.fl_app.report.read import Run
-from tests.fl_app.report.makers import ANYONE, bound, finding, guarantee, run
+from tests.fl_app.report.makers import ANYONE, bound, conditional, finding, guarantee, run
 
 
-def test_the_axis_says_that_it_is_logarithmic() -> None:
-    table = forest(run(bound(2.0)))
+def drawn(*found: Finding) -> str:
+    table = forest(run(*found))
     assert table is not None
+    return table
+
+
+def test_no_line_ends_beyond_the_axis_which_says_that_it_is_logarithmic() -> None:
+    table = drawn(bound(2.0), guarantee(8.0))
     assert re.search(r'<th[^>]* class="wide">ε \(log scale\)<svg', table)
-
-
-def test_no_line_ends_beyond_the_axis() -> None:
-    table = forest(run(bound(2.0), guarantee(8.0)))
-    assert table is not None
     assert 'd="M0 25L1000 25' in table
     ends = re.findall(r'd="M[\d.]+ 13L([\d.]+) 13" class="line', table)
     # Whoever sees sums gets the models too: each of two rows has both ends.
     assert sorted(map(float, ends)) == [0.0, 0.0, 1000.0, 1000.0]
-
-
-def test_a_number_without_a_place_on_the_axis_is_said_in_words() -> None:
-    table = forest(run(bound(2.0), guarantee(float("inf"))))
-    assert table is not None
-    assert "<small>no upper bound</small>" in table
+    assert "<small>no upper bound</small>" in drawn(bound(2.0), guarantee(float("inf")))
 
 
 def test_each_kind_of_mark_on_the_axis_is_in_its_legend() -> None:
+    def legend(*found: Finding) -> list[str]:
+        return re.findall(r"<span>([^<]*)</span>", drawn(*found).partition("<table")[0])
+
     banded = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
-    table = forest(run(bound(2.0, cap=9.0), guarantee(8.0), banded))
-    assert table is not None
-    legend = table.partition("<table")[0]
     words = ["lower bound", "guarantee", "estimate"]
     words += ["most that could be shown", "without a leak, 90 % of audits"]
-    assert re.findall(r"<span>([^<]*)</span>", legend) == words
-    alone = forest(run(bound(2.0)))
-    assert alone is not None
-    assert re.findall(r"<span>([^<]*)</span>", alone.partition("<table")[0]) == ["lower bound"]
+    assert legend(bound(2.0, cap=9.0), guarantee(8.0), banded) == words
+    assert legend(bound(2.0)) == ["lower bound"]
 
 
 FINAL = replace(ANYONE, sees="final model")
@@ -62,22 +55,24 @@ def cell(other: Finding, *promised: Finding) -> str:
     return re.sub("<[^>]*>", " ", words).replace("\N{NO-BREAK SPACE}", " ").strip()
 
 
-def test_a_guarantee_without_a_lower_bound_is_no_single_point() -> None:
-    estimate = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
-    runs = [
-        replace(run(*found), rounds=(RoundLine(1, 9, {"accuracy": 0.5}),))
-        for found in ((bound(9.0),), (bound(0.0), estimate, guarantee(8.0)))
-    ]
-    [figure] = tradeoff(runs)
-    assert [one.x for one in figure.series] == [(9.0,), (0.0, 8.0)]
+ESTIMATE = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
+WEAKER = bound(3.0, threat_model=replace(FINAL, holds="canary", participations=1))
 
 
-def test_a_bound_about_a_weaker_attacker_is_drawn_for_the_stronger_one() -> None:
+@pytest.mark.parametrize(
+    ("second", "ends"),
+    [
+        ([bound(0.0), ESTIMATE, guarantee(8.0)], (0.0, 8.0)),  # no single point
+        ([WEAKER], (3.0,)),  # about a weaker attacker, so about the stronger one too
+        ([bound(3.0), conditional(9.0)], (3.0,)),  # a condition has no place on the axis
+    ],
+)
+def test_each_run_is_drawn_between_what_is_shown_and_what_is_guaranteed(
+    second: list[Finding], ends: tuple[float, ...]
+) -> None:
     lines = (RoundLine(1, 9, {"accuracy": 0.5}),)
-    weaker = bound(3.0, threat_model=replace(FINAL, holds="canary", participations=1))
-    runs = [replace(run(one), rounds=lines) for one in (bound(9.0), weaker)]
-    [figure] = tradeoff(runs)
-    assert [one.x for one in figure.series] == [(9.0,), (3.0,)]
+    [figure] = tradeoff([replace(run(*found), rounds=lines) for found in ([bound(9.0)], second)])
+    assert [one.x for one in figure.series] == [(9.0,), ends]
 
 
 def test_each_run_has_both_ends_of_its_worst_attacker() -> None:

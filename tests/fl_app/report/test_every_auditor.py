@@ -62,6 +62,7 @@ from leakmeter.strategies.secure_sum.masked import Tally
 from leakmeter.strategies.secure_sum.topology import Risks
 from tests.auditors.conftest import GaussianSampler
 from tests.fl_app.report.test_page import Page
+from tests.helpers.fixtures import Patch
 
 DIM, CLIENTS, ROUNDS, DELTA = 120, 6, 2, 1e-5
 
@@ -290,7 +291,7 @@ def test_runs_of_different_size_line_up(runs: list[Run]) -> None:
 _NUMBERS = {"number", "value", "percent", "counted", "sureness", "slug", "plain_spaces"}
 
 
-def test_no_decision_depends_on_words(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_decision_depends_on_words(runs: list[Run], monkeypatch: Patch) -> None:
     """Whatever the sentences say, the same is compared, grouped, judged, advised and drawn."""
     limit = Limitation("mine", "Secure aggregation is off.")
     damage = RunWarning.of("clipped-coordinates", 50, 100)
@@ -312,7 +313,7 @@ def test_no_decision_depends_on_words(runs: list[Run], monkeypatch: pytest.Monke
         assert after[name] == before[name], name
 
 
-def _silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def _silence(monkeypatch: Patch) -> None:
     """Make every function that words something say "x", wherever it was imported."""
     for name in wording.Assumption:
         monkeypatch.setitem(wording._TABLE, name, ("x", wording._TABLE[name][1]))

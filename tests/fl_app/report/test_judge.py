@@ -23,6 +23,7 @@ from leakmeter.fl_app.report.page import first_screen, page
 from leakmeter.fl_app.report.read import Rehearsal, Round, Run
 from tests.fl_app.report.makers import CANARY, bound, conditional, finding, guarantee, one, run
 from tests.fl_app.report.test_page import Page
+from tests.helpers.fixtures import Patch
 
 SERVER = replace(CANARY, observer="server", sees="round sum", holds="two updates")
 
@@ -229,7 +230,7 @@ def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> No
     ("below", "folder"), [("here", "runs/my demo"), ("home", "~/runs/my demo")]
 )
 def test_folders_are_named_as_their_user_may_type_them(
-    below: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    below: str, folder: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     here, home = tmp_path / "here", tmp_path / "home"
     here.mkdir()

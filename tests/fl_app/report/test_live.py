@@ -16,9 +16,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -35,6 +35,7 @@ from leakmeter.fl_app.report.live import (
     serving,
 )
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
+from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.pages import check_policy
 from tests.helpers.project import ROOT
 
@@ -43,8 +44,7 @@ from tests.helpers.project import ROOT
 def finished(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a small run."""
     path = tmp_path_factory.mktemp("live") / "run"
-    only = ("--auditors", "one-shot")
-    assert main([*tiny, *only, "--out", str(path)]) == 0
+    assert main([*tiny, "--out", str(path)]) == 0
     return path
 
 
@@ -64,10 +64,10 @@ def unfinished(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(unfinished: Path) -> Iterator[LiveServer]:
+def server(unfinished: Path, monkeypatch: Patch) -> Iterator[LiveServer]:
     with serving(open_server(port=0), unfinished) as server:
         yield server
-        server.last_asked = 0.0  # nobody to wait for
+        monkeypatch.setattr("leakmeter.fl_app.report.live._RECENT", 0.0)  # nobody to wait for
 
 
 def get(server: LiveServer, path: str, host: str | None = None) -> tuple[int, str]:
@@ -103,18 +103,15 @@ def test_a_run_that_goes_on_is_not_to_be_resumed(unfinished: Path) -> None:
     assert LiveFolder(unfinished).stamp().rpartition("-")[2] != stamp.rpartition("-")[2]
 
 
-def test_a_round_is_overdue_after_five_usual_ones() -> None:
-    progress = RunProgress(20, 12, 10, started=0.0, updated=10.0)  # five seconds each
-    assert not progress.is_overdue(10.0 + 84)
-    assert progress.is_overdue(10.0 + 86)
-    assert not RunProgress(20, 10, 10, started=0.0, updated=0.0).is_overdue(1e9)
-    assert not RunProgress(20, 20, 10, started=0.0, updated=10.0).is_overdue(1e9)
-
-
-def test_time_left_counts_only_rounds_of_this_process() -> None:
-    resumed = RunProgress(20, 12, 10, started=0.0, updated=10.0)
+def test_time_left_counts_only_rounds_of_this_process_and_a_round_is_overdue_after_five() -> None:
+    resumed = RunProgress(20, 12, 10, started=0.0, updated=10.0)  # five seconds each
     assert resumed.seconds_left(10.0) == pytest.approx(40.0)
-    assert RunProgress(20, 10, 10, started=0.0, updated=0.0).seconds_left(5.0) is None
+    assert not resumed.is_overdue(10.0 + 84)
+    assert resumed.is_overdue(10.0 + 86)
+    assert not RunProgress(20, 20, 10, started=0.0, updated=10.0).is_overdue(1e9)
+    begun = RunProgress(20, 10, 10, started=0.0, updated=0.0)
+    assert begun.seconds_left(5.0) is None
+    assert not begun.is_overdue(1e9)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"num_rounds": "many"}', "[" * 100_000, "\xff"])
@@ -137,24 +134,16 @@ def test_the_stamp_changes_with_each_file(unfinished: Path, finished: Path) -> N
 
 
 def test_one_page_is_served_and_nothing_else(server: LiveServer) -> None:
-    status, page = get(server, "/")
+    assert get(server, "/state", "evil.example:8765")[0] == 403
+    status, page = get(server, "/", "localhost:1")
     assert status == 200
     assert 'id="live"' in page
+    check_policy(page, "connect-src 'self'")  # its own script and style, and no other
     status, state = get(server, "/state")
     assert json.loads(state)["finished"] is False
     for path in ("/config.toml", "/../config.toml", "/state/..", "//etc/passwd", "/%2e%2e/x"):
         status, text = get(server, path)
         assert (status, text) == (404, "there is only one page: /")
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [("localhost:1", 200), ("127.0.0.1", 200), ("evil.example:8765", 403), ("[::1]:8765", 200)],
-)
-def test_a_foreign_name_for_this_machine_is_refused(
-    server: LiveServer, host: str, status: int
-) -> None:
-    assert get(server, "/state", host)[0] == status
 
 
 @pytest.mark.parametrize(
@@ -183,55 +172,37 @@ def test_a_failure_on_the_page_names_no_folder_of_this_machine(
     unfinished: Path, finished: Path
 ) -> None:
     report = json.loads((finished / "report.json").read_text())
-    report["failures"] = [
-        f"auditor one-shot: cannot write {unfinished}/changes.f32 in {unfinished}"
-    ]
+    report["failures"] = [f"one-shot: cannot write {unfinished}/changes.f32 in {unfinished}"]
     (unfinished / "report.json").write_text(json.dumps(report))
     page = LiveFolder(unfinished).html()
     assert "cannot write changes.f32 in run" in page
     assert str(unfinished.parent) not in page
 
 
-def test_the_live_page_runs_its_own_script_and_style_and_no_other(server: LiveServer) -> None:
-    check_policy(get(server, "/")[1], "connect-src 'self'")
-
-
-def test_the_last_line_may_be_half_there(server: LiveServer, unfinished: Path) -> None:
-    path = unfinished / "rounds.jsonl"
-    line = path.read_text()
-    path.write_text(line + line[: len(line) // 2])
-    status, page = get(server, "/")
-    assert status == 200
-    assert "1 whole round" in page
-
-
-@pytest.mark.parametrize(
-    "request_line",
-    [
-        b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
-        b"PUT /report.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"DELETE /report.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
+def test_no_request_ends_the_server_or_changes_a_file(server: LiveServer, unfinished: Path) -> None:
+    local = b" HTTP/1.1\r\nHost: localhost\r\n"
+    before = {path.name: path.read_bytes() for path in unfinished.iterdir()}
+    for request in (
+        b"HEAD /" + local + b"\r\n",
+        b"POST /" + local + b"Content-Length: 3\r\n\r\nabc",
+        b"PUT /report.json" + local + b"\r\n",
+        b"DELETE /report.json" + local + b"\r\n",
         b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n",
-        b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET //[" + local + b"\r\n",
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",  # somebody tries https
         b"\r\n",
         b"",
-    ],
-)
-def test_no_request_ends_the_server_or_changes_a_file(
-    server: LiveServer, unfinished: Path, request_line: bytes
-) -> None:
-    before = {path.name: path.read_bytes() for path in unfinished.iterdir()}
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as reader:
-        reader.sendall(request_line)
-        reader.shutdown(socket.SHUT_WR)
-        with suppress(ConnectionResetError):  # it need not read all of a wrong request
-            answer = reader.makefile("rb").read()
-            assert b" 200 " not in answer.partition(b"\r\n")[0] or request_line[:4] == b"HEAD"
-            assert b"<main" not in answer
-    assert get(server, "/state")[0] == 200
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as reader:
+            reader.sendall(request)
+            reader.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionResetError):  # it need not read all of a wrong request
+                answer = reader.makefile("rb").read()
+                is_served = b" 200 " in answer.partition(b"\r\n")[0]
+                assert is_served == request.startswith(b"HEAD"), request
+                assert b"<main" not in answer
+        assert get(server, "/state")[0] == 200
     assert {path.name: path.read_bytes() for path in unfinished.iterdir()} == before
 
 
@@ -249,15 +220,10 @@ def test_a_folder_without_a_run_waits_for_one(name: str, finished: Path, tmp_pat
     assert empty.state()["finished"] is True
 
 
-def test_what_can_never_be_a_folder_is_refused(tmp_path: Path) -> None:
+def test_what_can_never_be_the_folder_of_a_run_is_refused(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"DIR must be the folder of a run, got .*: it is a file$"
-    ):
+    with pytest.raises(ConfigError, match=r"DIR must be the folder of a run, .*: it is a file$"):
         LiveFolder(tmp_path / "file").check()
-
-
-def test_the_folder_of_several_runs_names_the_newest(finished: Path) -> None:
     with pytest.raises(ConfigError, match=rf"; the newest run in it is {finished}$"):
         LiveFolder(finished.parent).check()
     assert LiveFolder.at(finished / "rounds.jsonl").path == finished
@@ -274,60 +240,43 @@ def test_a_page_that_was_loaded_before_a_change_knows_that_it_is_old(
     assert f'data-stamp="{state["stamp"]}"' in get(server, "/")[1]
 
 
-def test_a_busy_port_is_named_with_the_next_free_one() -> None:
+def test_a_busy_port_is_named_with_the_next_free_one_and_leaves_no_folder(
+    tiny: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Printed
+) -> None:
     with open_server(port=0) as busy:
         port, free = busy.port, busy.address.free_port(busy.port)
         assert free != port
         with pytest.raises(ConfigError, match=rf"--port {port} is in use; .* --port {free}"):
             open_server(port=port)
-
-
-def test_a_busy_usual_port_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_server(port=0) as busy:
-        monkeypatch.setattr("leakmeter.fl_app.report.live.PORT", busy.port)
-        with open_server() as other:
-            assert other.port > busy.port
-
-
-def test_a_busy_port_leaves_no_folder(tiny: list[str], tmp_path: Path, capsys: Any) -> None:
-    with open_server(port=0) as busy:
-        out = ("--out", str(tmp_path / "run"))
-        assert main([*tiny, *out, "--live", "--port", str(busy.port)]) == 2
-    assert f"--port {busy.port} is in use" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("words", [("--port", "9000"), ("--host", "0.0.0.0")])
-def test_an_address_without_a_page_is_a_mistake(
-    tiny: list[str], words: tuple[str, ...], capsys: Any
-) -> None:
-    assert main([*tiny, *words]) == 2
-    assert "add --live" in capsys.readouterr().err
+        assert main([*tiny, "--out", str(tmp_path / "run"), "--live", "--port", str(port)]) == 2
+        assert f"--port {port} is in use" in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+        monkeypatch.setattr("leakmeter.fl_app.report.live.PORT", port)
+        with open_server() as other:  # the usual port gives way
+            assert other.port > port
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere", "--port", "70000"], "--port must be from 0 .* to 65535, got 70000"),
-        ([".", "--host", "192.0.2.1"], "--host must be an address"),  # RFC 5737: nobody has it
-        ([".", "--host", ""], "--host must be an address"),  # not every address there is
+        ("watch nowhere --port 70000", "--port must be from 0 .* to 65535, got 70000"),
+        ("watch . --host 192.0.2.1", "--host must be an address"),  # RFC 5737: nobody has it
+        ("watch . --host=", "--host must be an address"),  # not every address there is
+        ("run --port 9000", "add --live"),
+        ("run --host 0.0.0.0", "add --live"),
     ],
 )
 def test_mistakes_are_one_line(
-    words: list[str],
-    said: str,
-    capsys: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: str, said: str, capsys: Printed, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["watch", *words]) == 2
+    assert main(words.split()) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert re.search(said, line)
 
 
 def test_every_reader_sees_the_end_before_the_server_goes(
-    unfinished: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+    unfinished: Path, finished: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("leakmeter.fl_app.report.live._RECENT", 0.6)
     seen: list[bool] = []
@@ -350,19 +299,35 @@ def test_every_reader_sees_the_end_before_the_server_goes(
         urllib.request.urlopen(server.url)
 
 
-@pytest.mark.launch
-def test_watch_ends_with_an_interrupt(finished: Path) -> None:
-    words = [sys.executable, "run_sim.py", "watch", str(finished), "--port", "0"]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+@contextmanager
+def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """Start the program in a process of its own; yield it with what it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "run_sim.py", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
     try:
         assert process.stdout is not None
-        url = process.stdout.readline().split()[2]
-        assert b'id="live"' in urllib.request.urlopen(url).read()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
+        yield process, iter(process.stdout.readline, "")
     finally:
         process.kill()
         process.wait()
+
+
+def address_in(lines: Iterator[str]) -> str:
+    return next(line.split()[2] for line in lines if line.startswith("live page:"))
+
+
+@pytest.mark.launch
+def test_watch_ends_with_an_interrupt(finished: Path) -> None:
+    with started("watch", str(finished), "--port", "0") as (process, lines):
+        assert b'id="live"' in urllib.request.urlopen(address_in(lines)).read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
 
 
 def wait_for(page: Browser, expression: str) -> None:
@@ -371,10 +336,6 @@ def wait_for(page: Browser, expression: str) -> None:
     while not page.run(f"return {expression}"):
         assert time.monotonic() < until, f"never true: {expression}; {page.errors()}"
         time.sleep(0.1)
-
-
-def text_of(page: Browser) -> str:
-    return str(page.run("return document.getElementById('live-text').textContent"))
 
 
 @pytest.mark.slow  # starts a browser
@@ -422,20 +383,9 @@ def test_an_update_leaves_folds_boxes_and_focus_as_the_reader_has_them(
 
 @pytest.mark.launch
 def test_an_interrupted_run_takes_its_page_with_it(tiny: list[str], tmp_path: Path) -> None:
-    words = [sys.executable, "run_sim.py", *tiny, "--rounds", "900", "--out", str(tmp_path / "r")]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    job = subprocess.Popen(
-        [*words, "--live", "--port", "0"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    try:
-        assert job.stdout is not None
-        lines = iter(job.stdout.readline, "")
-        url = next(line.split()[2] for line in lines if line.startswith("live page:"))
+    words = [*tiny, "--rounds", "900", "--out", str(tmp_path / "r"), "--live", "--port", "0"]
+    with started(*words) as (job, lines):
+        url = address_in(lines)
         assert any(line.startswith("round") for line in lines)
         assert b'id="live"' in urllib.request.urlopen(url).read()
         job.send_signal(signal.SIGINT)
@@ -444,9 +394,6 @@ def test_an_interrupted_run_takes_its_page_with_it(tiny: list[str], tmp_path: Pa
         assert "Traceback" not in said
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(url)
-    finally:
-        job.kill()
-        job.wait()
 
 
 @pytest.mark.launch
@@ -454,25 +401,13 @@ def test_an_interrupted_run_takes_its_page_with_it(tiny: list[str], tmp_path: Pa
 def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
     tiny: list[str], tmp_path: Path
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     # Enough rounds that the run still goes on when the browser has started.
-    words = [sys.executable, "run_sim.py", *tiny, "--rounds", "150", "--out", str(tmp_path / "run")]
-    job = subprocess.Popen(
-        [*words, "--live", "--port", str(port)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        assert job.stdout is not None
-        lines = iter(job.stdout.readline, "")
-        assert any(line.startswith("live page:") for line in lines)
+    words = [*tiny, "--rounds", "150", "--out", str(tmp_path / "run"), "--live", "--port", "0"]
+    with started(*words) as (job, lines):
+        url = address_in(lines)
         assert any(line.startswith("round") for line in lines)
         with browser() as page:
-            page.open(f"http://127.0.0.1:{port}/")
+            page.open(url)
             bar = "document.querySelector('#live progress').value"
             wait_for(page, f"{bar} > 0")
             # The reader opens a fold and goes down to it.
@@ -489,25 +424,18 @@ def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
             assert page.run(f"return {bar}") == 1
             assert page.errors() == []
         assert job.wait(timeout=120) == 0
-    finally:
-        job.kill()
-        job.wait()
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert len(report["rounds"]) == 150
     assert not (tmp_path / "run" / "progress.json").exists()
 
 
-def test_an_unknown_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def look_up(host: str, *_: Any, **__: Any) -> Any:
-        asked.append(host)
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    with pytest.raises(ConfigError, match="--host must be an address of this machine, such as 127"):
+def test_an_unknown_name_is_looked_up_once() -> None:
+    with (
+        patch("socket.getaddrinfo", side_effect=socket.gaierror(-2, "not known")) as look_up,
+        pytest.raises(ConfigError, match="--host must be an address of this machine, such as 127"),
+    ):
         Address.of("far.example")
-    assert asked == ["far.example"]
+    assert look_up.call_count == 1
 
 
 @pytest.mark.parametrize("host", ["", "a" * 70 + ".example", "two words", "nul\0"])
@@ -533,27 +461,18 @@ def test_the_url_is_one_that_a_browser_can_open(host: str, url: str) -> None:
 @pytest.mark.parametrize(
     ("host", "may"),
     [
-        ("127.0.0.1:8765", True),
-        ("localhost.:1", True),
-        ("[::1]:8765", True),
+        *((host, True) for host in ("127.0.0.1:8765", "localhost.:1", "[::1]:8765")),
         ("10.0.0.7:8765", True),  # a browser sends a number only if the reader has typed it
         (socket.gethostname().upper(), True),
-        ("evil.example:8765", False),
-        ("127.0.0.1.evil.example", False),
-        ("localhost@evil.example", False),
-        ("[::1", False),
-        ("", False),
-        ("\0", False),
+        *((host, False) for host in ("evil.example:8765", "127.0.0.1.evil.example", "")),
+        *((host, False) for host in ("localhost@evil.example", "[::1", "\0")),
     ],
 )
 def test_only_numbers_and_own_names_may_ask(own: str, host: str, may: bool) -> None:
     assert Address.of(own).may_be_called(host) is may
-
-
-def test_the_name_that_was_asked_for_may_ask() -> None:
-    address = Address("Box.lan", "10.0.0.7", socket.AF_INET)
-    assert address.may_be_called("box.lan:8765")
-    assert not address.may_be_called("other.lan:8765")
+    named = Address("Box.lan", "10.0.0.7", socket.AF_INET)
+    assert named.may_be_called("box.lan:8765")
+    assert not named.may_be_called("other.lan:8765")
 
 
 @pytest.mark.parametrize(
@@ -561,16 +480,12 @@ def test_the_name_that_was_asked_for_may_ask() -> None:
     [
         (errno.EACCES, "--port 80 is one that only administrators may use; .*: --port 8765"),
         (errno.EADDRNOTAVAIL, "--host must be an address of this machine, .* got '127.0.0.1'"),
+        (errno.EADDRINUSE, "--port 80 is in use; take any free one: --port 0"),
     ],
 )
-def test_what_is_wrong_with_an_address_is_not_blamed_on_the_port(number: int, said: str) -> None:
-    error = OSError(number, "what the system says")
-    with pytest.raises(ConfigError, match=said):
-        raise Address.of("127.0.0.1").explained(error, 80)
-
-
-def test_without_a_free_port_any_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_an_address_is_not_blamed_on_the_port(
+    number: int, said: str, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(Address, "_is_free", lambda *_: False)
-    busy = OSError(errno.EADDRINUSE, "in use")
-    with pytest.raises(ConfigError, match="--port 80 is in use; take any free one: --port 0"):
-        raise Address.of("127.0.0.1").explained(busy, 80)
+    with pytest.raises(ConfigError, match=said):
+        raise Address.of("127.0.0.1").explained(OSError(number, "what the system says"), 80)

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +26,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.report.read import Report, Round, Schema, read, read_run, read_runs
 from tests.helpers.findings import finding
+from tests.helpers.fixtures import Printed
 from tests.helpers.project import ROOT
 from tests.helpers.reports import full, write_report
 
@@ -37,17 +38,10 @@ def folder(tmp_path: Path) -> Path:
     return write_report(tmp_path / "run")
 
 
-def changed(folder: Path, path: list[str | int], value: Any) -> None:
+def changed(folder: Path, path: Sequence[str | int], value: Any) -> None:
     """Put another value at a place of the report."""
-    report = json.loads((folder / "report.json").read_text())
-    place = report
-    for key in path[:-1]:
-        place = place[key]
-    if value is KeyError:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = value
-    (folder / "report.json").write_text(json.dumps(report))
+    file = folder / "report.json"
+    file.write_text(json.dumps(with_change(json.loads(file.read_text()), tuple(path), value)))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -75,11 +69,8 @@ def test_names_that_others_read_are_as_promised(folder: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert report["schema"] == SCHEMA == get_args(Schema)[0] == "leakmeter-report/2"
     [warning] = report["warnings"]
-    assert (warning["kind"], warning["value"], warning["count"], warning["total"]) == (
-        *("dropouts", 0.25),
-        *(1, 4),
-    )
-    assert warning["text"]
+    assert warning.pop("text")
+    assert warning == {"kind": "dropouts", "value": 0.25, "count": 1, "total": 4}
     assert report["limitations"] == [{"auditor": "mine", "text": "cannot see it"}]
     first, _, plain = report["findings"]
     assert (first["quantity"], first["kind"], first["adjacency"]) == (
@@ -110,125 +101,78 @@ def test_fields_of_later_releases_are_left_alone(folder: Path) -> None:
     assert read_run(folder).findings[0] == full(server_round=1)
 
 
+# Each way to be wrong, once: what classes refuse is shown where they are, in tests/auditors.
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["schema"], "other/9", f"schema must be {SCHEMA}, got 'other/9'"),
-        (["schema"], "leakmeter-report/3", "Another release of leakmeter wrote it: read it "),
+        (["schema"], "other/9", f"schema must be {SCHEMA}, got 'other/9'. Another release of leak"),
         (["schema"], KeyError, "got None"),
-        (["schema"], ["x"], "got ['x']"),
         (["rounds"], KeyError, "must have a field 'rounds'"),
-        (["failures"], [1], "failures[0] must be a text, got 1"),
         (["versions"], {"numpy": 2}, "versions.numpy must be a text, got 2"),
         (["findings", 1, "kind"], "proof", "findings[1].kind must be one of guarantee, lower_b"),
-        (["findings", 1, "value"], "much", 'findings[1].value must be a number, or "inf"'),
-        (["findings", 1, "value"], "nan", "findings[1]: value must be a number, got nan"),
-        (["findings", 0, "value"], True, "findings[0].value must be a number"),
         (["findings", 1, "delta"], 2.0, "findings[1]: delta must be in [0, 1), got 2.0"),
-        (["findings", 1, "confidence"], None, "findings[1]: a lower_bound must state its confid"),
         (
             ["findings", 1, "threat_model", "observer"],
             "god",
-            "findings[1].threat_model.observer must be one of server, outsider, wire, got 'god'",
+            "must be one of server, outsider, ",
         ),
-        (["findings", 1, "threat_model", "sees"], 3, "findings[1].threat_model.sees must be one "),
-        (["findings", 1, "threat_model"], "server", "findings[1].threat_model must be an object"),
         (["findings", 1, "threat_model", "colluders"], -1, "threat_model: colluders must be at"),
-        (["findings", 1, "details"], {}, "findings[1].details must be a list, got {}"),
         (["findings", 1, "details", 2, "type"], "pie", "findings[1].details[2].type must be one"),
         (["findings", 1, "details", 0, "fpr"], [0.1], "details[0]: fpr, fnr must have equal len"),
-        (["warnings", 0, "kind"], "bad", "warnings[0].kind must be one of clipped-coordinates"),
-        (["limitations", 0, "text"], KeyError, "limitations[0] must have a field 'text'"),
-        (["findings", 1, "adjacency"], 3, "findings[1].adjacency must be one of add-remove, "),
-        (["findings", 1, "null_band"], [1], "findings[1].null_band must be a list of 2, or null"),
-        (["findings", 1, "saturated"], 0, "findings[1].saturated must be true or false, got 0"),
-        (["findings", 1, "server_round"], 0, "findings[1]: server_round must be at least 1"),
-        (["findings", 1, "rule"], KeyError, "findings[1] must have a field 'rule'"),
+        (["findings", 1, "details", 1, "edges"], [0, 1, "inf"], "details[1]: edges must be finite"),
         (["findings", 1], [], "findings[1] must be an object, got []"),
-        (["rounds", 0, "num_clients"], -1, "rounds[0]: num_clients must be at least 0, got -1"),
-        (
-            ["rounds", 0, "server_round"],
-            10**400,
-            "rounds[0].server_round must be a whole number",
-        ),
-        (["findings", 1, "facts"], {"n": 10**400}, "findings[1].facts.n must be a whole number of"),
         (["findings", 1, "value"], 10**400, "findings[1].value must be a number within ±1.8e308"),
         (["findings", 1, "facts"], {"a\nb": []}, "findings[1].facts.'a\\nb' must be a number"),
-        (
-            ["findings", 1, "conditional"],
-            "no",
-            "findings[1].conditional must be true or false",
-        ),
-        (["findings", 1, "details", 0, "deltas"], [1e308], "details[0]: deltas must be in [0, 1)"),
-        (["findings", 1, "details", 0, "fnr"], [2, 0], "details[0]: fnr must be in [0, 1], got 2"),
-        (["findings", 1, "details", 1, "edges"], [0, 1, "inf"], "details[1]: edges must be finite"),
-        (["findings", 1, "details", 1, "included"], [-1, 1], "details[1]: included and excluded m"),
-        (["findings", 1, "details", 2, "floor"], "inf", "variance, added and floor must be finite"),
-        (["warnings", 0, "count"], 5, "warnings[0]: count must be in [0, 4], got 5"),
+        (["findings", 1, "conditional"], "no", "findings[1].conditional must be true or false"),
+        (["rounds", 0, "num_clients"], -1, "rounds[0]: num_clients must be at least 0, got -1"),
         (["warnings", 0, "value"], 0.5, "warnings[0]: value must be count / total = 1/4, got 0.5"),
-        (["warnings", 0, "total"], 0, "warnings[0]: total must be at least 1, got 0"),
         (["failures"], ["\ud800"], "must be Unicode text, got half a character: '\\ud800'"),
-        (["rounds", 0, "metrics"], {"a": "b"}, "rounds[0].metrics.a must be a number"),
     ],
 )
 def test_a_wrong_field_is_one_line_that_names_file_place_and_what_is_allowed(
-    folder: Path,
-    path: list[str | int],
-    value: Any,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, path: list[str | int], value: Any, message: str, capsys: Printed
 ) -> None:
     changed(folder, path, value)
+    assert message in refused(folder, capsys)
+
+
+def refused(folder: Path, capsys: Printed) -> str:
+    """Return the line about a report that has no page, and leaves none."""
     before = contents(folder)
     assert main(["report", str(folder)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
+    assert printed.err.startswith(f"error: {folder / 'report.json'}")
     assert printed.err.count("\n") == 1
-    assert str(folder / "report.json") in printed.err
-    assert message in printed.err
     assert contents(folder) == before
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"schema": "leak', "\x00\x01"])
-def test_a_file_that_is_no_report_is_one_line(
-    folder: Path, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "report.json").write_text(content)
-    assert main(["report", str(folder)]) == 2
-    printed = capsys.readouterr().err
-    assert printed.startswith(f"error: {folder / 'report.json'}")
-    assert printed.count("\n") == 1
+    return printed.err
 
 
 @pytest.mark.parametrize(
     ("found", "written", "message"),
     [
-        ('"seed": 3', f'"seed": {"[" * 5000}{"]" * 5000}', "at most 100 levels"),
-        ('"seed": 3', f'"seed": {"[" * 100}{"]" * 100}', "at most 100 levels"),
-        ('"seed": 3', '"seed": 3, "seed": 4', "the name 'seed' occurs twice in one object"),
-        ('"failures": [', '"failures": [], "failures": [', "the name 'failures' occurs twice"),
+        (None, b"", "must be JSON"),
+        (None, b"[]", "must be"),
+        (None, b'{"schema": "leak', "must be JSON"),
+        (None, b"\xff\xfe\x00", "must be UTF-8 text"),
+        (b'"seed": 3', b'"seed": %b%b' % (b"[" * 5000, b"]" * 5000), "at most 100 levels"),
+        (b'"seed": 3', b'"seed": %b%b' % (b"[" * 100, b"]" * 100), "at most 100 levels"),
+        (b'"seed": 3', b'"seed": 3, "seed": 4', "the name 'seed' occurs twice in one object"),
     ],
 )
-def test_text_that_python_would_read_and_we_do_not_is_one_line(
-    folder: Path, found: str, written: str, message: str, capsys: pytest.CaptureFixture[str]
+def test_a_file_that_is_no_report_is_one_line(
+    folder: Path, found: bytes | None, written: bytes, message: str, capsys: Printed
 ) -> None:
-    text = (folder / "report.json").read_text()
-    assert found in text
-    (folder / "report.json").write_text(text.replace(found, written, 1))
-    before = contents(folder)
-    assert main(["report", str(folder)]) == 2
-    printed = capsys.readouterr().err
-    assert printed.startswith(f"error: {folder / 'report.json'} must be JSON")
-    assert printed.count("\n") == 1
-    assert message in printed
-    assert contents(folder) == before
+    text = (folder / "report.json").read_bytes()
+    changed_text = written if found is None else text.replace(found, written, 1)
+    assert changed_text != text
+    (folder / "report.json").write_bytes(changed_text)
+    assert message in refused(folder, capsys)
 
 
 def test_settings_beyond_floats_are_shown_and_end_no_page(folder: Path) -> None:
-    ours = Config().to_mapping()
-    for more in ({"lr": 10**400}, {"rounds": -(10**400)}):
-        changed(folder, ["config"], ours | more)
-        assert main(["report", str(folder)]) == 0
+    changed(folder, ["config"], Config().to_mapping() | {"lr": 10**400, "rounds": -(10**400)})
+    assert main(["report", str(folder)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -257,10 +201,6 @@ def test_a_round_that_is_listed_twice_is_refused(folder: Path) -> None:
     changed(folder, ["rounds"], [line, line])
     with pytest.raises(ConfigError, match=r"rounds must list each round once, got round 1 again"):
         read_run(folder)
-    (folder / "report.json").unlink()
-    (folder / "rounds.jsonl").write_text(2 * (folder / "rounds.jsonl").read_text())
-    with pytest.raises(ConfigError, match=r"rounds\.jsonl: rounds must list each round once"):
-        read_run(folder)
 
 
 def test_an_assumption_that_is_none_of_ours_has_the_sentence_of_the_report(folder: Path) -> None:
@@ -276,16 +216,8 @@ def test_an_assumption_that_is_none_of_ours_has_the_sentence_of_the_report(folde
     assert claim(found).startswith("if its assumptions hold: ε")  # three sentences of others
 
 
-def test_deep_settings_of_an_unfinished_run_are_one_line(folder: Path) -> None:
-    (folder / "report.json").unlink()
-    for levels in (100, 5000):
-        (folder / "config.toml").write_text(f"a = {'[' * levels}{']' * levels}\n")
-        with pytest.raises(ConfigError, match=r"config\.toml must be a TOML file with at most 100"):
-            read_run(folder)
-
-
 def test_a_folder_whose_name_is_no_text_has_a_page_and_no_table(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     odd = folder.rename(folder.with_name("run\udcff"))  # a byte that is no UTF-8
     assert main(["report", str(odd)]) == 0
@@ -294,47 +226,44 @@ def test_a_folder_whose_name_is_no_text_has_a_page_and_no_table(
     assert capsys.readouterr().err.startswith("error: RUN must have a name in Unicode, got [")
 
 
-def test_bytes_that_are_no_text_are_one_line(folder: Path) -> None:
-    (folder / "report.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"report\.json must be UTF-8 text"):
-        read_run(folder)
-
-
-def test_a_folder_without_a_record_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rounds.jsonl", "{line}{broken}", r"rounds\.jsonl, line 2 must be JSON"),
+        ("rounds.jsonl", "{line}{line}", r"rounds\.jsonl: rounds must list each round once"),
+        ("rounds.jsonl", "{line}{short}", r"rounds\[1\] must have a field 'accuracy'"),
+        ("rounds.jsonl", "{line}{bare}", r"rounds\.jsonl: schema must be .*, got None"),
+        ("rounds.jsonl", "{newer}", r"rounds\.jsonl: schema must be .*, got 'leakmeter-rep"),
+        ("config.toml", "{deep}", r"config\.toml must be a TOML file with at most 100"),
+        ("config.toml", "rounds =", r"config\.toml must be a TOML file"),
+    ],
+)
+def test_a_broken_file_of_an_unfinished_run_is_named(
+    folder: Path, name: str, content: str, message: str
 ) -> None:
-    for place in (tmp_path, tmp_path / "nowhere"):
-        assert main(["report", str(place)]) == 2
-        said = capsys.readouterr().err
-        assert said == (
-            "error: RUN must be the folder of a run with report.json or rounds.jsonl, got "
-            f"{place}; start a run with: leakmeter --out runs/demo\n"
-        )
-    assert main(["report"]) == 2
-
-
-def test_a_broken_line_of_an_unfinished_run_is_named(folder: Path) -> None:
     (folder / "report.json").unlink()
-    whole = (folder / "rounds.jsonl").read_text()
-    (folder / "rounds.jsonl").write_text(whole + "{broken\n")
-    with pytest.raises(ConfigError, match=r"rounds\.jsonl, line 2 must be JSON"):
+    line = (folder / "rounds.jsonl").read_text()
+    pieces = {
+        "line": line,
+        "broken": "{broken\n",
+        "short": f'{{"schema": "{SCHEMA}", "server_round": 2}}\n',
+        "bare": line.replace(f'"schema": "{SCHEMA}", ', ""),
+        "newer": line.replace(SCHEMA, "leakmeter-report/3"),
+        "deep": f"a = {'[' * 100}{']' * 100}\n",
+    }
+    (folder / name).write_text(content.format(**pieces))
+    with pytest.raises(ConfigError, match=message):
         read_run(folder)
-    (folder / "rounds.jsonl").write_text(whole + f'{{"schema": "{SCHEMA}", "server_round": 2}}\n')
-    with pytest.raises(ConfigError, match=r"rounds\[1\] must have a field 'accuracy'"):
-        read_run(folder)
-    (folder / "rounds.jsonl").write_text(whole + whole[:30])  # cut off while it was written
-    run = read_run(folder)
-    assert (len(run.rounds), run.is_finished) == (1, False)
 
 
-def test_settings_of_an_unfinished_run_come_from_its_file(folder: Path) -> None:
+def test_an_unfinished_run_has_its_whole_rounds_and_the_settings_of_its_file(folder: Path) -> None:
     (folder / "report.json").unlink()
     assert read_run(folder).config == {}
     (folder / "config.toml").write_text("rounds = 7\n")
-    assert read_run(folder).config == {"rounds": 7}
-    (folder / "config.toml").write_text("rounds =")
-    with pytest.raises(ConfigError, match=r"config\.toml must be a TOML file"):
-        read_run(folder)
+    line = (folder / "rounds.jsonl").read_text()
+    (folder / "rounds.jsonl").write_text(line + line[:30])  # cut off while it was written
+    run = read_run(folder)
+    assert (len(run.rounds), run.is_finished, run.config) == (1, False, {"rounds": 7})
 
 
 def test_names_of_runs_differ(folder: Path) -> None:
@@ -348,24 +277,6 @@ def test_every_field_of_the_schema_is_documented() -> None:
     documented = set(re.findall(r"^\| `([a-z_.]+)` \|", text, flags=re.MULTILINE))
     types = (Report, Round, Finding, ThreatModel, Limitation, RunWarning, Schedule)
     assert documented >= {spec.name for one in types for spec in fields(one)} | {"conditional"}
-
-
-def test_lines_of_several_schemas_are_refused(folder: Path) -> None:
-    (folder / "report.json").unlink()
-    line = json.loads((folder / "rounds.jsonl").read_text())
-    del line["schema"]
-    with (folder / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    with pytest.raises(ConfigError, match=r"rounds\.jsonl: schema must be .*, got None"):
-        read_run(folder)
-
-
-def test_rounds_of_a_newer_schema_are_refused(folder: Path) -> None:
-    (folder / "report.json").unlink()
-    line = json.loads((folder / "rounds.jsonl").read_text())
-    (folder / "rounds.jsonl").write_text(json.dumps(line | {"schema": "leakmeter-report/3"}) + "\n")
-    with pytest.raises(ConfigError, match=r"rounds\.jsonl: schema must be .*, got 'leakmeter-rep"):
-        read_run(folder)
 
 
 Place = tuple[str | int, ...]

@@ -28,35 +28,19 @@ from leakmeter.fl_app.report.summary import (
     summary,
     unaudited,
 )
-from leakmeter.fl_app.report.summary import (
-    guarantee as guaranteed,
-)
-from tests.fl_app.report.makers import (
-    ANYONE,
-    CANARY,
-    bound,
-    conditional,
-    finding,
-    guarantee,
-    run,
-)
+from leakmeter.fl_app.report.summary import guarantee as guaranteed
+from tests.fl_app.report.makers import ANYONE, CANARY, bound, conditional, finding, guarantee, run
 from tests.fl_app.report.test_browser import BROWSER, printed
 from tests.fl_app.report.test_page import Page, foreign
 from tests.helpers import paper
+from tests.helpers.fixtures import Printed
 from tests.helpers.numbers import first_fast
 from tests.helpers.pages import check_policy
 
 TOPICS = {
-    "Privacy parameters",
-    "Unit of privacy",
-    "Neighbouring data",
-    "Trust and threats",
-    "Mechanism",
-    "Composition",
-    "Utility and bias",
-    "Implementation",
-    "Data collection",
-    "Access control",
+    *("Privacy parameters", "Unit of privacy", "Neighbouring data"),
+    *("Trust and threats", "Mechanism", "Composition", "Utility and bias"),
+    *("Implementation", "Data collection", "Access control"),
 }
 ASSUMED = (Assumption.REAL_GAUSSIAN, Assumption.MODELS_ONLY)
 PROMISE = guarantee(8.0, rule="Gaussian mechanism composed", assumptions=ASSUMED)
@@ -86,15 +70,6 @@ def states(one: Run) -> dict[str, str]:
     return {risk.name: risk.state for risk in risks(one)}
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_every_question_of_the_checklist_has_an_answer(name: str) -> None:
-    found = answered(RUNS[name])
-    assert set(found) == TOPICS
-    for words in found.values():
-        assert words.endswith((".", "…"))
-        assert not any(word in words for word in ("None", "nan", "  ", "{", "inf"))
-
-
 def test_a_protected_run_answers_from_its_fields() -> None:
     found = answered(PROTECTED)
     for topic, wanted in (
@@ -117,12 +92,6 @@ def test_a_protected_run_answers_from_its_fields() -> None:
         assert not found[topic].startswith(NOT_SHOWN)
 
 
-def test_a_secure_sum_against_an_active_server_says_so() -> None:
-    active = replace(SECURE_SUM.threat_model, conduct="active")
-    found = answered(run(replace(SECURE_SUM, threat_model=active)))["Data collection"]
-    assert "even if the server breaks the protocol and at most 13 clients collude" in found
-
-
 @pytest.mark.parametrize("one", [UNPROTECTED, FOREIGN, EMPTY])
 def test_what_no_field_says_is_not_shown(one: Run) -> None:
     asked = TOPICS - {"Trust and threats", "Data collection", "Utility and bias"}
@@ -135,21 +104,21 @@ def test_what_no_field_says_is_not_shown(one: Run) -> None:
 
 
 def test_what_no_report_can_say_is_never_shown() -> None:
-    assert answered(PROTECTED)["Access control"].startswith(NOT_SHOWN)
+    found = answered(PROTECTED)
+    assert found["Access control"].startswith(NOT_SHOWN)
     for topic, words in (
         ("Utility and bias", "small groups"),
         ("Composition", "other releases"),
         ("Implementation", "timing"),
         ("Data collection", "collected"),
     ):
-        assert f"{NOT_SHOWN}: " in answered(PROTECTED)[topic]
-        assert words in answered(PROTECTED)[topic].partition(NOT_SHOWN)[2]
-
-
-def test_a_ledger_adds_up_runs() -> None:
-    kept = run(PROMISE, noise="central", ledger="data.jsonl")
-    assert "A ledger adds up runs" in answered(kept)["Composition"]
-    assert NOT_SHOWN not in answered(kept)["Composition"]
+        assert words in found[topic].partition(f"{NOT_SHOWN}: ")[2]
+    active = replace(SECURE_SUM.threat_model, conduct="active")
+    said = answered(run(replace(SECURE_SUM, threat_model=active)))["Data collection"]
+    assert "even if the server breaks the protocol and at most 13 clients collude" in said
+    added = answered(run(PROMISE, noise="central", ledger="data.jsonl"))["Composition"]
+    assert "A ledger adds up runs" in added
+    assert NOT_SHOWN not in added
 
 
 def test_a_refuted_guarantee_is_not_called_unrefuted() -> None:
@@ -162,9 +131,14 @@ def test_a_refuted_guarantee_is_not_called_unrefuted() -> None:
     assert not any("whatever the attack" in words for words in guaranteed(refuted))
 
 
-def test_a_large_guarantee_is_called_worthless() -> None:
+def test_a_large_guarantee_is_called_worthless_and_limits_no_risk() -> None:
     assert "practically nothing" in answered(run(guarantee(25.0)))["Privacy parameters"]
     assert "practically nothing" not in answered(run(guarantee(19.0)))["Privacy parameters"]
+    large = run(bound(0.0), guarantee(970.0))
+    assert not any(risk.is_limited for risk in risks(large))
+    assert "practically nothing" in guaranteed(large)[0]
+    assert not any("It limits" in words for words in guaranteed(large))
+    assert all(risk.is_limited for risk in risks(run(bound(0.0), guarantee(20.0))))
 
 
 def test_a_claim_is_no_guarantee() -> None:
@@ -221,17 +195,20 @@ def test_a_test_is_evidence_of_one_risk(quantity: str, risk: str) -> None:
     test = bound(0.5, quantity=quantity, adjacency=None, delta=None, unit="record")
     found = states(run(test))
     assert [name for name, state in found.items() if state == "shown"] == [risk]
-    assert states(run(replace(test, value=0.0)))[risk] == "nothing shown"
+    nothing = run(replace(test, value=0.0))
+    assert states(nothing)[risk] == "nothing shown"
+    assert not any("Observed" in one.evidence for one in risks(nothing))
 
 
 def test_bits_are_no_proof_of_inference() -> None:
-    bits = finding(
-        kind="approximation", quantity="mutual information", value=3.7, adjacency=None, delta=None
-    )
-    inference = risks(run(bits))[2]
+    bits = {"quantity": "mutual information", "adjacency": None, "delta": None}
+    inference = risks(run(finding(kind="approximation", value=3.7, **bits)))[2]
     assert inference.state == "not audited"
     assert "bits about" in inference.evidence
     assert "nothing guaranteed" in inference.evidence
+    said = risks(run(guarantee(2.0, **bits)))[2].evidence.replace("\N{NO-BREAK SPACE}", " ")
+    assert "not measured" not in said
+    assert "an unknown number of bits about all of an update" in said
 
 
 def test_a_guarantee_for_records_does_not_limit_singling_out() -> None:
@@ -278,10 +255,7 @@ def test_what_was_not_audited_is_listed() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (
-            {"dataset": "digits", "clients": 60},
-            "Data: digits. Clients: 60. Rounds: 0.",
-        ),
+        ({"dataset": "digits", "clients": 60}, "Data: digits. Clients: 60. Rounds: 0."),
         ({"app": "theirs"}, "Data: theirs. Clients: not stated."),
         ({}, "Data: not stated."),
     ],
@@ -293,14 +267,6 @@ def test_whose_data_is_said_as_far_as_it_is_known(config: dict[str, Any], words:
     assert "simulation" in data_subjects(PROTECTED)[1]
     deployed = replace(PROTECTED, config={**PROTECTED.config, "launch": "deployment"})
     assert "simulation" not in data_subjects(deployed)[1]
-
-
-def test_a_guarantee_that_promises_practically_nothing_limits_no_risk() -> None:
-    large = run(bound(0.0), guarantee(970.0))
-    assert not any(risk.is_limited for risk in risks(large))
-    assert "practically nothing" in guaranteed(large)[0]
-    assert not any("It limits" in words for words in guaranteed(large))
-    assert all(risk.is_limited for risk in risks(run(bound(0.0), guarantee(20.0))))
 
 
 def test_a_guarantee_that_nobody_attacked_is_not_called_unrefuted() -> None:
@@ -335,20 +301,6 @@ def test_what_was_seen_in_every_draw_is_evidence_of_singling_out() -> None:
     assert risks(run(span))[0].state == "suspected"
 
 
-def test_a_test_that_shows_nothing_is_no_observation() -> None:
-    test = bound(0.0, quantity="membership advantage", adjacency=None, delta=None, unit="record")
-    assert "Observed" not in risks(run(test))[2].evidence
-
-
-def test_bits_that_nobody_measured_are_a_limit() -> None:
-    bits = guarantee(2.0, quantity="mutual information", adjacency=None, delta=None)
-    said = risks(run(bits))[2].evidence
-    assert "not measured" not in said
-    assert "an unknown number of bits about all of an update" in said.replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
-
-
 LONG = "very " * 60
 CROWDED = replace(
     RUNS["protected"],
@@ -370,7 +322,7 @@ CROWDED = replace(
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_sheet_has_every_risk_and_every_answer(name: str) -> None:
+def test_the_sheet_has_every_risk_and_an_answer_to_every_question(name: str) -> None:
     text = summary(RUNS[name])
     page = Page(text)
     assert page.open == []
@@ -378,19 +330,18 @@ def test_the_sheet_has_every_risk_and_every_answer(name: str) -> None:
     assert "http:" not in text
     assert "https:" not in text
     words = page.words.replace("\N{NO-BREAK SPACE}", " ")
-    for topic, question, said in answers(RUNS[name]):
-        assert f"{topic}{question}{said}".replace("\N{NO-BREAK SPACE}", " ") in words
+    found = answered(RUNS[name])
+    assert set(found) == TOPICS
+    for topic, question, _ in answers(RUNS[name]):
+        said = found[topic]
+        assert f"{topic}{question}{said}" in words
+        assert said.endswith((".", "…"))
+        assert not any(word in said for word in ("None", "nan", "  ", "{", "inf"))
     for risk in risks(RUNS[name]):
         assert f"{risk.name}{risk.question}" in words
         assert risk.evidence.replace("\N{NO-BREAK SPACE}", " ") in words
     assert "NIST SP 800-226" in words
     assert "WP 216" in words
-
-
-def test_words_that_need_it_are_explained() -> None:
-    words = Page(summary(RUNS["protected"])).words
-    for word in ("ε (epsilon), δ (delta): ", "x % sure: ", "test update, canary: ", "noise: "):
-        assert word in words
 
 
 def test_a_name_never_becomes_markup() -> None:
@@ -411,41 +362,20 @@ def test_it_is_one_sheet_of_paper(run: Run, tmp_path: Path) -> None:
     assert re.search(r"1 ?/ ?1\s*$", sheet)
 
 
-def test_the_command_writes_it_into_the_folder_of_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_writes_it_into_the_folder_of_the_run_over_nothing_else(
+    tmp_path: Path, capsys: Printed
 ) -> None:
     folder = foreign(tmp_path / "run", finding())
+    sheet = folder / "summary.html"
     for _ in range(2):  # over an earlier one, too
         assert main(["report", "--summary", str(folder)]) == 0
-        assert capsys.readouterr().out == f"summary: {folder / 'summary.html'}\n"
-    assert "Privacy summary of" in (folder / "summary.html").read_text()
+        assert capsys.readouterr().out == f"summary: {sheet}\n"
+    assert "Privacy summary of" in sheet.read_text()
     assert not (folder / "report.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["--out", "x.html"], "leave out --out"),
-        (["--csv", "x"], "leave out --csv"),
-        (["--text"], "leave out --summary"),
-    ],
-)
-def test_options_that_it_has_no_use_for_are_refused(
-    more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = foreign(tmp_path / "run", finding())
-    assert main(["report", "--summary", str(folder), *more]) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_a_file_of_somebody_else_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = foreign(tmp_path / "run", finding())
-    (folder / "summary.html").write_text("mine")
+    sheet.write_text("mine")
     assert main(["report", "--summary", str(folder)]) == 2
     assert "summary.html must be a new file or an earlier page" in capsys.readouterr().err
-    assert (folder / "summary.html").read_text() == "mine"
+    assert sheet.read_text() == "mine"
 
 
 def test_the_sheet_names_a_distorted_run_and_a_limited_leak() -> None:

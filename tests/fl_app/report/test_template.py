@@ -36,7 +36,7 @@ def test_lines_of_a_template_are_joined_without_a_space() -> None:
     assert render(template, one=1) == "<b>1</b> <i></i>"
 
 
-TONES = ("alarm", "warn", "mild", "calm", "good", "grey")
+TONES = ("alarm", "warn", "mild", "calm", "grey")
 
 
 def colors(scheme: str) -> dict[str, str]:

@@ -10,7 +10,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +29,7 @@ from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import new_run
 from leakmeter.fl_app.sweep import sweep as sweep_run
 from tests.fl_app.report.test_page import Page
+from tests.helpers.fixtures import Patch, Printed
 from tests.helpers.numbers import first_fast
 from tests.helpers.pages import check_policy
 
@@ -40,7 +43,7 @@ def _page(short_page: None) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -52,10 +55,17 @@ def arguments(tiny: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def swept(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def told(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A whole sweep, and what it prints."""
     path = tmp_path_factory.mktemp("sweeps") / "whole"
-    assert main([*arguments(tiny), "--seeds", "2", "--out", str(path)]) == 0
-    return path
+    with redirect_stdout(StringIO()) as printed:
+        assert main([*arguments(tiny), "--seeds", "2", "--out", str(path)]) == 0
+    return path, printed.getvalue()
+
+
+@pytest.fixture
+def swept(told: tuple[Path, str]) -> Path:
+    return told[0]
 
 
 @pytest.fixture
@@ -85,14 +95,6 @@ def test_every_point_has_a_folder_and_only_those_on_the_frontier_an_audit(
         audit = {"audit"} if one["point"] in kept else set()
         rehearsals = {f"rehearsal-{seed}.json" for seed in (0, 1)}
         assert {path.name for path in folder.iterdir()} == rehearsals | audit
-
-
-def test_the_frontier_is_that_of_accuracy_and_guarantee(points: list[dict[str, Any]]) -> None:
-    ends = {one["point"]: (one["accuracy"], one["guaranteed_zero_out"]) for one in points}
-    for one in points:
-        own = ends[one["point"]]
-        is_beaten = any(a >= own[0] and e <= own[1] and (a, e) != own for a, e in ends.values())
-        assert one["frontier"] == (not is_beaten)
 
 
 def test_audits_have_their_rehearsal_and_the_guarantee_of_their_point(
@@ -159,9 +161,9 @@ def cuts() -> Iterator[Any]:
     yield patch.object(sweep_run, "page", cut_after(1, sweep_run.page))
 
 
-@pytest.mark.parametrize("place", first_fast(2, range(5)))
+@pytest.mark.parametrize("place", first_fast(1, range(5)))
 def test_a_sweep_that_was_cut_anywhere_ends_as_if_it_had_not_been(
-    place: int, swept: Path, tiny: list[str], capsys: pytest.CaptureFixture[str]
+    place: int, swept: Path, tiny: list[str], capsys: Printed
 ) -> None:
     path = Path("cut").absolute()
     with list(cuts())[place], pytest.raises(Cut):
@@ -177,7 +179,7 @@ def test_a_sweep_that_was_cut_anywhere_ends_as_if_it_had_not_been(
     assert f"{rehearsed} rehearsals of 8 read from the folder" in capsys.readouterr().out
 
 
-def test_a_finished_sweep_is_only_read(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_sweep_is_only_read(swept: Path, capsys: Printed) -> None:
     shutil.copytree(swept, "copy")
     with (
         patch.object(sweep_run, "rehearse", cut_after(0, sweep_run.rehearse)),
@@ -188,7 +190,7 @@ def test_a_finished_sweep_is_only_read(swept: Path, capsys: pytest.CaptureFixtur
     assert "8 rehearsals of 8 read from the folder" in capsys.readouterr().out
 
 
-def test_a_damaged_rehearsal_is_named(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_rehearsal_is_named(swept: Path, capsys: Printed) -> None:
     shutil.copytree(swept, "copy")
     Path("copy", "point-B", "rehearsal-1.json").write_text("{}")
     assert main(["sweep", "--resume", "copy"]) == 2
@@ -196,44 +198,33 @@ def test_a_damaged_rehearsal_is_named(swept: Path, capsys: pytest.CaptureFixture
     assert "point-B/rehearsal-1.json must be a rehearsal as this release writes it" in said
 
 
-def test_the_terminal_says_how_far_it_is_and_marks_the_frontier(
-    tiny: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["sweep", *tiny, "--over", "noise-multiplier=0.5,8", "--out", "here"]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert re.search(
-        r"rehearsal 1/2  A  noise-multiplier 0\.5  accuracy 0\.\d+; about \d+ s left", said
-    )
-    assert re.search(r"^audit 1/\d  [AB]  noise-multiplier", said, re.MULTILINE)
+def test_the_terminal_says_how_far_it_is_and_marks_the_frontier(told: tuple[Path, str]) -> None:
+    path, said = told
+    first = r"rehearsal 1/8  A  noise-multiplier 0\.5, epochs 1  accuracy 0\.\d+; about \d+ s left"
+    assert re.search(first, said)
+    assert re.search(r"^audit 1/\d  [A-D]  noise-multiplier", said, re.MULTILINE)
     assert "FRONTIER  " in said
-    assert re.search(r"^[AB] \*    (0\.5|8) +0\.\d{3}  ", said, re.MULTILINE)
+    assert re.search(r"^[A-D] \* / (0\.5|8); epochs: [12]; accuracy: 0\.\d{3} ", said, re.MULTILINE)
     assert "Choosing a setting by its accuracy on private data costs privacy" in said
     assert "no canary" in said
-    assert f"page: {Path('here').absolute() / 'report.html'}" in said
+    assert f"page: {path / 'report.html'}" in said
 
 
 def test_what_is_typed_replaces_what_is_in_a_file_of_settings(
-    swept: Path, points: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    swept: Path, points: list[dict[str, Any]], capsys: Printed
 ) -> None:
     on = next(one for one in points if one["frontier"])
     file = swept / on["folder"] / "audit" / "config.toml"
     words = ["sweep", "--config", str(file), "--auditors", "none", "--out", "here"]
     assert main([*words, "--over", "noise-multiplier=1,3"]) == 0
     assert "2 points (noise-multiplier 1, 3)" in capsys.readouterr().out
+    assert not list(Path("here").glob("*/audit"))  # without auditors
 
 
-def test_two_sweeps_in_one_folder_are_refused(
-    swept: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_sweeps_in_one_folder_are_refused(swept: Path, capsys: Printed) -> None:
     with locked_folder(swept):
         assert main(["sweep", "--resume", str(swept)]) == 2
     assert f"{swept} is in use by process" in capsys.readouterr().err
-
-
-def test_without_auditors_nothing_is_audited(tiny: list[str]) -> None:
-    assert main([*arguments(tiny), "--auditors", "none", "--out", "here"]) == 0
-    assert not list(Path("here").glob("*/audit"))
 
 
 def test_points_without_noise_are_rehearsed_and_on_no_frontier(tiny: list[str]) -> None:
@@ -318,12 +309,12 @@ def test_commands_of_the_default_task_give_the_points_to_the_last_digit() -> Non
 @pytest.mark.parametrize(
     "more",
     first_fast(
-        3,
+        1,
         [
+            {"noise": "distributed", "clip_norm": 0.5, "noise_distribution": "skellam"},
             {},
             {"noise": "central", "clip_norm": 0.5},
             {"noise": "distributed", "clip_norm": 0.5},
-            {"noise": "distributed", "clip_norm": 0.5, "noise_distribution": "skellam"},
             {"participation": "poisson", "noise": "central", "clip_norm": 0.5},
             {"secagg_neighbours": 4, "secagg_bits": 16},
         ],
