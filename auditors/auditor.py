@@ -35,14 +35,6 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.canary_order import Answer, Sends
     from leakmeter.auditors.hook.layout import Layout, LazyModel
 
-DOUBLING = -1  # rounds 1, 2, 4, 8, … and the last
-FIRST = 0
-
-
-def check_every(every: int) -> None:
-    """Raise unless `every` is a schedule: -1, 0, or the number of rounds between two audits."""
-    within("every", every, lowest=DOUBLING)
-
 
 @dataclass(frozen=True)
 class Due:
@@ -63,23 +55,17 @@ class Due:
     num_rounds: int
 
     def __post_init__(self) -> None:
-        check_every(self.every)
+        within("every", self.every, lowest=-1)
 
     def __contains__(self, server_round: int) -> bool:
         if self.every > 0:
             return (server_round - 1) % self.every == 0
-        if self.every == FIRST:
+        if self.every == 0:
             return server_round == 1
         return server_round == self.num_rounds or server_round & (server_round - 1) == 0
 
     def __len__(self) -> int:
-        if self.every > 0:
-            return -(-self.num_rounds // self.every)
-        if self.every == FIRST:
-            return min(self.num_rounds, 1)
-        doubled = self.num_rounds.bit_length()  # powers of two up to the last round
-        is_power = self.num_rounds & (self.num_rounds - 1) == 0
-        return doubled + (not is_power)
+        return len(self.rounds())
 
     def rounds(self) -> tuple[int, ...]:
         """Return the audited rounds.

@@ -62,7 +62,7 @@ def check_findings_are_complete(make: Make) -> None:
 
 def check_same_seed_same_findings(make: Make) -> None:
     """Two auditors with the same settings report the same, to the last bit."""
-    assert _said(make()) == _expected(make), "equal auditors must report equal findings"
+    _check_same(make, "equal auditors must report equal findings")
 
 
 def check_order_of_replies_is_immaterial(make: Make) -> None:
@@ -76,7 +76,7 @@ def check_order_of_replies_is_immaterial(make: Make) -> None:
             instructed=dict(reversed(list(view.instructed.items()))),
         )
 
-    assert _said(make(), backwards) == _expected(make), "findings must not depend on reply order"
+    _check_same(make, "findings must not depend on reply order", backwards)
 
 
 def check_only_declared_fields_are_read(make: Make) -> None:
@@ -100,10 +100,11 @@ def check_only_declared_fields_are_read(make: Make) -> None:
         }
         return replace(view, **{k: v for k, v in others.items() if k not in reads})
 
-    assert _said(make(), disturb) == _expected(make), (
+    words = (
         f"findings must depend on {sorted(reads)} only; "
         "declare further fields in `reads` if the adversary sees them"
     )
+    _check_same(make, words, disturb)
 
 
 def check_what_it_sees_is_left_alone(make: Make) -> None:
@@ -144,8 +145,9 @@ def check_it_resumes(make: Make) -> None:
     second.restore(state)
     findings += _rounds(second, range(half + 1, ROUNDS + 1), begin=False)
     findings += second.report()
-    said = [f.to_json() for f in findings]
-    assert said == _expected(make), "findings after state() and restore() must be as without"
+    assert _said(findings) == _said(_undisturbed(make)[1]), (
+        "findings after state() and restore() must be as without"
+    )
 
 
 def check_orders_go_to_the_chosen_only(make: Make) -> None:
@@ -177,14 +179,14 @@ def _undisturbed(make: Make) -> tuple[Auditor, list[Finding]]:
     return auditor, _play(auditor)
 
 
-def _expected(make: Make) -> list[dict[str, Any]]:
-    """Return the findings of the undisturbed run in JSON types."""
-    return [finding.to_json() for finding in _undisturbed(make)[1]]
+def _check_same(make: Make, words: str, change: Change | None = None) -> None:
+    """Raise unless another run, perhaps with changed views, has the same findings."""
+    assert _said(_play(make(), change)) == _said(_undisturbed(make)[1]), words
 
 
-def _said(auditor: Auditor, change: Change | None = None) -> list[dict[str, Any]]:
-    """Return all findings of a small synthetic run in JSON types."""
-    return [finding.to_json() for finding in _play(auditor, change)]
+def _said(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return findings in JSON types."""
+    return [finding.to_json() for finding in findings]
 
 
 def _play(auditor: Auditor, change: Change | None = None) -> list[Finding]:

@@ -262,10 +262,19 @@ def _last_positive(gap: Callable[[float], float]) -> float:
     """Return the largest x >= 0 at which a decreasing function is still positive, 0 if nowhere."""
     if gap(0.0) <= 0:
         return 0.0
-    low, high = 0.0, 1.0  # doubled until the sign changes, then solved by Brent's method
-    while gap(high) > 0:
-        low, high = high, 2 * high
+    low, high = _bracket(lambda x: gap(x) > 0)
     return brent_root(gap, low, high, xtol=1e-14, rtol=1e-14)
+
+
+def _bracket(holds: Callable[[float], bool], halvings: int = 0) -> tuple[float, float]:
+    """Return two points between which a condition, true at 0, ends to hold; from 0, 1, 2, 4, …"""
+    low, high = 0.0, 1.0
+    while holds(high):
+        low, high = high, 2 * high
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def guess_by_rank(scores_in: ArrayLike, scores_out: ArrayLike, num_guesses: int) -> int:
@@ -398,15 +407,7 @@ def _largest(holds: Callable[[float], bool]) -> float:
     """Return the largest x ≥ 0 up to which a condition holds, from below; 0 if it never does."""
     if not holds(0.0):
         return 0.0
-    if holds(math.inf):
-        return math.inf
-    low, high = 0.0, 1.0
-    while holds(high):
-        low, high = high, 2 * high
-    for _ in range(48):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return math.inf if holds(math.inf) else _bracket(holds, 48)[0]
 
 
 def scores_at(evidence: ArrayLike, epsilon: float) -> Floats:
@@ -608,20 +609,14 @@ def detectable_epsilon(
 
     reach = _reach(scores, dim, directions * tail_factor)
 
-    def is_enough(mean: float) -> bool:
+    def is_too_little(mean: float) -> bool:
         bins = -np.diff(chance * reach(mean), prepend=1.0, append=0.0)
         counts = stream(0, "detectable").multinomial(number, bins, _RUNS)
-        return bool(refuted(number - counts.cumsum(axis=1)[:, :-1]).mean() >= _POWER)
+        return bool(refuted(number - counts.cumsum(axis=1)[:, :-1]).mean() < _POWER)
 
-    if not is_enough(math.inf):
+    if is_too_little(math.inf):
         return math.inf
-    low, high = 0.0, 1.0
-    while not is_enough(high):
-        low, high = high, 2 * high
-    for _ in range(10):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return epsilon_gaussian(delta, high)
+    return epsilon_gaussian(delta, _bracket(is_too_little, 10)[1])
 
 
 def _reach(scores: Floats, dim: int, times: float) -> Callable[[float], Floats]:

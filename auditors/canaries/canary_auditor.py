@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 from urllib.parse import quote
 
 import numpy as np
@@ -19,10 +19,9 @@ from scipy.special import ndtr
 
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.bounds.gaussian import anderson_darling, epsilon_between_gaussians
-from leakmeter.auditors.bounds.one_run import (
-    FEW,
-)
+from leakmeter.auditors.bounds.one_run import FEW
 from leakmeter.auditors.canaries.transcript import Scores
 from leakmeter.auditors.canary_draws import (
     KINDS,
@@ -298,6 +297,32 @@ class CanaryPlan(Resumable):
         is_small = project.clients is not None and not seats_of(project.clients)
         return [f"no canary is played in rounds like the first: {NO_SEATS}"] * is_small
 
+    def seat_limits(self, project: Project, *, has_fits: bool = True) -> list[str]:
+        """Return in words where there are too few canaries, or too few clients beside them.
+
+        Args:
+            project: The run.
+            has_fits: Whether estimates fit a standard deviation.
+        """
+        canaries, seats, clients = self.num_canaries, self.seated, project.clients
+        included = canaries // 2 if self.has_coins else canaries  # as expected
+        said = []
+        if included < MIN_FITTED:
+            noun = "canary" if canaries == 1 else "canaries"
+            part = f"of which about {included} take part" if self.has_coins else "all taking part"
+            fits = f", and estimates that fit a standard deviation are left out below {MIN_FITTED}"
+            said.append(
+                f"{canaries} {noun} in {counted(project.num_rounds, 'round')}, {part}: results "
+                f"vary widely{fits if has_fits else ''}; use more seats or rounds"
+            )
+        if clients is not None and 2 * seats > clients:
+            said.append(
+                f"{min(seats, clients)} of the {clients} clients of round 1 play canaries: the "
+                f"model learns only from {max(clients - seats, 0)}; use fewer seats or more "
+                "clients per round"
+            )
+        return said
+
     def orders(
         self,
         asker: str,
@@ -376,38 +401,6 @@ class CanaryPlan(Resumable):
         return sorted(o.id for o in ours if o.included and o.id < self.num_canaries)
 
 
-def seat_limitations(
-    project: Project, *, canaries: int, included: int, seats: int, has_fits: bool = True
-) -> list[str]:
-    """Return in words where there are too few canaries, or too few clients beside them.
-
-    Args:
-        project: The run.
-        canaries: Canaries of the whole run.
-        included: How many of them are expected to take part.
-        seats: Clients per round that play one.
-        has_fits: Whether estimates fit a standard deviation.
-    """
-    rounds, clients = project.num_rounds, project.clients
-    said = []
-    if included < MIN_FITTED:
-        noun = "canary" if canaries == 1 else "canaries"
-        which = (
-            "all taking part" if included == canaries else f"of which about {included} take part"
-        )
-        fits = f", and estimates that fit a standard deviation are left out below {MIN_FITTED}"
-        said.append(
-            f"{canaries} {noun} in {counted(rounds, 'round')}, {which}: results vary widely"
-            f"{fits if has_fits else ''}; use more seats or rounds"
-        )
-    if clients is not None and 2 * seats > clients:
-        said.append(
-            f"{min(seats, clients)} of the {clients} clients of round 1 play canaries: the model "
-            f"learns only from {max(clients - seats, 0)}; use fewer seats or more clients per round"
-        )
-    return said
-
-
 NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
 _MIN_DIM = 100
 Std = Literal["known", "fitted"]
@@ -420,22 +413,62 @@ _SPREAD: dict[Std, Assumption] = {
 class CanaryAuditor(Auditor):
     """Plays the canaries of a plan; a subclass looks for them.
 
-    Args:
-        plan: Which canaries play when.
-        delta: The delta of every epsilon.
-        confidence: Of each single lower bound.
+    The arguments are those of `CanaryPlan`, with the δ and the confidence of bounds.
     """
+
+    can_bet: ClassVar[bool] = False  # whether its confidence may be `Anytime`
 
     _plan: Kept[CanaryPlan]
     _played: Kept[NDArray[np.int64]]  # rounds that each canary took part in, (canaries,)
 
-    def __init__(self, plan: CanaryPlan, *, delta: float, confidence: float) -> None:
+    def __init__(
+        self,
+        *,
+        seats: Seats = "auto",
+        canaries: int | None = None,
+        repetitions: Repetitions = "auto",
+        delta: float = 1e-5,
+        confidence: float | Anytime = 0.95,
+        include: Include = "auto",
+        excluded: Excluded = "zero",
+        seed: int = 0,
+        client_rounds: int | None = None,
+        kind: Kind = "auto",
+    ) -> None:
         within("delta", delta, above=0.0, below=1.0)
-        self.seats, self.canaries = plan.seats, plan.canaries
-        self.include, self.excluded, self.seed = plan.include, plan.excluded, plan.seed
-        self.delta, self.confidence = delta, confidence
-        self._plan, self._dim = plan, 0
-        self._played = np.zeros(0, dtype=np.int64)
+        self._plan = self._own_plan = CanaryPlan(
+            self.name,
+            seats=seats,
+            canaries=canaries,
+            repetitions=repetitions,
+            include=include,
+            excluded=excluded,
+            seed=seed,
+            client_rounds=client_rounds,
+            kind=kind,
+        )
+        self._is_anytime = isinstance(confidence, Anytime)
+        if self._is_anytime:
+            self._check_bets(include, confidence)
+            # A canary is bet on when it has played for the last time.
+            self._plan.needs_coins = self._plan.plays_once = True
+        self.seats, self.canaries, self.seed = seats, canaries, seed
+        self.include, self.excluded = include, excluded
+        self.delta, self.confidence = delta, Anytime.level(confidence)
+        self.num_bounds = self._bounds_wanted()
+        self._dim, self._played = 0, np.zeros(0, dtype=np.int64)
+
+    def _check_bets(self, include: Include, confidence: float | Anytime) -> None:
+        """Raise unless coins can be bet on."""
+        if not self.can_bet:
+            raise BadValueError("confidence", "a number, not Anytime", confidence)
+        if include == "all":
+            allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
+            raise BadValueError("include", allowed, include)
+
+    def _bounds_wanted(self) -> int:
+        """Return how many bounds without a condition share the confidence."""
+        return 2  # of the final model, of all models
 
     @property
     def repetitions(self) -> int:

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.audited_round import Claims
 from leakmeter.auditors.auditor import Project, RoundView
-from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
+from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.bounds.gaussian import epsilon_between_gaussians
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
@@ -42,15 +43,10 @@ from leakmeter.auditors.canaries.canary_auditor import (
     CanaryAuditor,
     CanaryPlan,
     CanaryScores,
-    Excluded,
-    Include,
-    Repetitions,
-    Seats,
     Std,
     _log,
     histogram,
     normality,
-    seat_limitations,
     without_refuted,
 )
 from leakmeter.auditors.canaries.transcript import (
@@ -61,10 +57,7 @@ from leakmeter.auditors.canaries.transcript import (
     check_room,
     file_size,
 )
-from leakmeter.auditors.canary_draws import (
-    Kind,
-    KindName,
-)
+from leakmeter.auditors.canary_draws import KindName
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Bound, Finding, Sees, ThreatModel
@@ -112,7 +105,7 @@ class OneShotCanaries(CanaryAuditor):
     """
 
     name = "one-shot"
-    num_bounds = 2  # of the final model, of all models
+    can_bet = True
     # The adversary sees only models. The noise in the facts shows how good the estimates are.
     reads = frozenset({"sent", "released", "facts"})
     wants_mean = False
@@ -120,43 +113,7 @@ class OneShotCanaries(CanaryAuditor):
     _transcript: Kept[Transcript | SignTranscript]
     _interference: Kept[Interference]
     _betting: Kept[Betting | None]
-
-    def __init__(
-        self,
-        *,
-        seats: Seats = "auto",
-        canaries: int | None = None,
-        repetitions: Repetitions = "auto",
-        delta: float = 1e-5,
-        confidence: float | Anytime = 0.95,
-        include: Include = "auto",
-        excluded: Excluded = "zero",
-        seed: int = 0,
-        client_rounds: int | None = None,
-        kind: Kind = "auto",
-    ) -> None:
-        plan = CanaryPlan(
-            self.name,
-            seats=seats,
-            canaries=canaries,
-            repetitions=repetitions,
-            include=include,
-            excluded=excluded,
-            seed=seed,
-            client_rounds=client_rounds,
-            kind=kind,
-        )
-        super().__init__(plan, delta=delta, confidence=Anytime.level(confidence))
-        self._is_anytime = isinstance(confidence, Anytime)
-        if self._is_anytime and include == "all":
-            allowed = "'coin' or 'auto' with confidence=Anytime(…), which bets on coins"
-            raise BadValueError("include", allowed, include)
-        plan.needs_coins |= self._is_anytime
-        plan.plays_once = (
-            self._is_anytime
-        )  # a canary is bet on when it has played for the last time
-        self.scores: Mapping[Sees, CanaryScores] = {}
-        self._betting = None
+    scores: Mapping[Sees, CanaryScores] = MappingProxyType({})
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays in which round, whatever node will play it."""
@@ -217,14 +174,7 @@ class OneShotCanaries(CanaryAuditor):
             check_room(self._changes_file, file_size(project.dim, project.num_rounds))
         if not plan.seated:
             return said
-        return said + canary_limitations(
-            project,
-            canaries=self._k,
-            included=self._k // 2 if plan.has_coins else self._k,
-            seats=plan.seated,
-            watched=int(self._watched.sum()),
-            kind=plan.drawn_as,
-        )
+        return said + canary_limitations(project, plan, int(self._watched.sum()))
 
     @property
     def _changes_file(self) -> Path | None:
@@ -588,34 +538,28 @@ _DRAW: Final = 15e-9
 _ADD: Final = 0.055e-9
 
 
-def canary_limitations(
-    project: Project, *, canaries: int, included: int, seats: int, watched: int, kind: KindName
-) -> list[str]:
+def canary_limitations(project: Project, plan: CanaryPlan, watched: int) -> list[str]:
     """Return in words where there are too few canaries, clients or parameters, or too many.
 
     Args:
         project: The run.
-        canaries: Canaries of the whole run.
-        included: How many of them are expected to take part.
-        seats: Clients per round that play one.
+        plan: Its canaries. Those of signs are searched for in each round, without a file.
         watched: Canaries that are searched for at the end, including those that nobody plays.
-        kind: How they are drawn. Those of signs are searched for in each round, without a file.
     """
     rounds, clients, dim = project.num_rounds, project.clients, project.dim
-    said = []
-    size = file_size(dim, rounds) if kind == "sphere" else 0
-    if size > _LARGE:
+    said, has_file = [], plan.drawn_as == "sphere"
+    if has_file and (size := file_size(dim, rounds)) > _LARGE:
         said.append(
             f"the changes of the model take up to {size / 1e9:.1f} GB of disk until the report is "
             f"written: {rounds} rounds of {dim:,} parameters in single precision"
         )
-    if kind == "sphere" and (seconds := product_seconds(watched, rounds, dim)) > _LONG:
+    if has_file and (seconds := product_seconds(watched, rounds, dim)) > _LONG:
         said.append(
             f"the products of {watched:,} canaries with the changes of {rounds:,} rounds take "
             f"about {_coarse(seconds / 60)} minutes of one core after the last round; use fewer "
             "canaries to save time"
         )
-    said += seat_limitations(project, canaries=canaries, included=included, seats=seats)
+    said += plan.seat_limits(project)
     # Among n updates of equal norm without a common direction, a canary has the cosine 1/√n with
     # their sum. The cosine of a canary that is out has mean 0 and standard deviation 1/√d.
     if clients and (seen := math.sqrt(dim / clients)) < _VISIBLE:

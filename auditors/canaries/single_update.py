@@ -30,27 +30,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.audited_round import Claims
-from leakmeter.auditors.auditor import (
-    Auditor,
-    Canary,
-    Project,
-    RoundView,
-)
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
 from leakmeter.auditors.bounds.one_run import FEW, SHARES, headline
 from leakmeter.auditors.canaries.canary_auditor import (
     CanaryAuditor,
-    CanaryPlan,
     CanaryScores,
-    Excluded,
-    Include,
-    Repetitions,
-    Seats,
     histogram,
-    seat_limitations,
     without_refuted,
 )
 from leakmeter.auditors.canaries.transcript import RowFile, Rows, Scores, check_room, file_size
-from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries, Kind
+from leakmeter.auditors.canary_draws import BLOCK, CanaryBlocks, DrawnCanaries
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Detail, Finding, ThreatModel
 from leakmeter.auditors.values import Vector
@@ -120,36 +109,7 @@ class SingleUpdates(CanaryAuditor):
     _replies: Kept[SeatReplies]
     _lean: Kept[Lean]
     _is_masked: Kept[bool]
-
-    def __init__(
-        self,
-        *,
-        seats: Seats = "auto",
-        canaries: int | None = None,
-        repetitions: Repetitions = "auto",
-        delta: float = 1e-5,
-        confidence: float = 0.95,
-        include: Include = "auto",
-        excluded: Excluded = "zero",
-        seed: int = 0,
-        client_rounds: int | None = None,
-        kind: Kind = "auto",
-    ) -> None:
-        plan = CanaryPlan(
-            self.name,
-            seats=seats,
-            canaries=canaries,
-            repetitions=repetitions,
-            include=include,
-            excluded=excluded,
-            seed=seed,
-            client_rounds=client_rounds,
-            kind=kind,
-        )
-        super().__init__(plan, delta=delta, confidence=confidence)
-        self._own_plan, self._num_rounds = plan, 0
-        self._replies = SeatReplies(0, None)
-        self.num_bounds = len(self._planned)
+    _num_rounds = 0
 
     def join(self, others: Sequence[Auditor]) -> None:
         """Look for the canaries of another auditor, if one plays some."""
@@ -158,7 +118,11 @@ class SingleUpdates(CanaryAuditor):
         self._plan = next(plans, self._own_plan)
         if self._is_guest:
             self._plan.drawn = self._plan.drawn or DrawnCanaries()
-        self.num_bounds = len(self._planned)
+        self.num_bounds = self._bounds_wanted()
+
+    def _bounds_wanted(self) -> int:
+        """Return how many bounds are planned, as far as the claims are known."""
+        return len(self._planned)
 
     @property
     def _is_guest(self) -> bool:
@@ -211,9 +175,7 @@ class SingleUpdates(CanaryAuditor):
         said, plan = self._plan.limits(project), self._plan
         if not plan.seated:
             return said
-        included = self._k // 2 if plan.has_coins else self._k
-        counts = {"canaries": self._k, "included": included, "seats": plan.seated}
-        return said + seat_limitations(project, **counts, has_fits=False)
+        return said + plan.seat_limits(project, has_fits=False)
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
@@ -315,7 +277,8 @@ class SingleUpdates(CanaryAuditor):
 
     def close(self) -> None:
         """Delete the file with replies of seats."""
-        self._replies.close()
+        if self._dim:
+            self._replies.close()
 
     def _drawn(self, cosines: Scores) -> Detail:
         """Return the cosines of canaries that took part for a figure, beside their null."""

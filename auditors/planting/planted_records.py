@@ -31,7 +31,6 @@ from leakmeter.auditors.auditor import (
     RoundMessages,
     RoundView,
     UnableError,
-    check_every,
 )
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import headline
@@ -117,7 +116,6 @@ class PlantedRecords(Auditor):
         confidence: float = 0.95,
         orders: bool = True,
     ) -> None:
-        check_every(every)
         require("[0, 1)", delta=delta)
         require("(0, 1)", confidence=confidence)
         require("at least 100", decoys=decoys)

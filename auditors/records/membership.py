@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from leakmeter.auditors.audited_round import Claims
-from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView, check_every
+from leakmeter.auditors.auditor import Auditor, DivergedError, Due, RoundView
 from leakmeter.auditors.bounds.lower_bound import Rule, SimultaneousBand, epsilon_lower_bound
 from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.errors import BadValueError
@@ -331,7 +331,6 @@ class Membership(Auditor):
         confidence: float = 0.95,
         rule: Rule = SimultaneousBand(),  # noqa: B008 - a frozen value
     ) -> None:
-        check_every(every)
         within("delta", delta, lowest=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
         self._losses, self._shadows, self._used = losses, shadows, used

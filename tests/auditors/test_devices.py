@@ -17,7 +17,7 @@ from tests.helpers.stand_in import DEVICE, MixedError, StandIn  # noqa: E402 - w
 SHAPE, CLASSES = (1, 6, 6), 4
 
 
-def found(place: str, steps: int = 12) -> HeldOut:
+def found(place: str, steps: int = 4) -> HeldOut:
     rng = stream(0, "rows")
     rows, fitted = rng.standard_normal((16, 5, 3)), rng.standard_normal((4, 5, 3))
     critics = Critics(count=2, steps=steps, hidden=4, device=place)
@@ -28,7 +28,7 @@ def test_critics_find_there_what_they_find_on_the_cpu(device: StandIn) -> None:
     here = found("cpu")
     assert not device.operations
     assert found(str(DEVICE)) == here
-    assert device.operations["lerp_.Scalar"] == 12  # every step of Adam was taken there
+    assert device.operations["lerp_.Scalar"] == 4  # every step of Adam was taken there
     assert here != found("cpu", steps=0)
 
 
@@ -60,9 +60,9 @@ def network() -> torch.nn.Module:
 @pytest.mark.parametrize(
     "attack",
     [
-        Attack("idlg", steps=6, smoothness=0.1),
-        Attack("dlg", steps=6, restarts=2),
-        Attack("dlg", "adam", steps=6, rate=0.1),
+        Attack("idlg", steps=3, smoothness=0.1),
+        Attack("dlg", steps=3, restarts=2),
+        Attack("dlg", "adam", steps=3, rate=0.1),
     ],
     ids=["idlg", "dlg", "adam"],
 )
@@ -74,7 +74,7 @@ def test_a_search_ends_there_where_it_ends_on_the_cpu(
     np.testing.assert_array_equal(there.images, here.images)
     np.testing.assert_array_equal(there.labels, here.labels)
     assert there.mismatches == here.mismatches
-    assert device.operations["convolution_backward"] >= 6
+    assert device.operations["convolution_backward"] >= 3
 
 
 @pytest.mark.usefixtures("device")

@@ -33,29 +33,17 @@ def test_different_names_give_different_streams(
 
 
 def test_names_that_look_alike_are_kept_apart() -> None:
-    alike: list[tuple[str | int, ...]] = [
-        (1,),
-        ("1",),
-        ("a", "b"),
-        ("ab",),
-        ("a,b",),
-        ("a', 'b",),
-        (12,),
-        (1, 2),
-        (),
-    ]
+    alike: list[tuple[str | int, ...]] = [(1,), ("1",), (12,), (1, 2), ()]
+    alike += [("a", "b"), ("ab",), ("a,b",), ("a', 'b",)]
     assert len({derive(0, *path) for path in alike}) == len(alike)
     assert derive(1, 2) != derive(2, 1)
 
 
-def test_numpy_integers_name_the_same_stream_as_plain_ones() -> None:
+def test_numpy_integers_name_the_same_stream_as_plain_ones_and_floats_none() -> None:
     for kind in (np.int32, np.int64, np.uint8):
         assert derive(kind(3), "x", kind(7)) == derive(3, "x", 7)
-
-
-def test_floats_are_refused_since_they_would_round() -> None:
     with pytest.raises(TypeError):
-        derive(0, 2.5)  # type: ignore[arg-type]
+        derive(0, 2.5)  # type: ignore[arg-type]  # it would be rounded
 
 
 def test_streams_of_neighbouring_paths_are_uniform_and_uncorrelated() -> None:
@@ -64,14 +52,6 @@ def test_streams_of_neighbouring_paths_are_uniform_and_uncorrelated() -> None:
     assert kstest(first, "uniform").pvalue > 1e-4
     lagged = np.corrcoef(first[:-1], first[1:])[0, 1]
     assert abs(lagged) < 3.9 / np.sqrt(5000)
-
-
-def test_nothing_drawn_elsewhere_matters() -> None:
-    draws = []
-    for warm_up in (0, 10):
-        stream(0, "a").random(warm_up)
-        draws.append(stream(0, "b").random(3))
-    assert np.array_equal(draws[0], draws[1])
 
 
 def test_a_stream_is_the_same_on_every_machine_and_in_every_release() -> None:

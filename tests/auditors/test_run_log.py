@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
+import platform
+import signal
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +23,10 @@ from leakmeter.auditors import Assumption
 from leakmeter.auditors.finding import Limitation, RunWarning
 from leakmeter.auditors.run_log import (
     SCHEMA,
+    HeldError,
     RoundLine,
     RunLog,
+    locked,
     read_rounds,
     versions,
     write_atomically,
@@ -67,34 +75,44 @@ def test_the_report_has_the_verdict_as_data_with_its_sentences(tmp_path: Path) -
     assert [row["shown"]["epsilon"] for row in verdict["rows"]] == [2.0]  # of no single round
 
 
-def test_the_report_holds_all_rounds_and_findings(tmp_path: Path) -> None:
-    record = RunLog(tmp_path, {"seed": 3})
+def test_the_report_holds_all_rounds_and_findings_and_explains_what_they_assume(
+    tmp_path: Path,
+) -> None:
+    assert read_rounds(tmp_path) == []
+    record = RunLog(tmp_path, {"seed": 3}, name="night run")
     record.add(line(1, accuracy=0.5, loss=2.0))
-    record.add(line(2, accuracy=0.6))
-    path = record.finish([finding(value=4.0)], ["other, round 1: ValueError: no"])
+    assumed = finding(assumptions=("fair-coins",), server_round=2)
+    record.add(RoundLine(2, 5, {"accuracy": 0.6}, (assumed,)))
+    path = record.finish(
+        [finding(value=4.0, assumptions=("my own words",))],
+        ["other, round 1: ValueError: no"],
+        [Limitation("mine", "cannot see it")],
+        [RunWarning.of("abandoned-rounds", 1, 4)],
+    )
     report = strict(path.read_text())
-    assert report["schema"] == SCHEMA
+    assert (report["schema"], report["name"]) == (SCHEMA, "night run")
     assert report["config"] == {"seed": 3}
     assert [(r["server_round"], r["accuracy"]) for r in report["rounds"]] == [(1, 0.5), (2, 0.6)]
     assert report["rounds"][0]["metrics"] == {"accuracy": 0.5, "loss": 2.0}
     assert [f["server_round"] for f in report["findings"]] == [1, 2, None]
     assert report["failures"] == ["other, round 1: ValueError: no"]
+    coins = Assumption.FAIR_COINS.sentence
+    assert report["glossary"] == {"fair-coins": coins, "my own words": "my own words"}
+    assert report["limitations"] == [{"auditor": "mine", "text": "cannot see it"}]
+    [warning] = report["warnings"]
+    assert warning | {"kind": "abandoned-rounds", "value": 0.25, "count": 1, "total": 4} == warning
+    assert report["versions"]["numpy"] == np.__version__
+    assert report["versions"]["python"].startswith("3.")
 
 
 def test_a_diverged_run_is_still_valid_json(tmp_path: Path) -> None:
     record = RunLog(tmp_path, {"limit": math.inf})
-    record.add(
-        RoundLine(
-            1,
-            5,
-            {"loss": math.nan, "accuracy": math.inf},
-            (finding(server_round=1, value=math.inf),),
-        )
-    )
+    metrics = {"loss": math.nan, "accuracy": math.inf}
+    record.add(RoundLine(1, 5, metrics, (finding(server_round=1, value=math.inf),)))
     report = strict(record.finish([], []).read_text())
     assert report["rounds"][0]["metrics"] == {"loss": "nan", "accuracy": "inf"}
     assert report["findings"][0]["value"] == "inf"
-    assert report["config"] == {"limit": "inf"}
+    assert (report["config"], report["name"]) == ({"limit": "inf"}, None)
 
 
 def test_a_configuration_that_is_no_json_is_refused_before_the_run(tmp_path: Path) -> None:
@@ -116,12 +134,6 @@ def test_a_record_that_is_already_there_is_not_overwritten(tmp_path: Path, name:
     for folder in (taken, tmp_path / "run-2"):
         assert (folder / name).read_text() == "precious"
         assert len(list(folder.iterdir())) == 1
-
-
-def test_the_name_of_a_run_is_in_its_report(tmp_path: Path) -> None:
-    assert strict(RunLog(tmp_path / "a", {}).finish([], []).read_text())["name"] is None
-    named = RunLog(tmp_path / "b", {}, name="night run").finish([], [])
-    assert strict(named.read_text())["name"] == "night run"
 
 
 def test_a_resumed_record_drops_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
@@ -158,12 +170,15 @@ def test_a_record_with_rounds_missing_cannot_be_resumed(tmp_path: Path) -> None:
         RunLog(tmp_path, {}, keep=2)
 
 
-def test_a_folder_without_rounds_reads_as_none(tmp_path: Path) -> None:
-    assert read_rounds(tmp_path) == []
+def fails_in_between() -> Iterator[str]:
+    """Yield half of a text."""
+    yield "half of it"
+    raise OSError("no more")
 
 
+@pytest.mark.parametrize("data", ["new and longer", "\ud800", fails_in_between()])
 def test_a_write_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "report.json"
     write_atomically(path, "old")
@@ -172,46 +187,17 @@ def test_a_write_that_fails_leaves_the_old_file(
         raise OSError("no space left")
 
     monkeypatch.setattr("os.fsync", no_space)
-    with pytest.raises(OSError, match="no space"):
-        write_atomically(path, "new and longer")
-    assert path.read_text() == "old"
+    with pytest.raises((OSError, UnicodeEncodeError)):
+        write_atomically(path, data)
     monkeypatch.undo()
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("report.json", "old")]
     write_atomically(path, b"new")
     assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_report_says_which_releases_made_it(tmp_path: Path) -> None:
-    report = strict(RunLog(tmp_path, {}).finish([], []).read_text())
-    assert report["versions"]["numpy"] == np.__version__
-    assert report["versions"]["python"].startswith("3.")
 
 
 def test_packages_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakmeter.auditors.run_log._PACKAGES", ("numpy", "no-such-package"))
     assert set(versions()) == {"python", "numpy"}
-
-
-def test_the_report_explains_its_assumptions_and_says_what_is_wrong(tmp_path: Path) -> None:
-    log = RunLog(tmp_path, {})
-    log.add(RoundLine(1, 5, {}, (finding(assumptions=("fair-coins",), server_round=1),)))
-    log.finish(
-        [finding(assumptions=("my own words",))],
-        [],
-        [Limitation("mine", "cannot see it")],
-        [RunWarning.of("abandoned-rounds", 1, 4)],
-    )
-    report = strict((tmp_path / "report.json").read_text())
-    assert report["glossary"] == {
-        "fair-coins": Assumption.FAIR_COINS.sentence,
-        "my own words": "my own words",
-    }
-    assert report["limitations"] == [{"auditor": "mine", "text": "cannot see it"}]
-    [warning] = report["warnings"]
-    assert (warning["kind"], warning["value"], warning["count"], warning["total"]) == (
-        *("abandoned-rounds", 0.25),
-        *(1, 4),
-    )
 
 
 def test_rounds_of_another_schema_are_neither_resumed_nor_changed(tmp_path: Path) -> None:
@@ -228,28 +214,10 @@ def test_rounds_of_another_schema_are_neither_resumed_nor_changed(tmp_path: Path
     assert path.read_text() == old
 
 
-def test_text_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "page").write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(tmp_path / "page", "\ud800")
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("page", "old")]
-
-
-def test_a_piece_that_cannot_be_made_leaves_the_old_file(tmp_path: Path) -> None:
-    def pieces() -> Iterator[str]:
-        yield "half of it"
-        raise ValueError("no more")
-
-    (tmp_path / "page").write_text("old")
-    with pytest.raises(ValueError, match="no more"):
-        write_atomically(tmp_path / "page", pieces())
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("page", "old")]
-
-
 def test_the_text_of_a_report_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     log = RunLog(tmp_path, {})
     log.add(line(1))
-    findings = [finding() for _ in range(2000)]
+    findings = [finding() for _ in range(500)]
     tracemalloc.start()
     try:
         path = log.finish(findings, [])
@@ -277,3 +245,59 @@ def test_pieces_are_written_as_few_blocks(tmp_path: Path, monkeypatch: pytest.Mo
         write_atomically(tmp_path / "page", ("ε" for _ in range(2**17 + 5)))
     assert (tmp_path / "page").read_text() == "ε" * (2**17 + 5)
     assert made == [*[2**16] * 4, 10]
+
+
+# Locks: one process at a time, named to all others, and gone with the process.
+
+
+def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    words = rf"process {os.getpid()} on {platform.node()}"
+    with locked(path), pytest.raises(HeldError, match=words), locked(path):
+        raise AssertionError
+    with locked(path):
+        pass
+
+
+def refuse(*_: Any) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+@pytest.mark.parametrize(
+    ("fcntl", "words"),
+    [
+        (None, "cannot be locked (this system has no fcntl)"),
+        (SimpleNamespace(flock=refuse, LOCK_EX=2, LOCK_NB=4), "No locks available"),
+    ],
+)
+def test_a_system_without_locks_says_so(
+    fcntl: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", fcntl)
+    with locked(tmp_path / ".lock", wait=1.0):
+        pass
+    assert words in caplog.text
+
+
+def test_a_lock_is_waited_for_and_not_for_ever_and_a_killed_process_has_none(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / ".lock"
+    ready, told = os.pipe()
+    children = []
+    for _ in range(2):
+        if (child := os.fork()) == 0:
+            with locked(path, wait=600.0):
+                os.write(told, b"x")
+                os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        children.append(child)
+        os.read(ready, 1)
+        try:
+            with pytest.raises(HeldError, match=f"process {child} on"), locked(path, wait=0.1):
+                raise AssertionError
+        finally:  # the first goes on and ends, the second is killed
+            os.kill(child, signal.SIGCONT if len(children) == 1 else signal.SIGKILL)
+        with locked(path, wait=600.0):
+            pass
+        os.waitpid(child, 0)

@@ -14,7 +14,7 @@ from leakmeter.auditors.errors import BadValueError
 def refuses(name: str) -> Iterator[pytest.ExceptionInfo[BadValueError]]:
     """Pass if the block refuses the value of an argument or option of this name.
 
-    What such an error says is tested once, in `tests/auditors/test_values.py`.
+    What such an error says is tested once, in `tests/auditors/test_auditor.py`.
     """
     with pytest.raises(BadValueError) as caught:
         yield caught

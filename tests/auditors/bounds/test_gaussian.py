@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import log_ndtr
+from scipy.stats import kstest, norm
 
 from leakmeter.auditors.bounds.gaussian import (
+    anderson_darling,
     brent_root,
     epsilon_between_gaussians,
     epsilon_gaussian,
     tradeoff_gaussian,
 )
+from leakmeter.auditors.rng import stream
 from leakmeter.papers.gaussian import (
     classical_sigma_unsafe_above_epsilon_1,
     delta_gaussian,
@@ -93,17 +96,15 @@ def test_epsilon_matches_forty_digit_arithmetic(mean_0, std_0, mean_1, std_1, de
     assert value == pytest.approx(epsilon, rel=1e-12, abs=0)
 
 
-def test_an_array_gives_what_its_elements_give():
+def test_arguments_broadcast_and_an_array_gives_what_its_elements_give():
     m0, s0, m1, s1, delta, epsilon = np.array(GOLDEN).T
-    np.testing.assert_allclose(
-        epsilon_between_gaussians(m0, s0, m1, s1, delta), epsilon, rtol=1e-12
-    )
-
-
-def test_arguments_broadcast():
+    found = epsilon_between_gaussians(m0, s0, m1, s1, delta)
+    np.testing.assert_allclose(found, epsilon, rtol=1e-12)
     table = epsilon_between_gaussians(0, 1, [[1.0], [2.0]], 1, [1e-6, 1e-3, 0.1])
     assert table.shape == (2, 3)
     assert table[1, 0] == pytest.approx(10.997151214220658, rel=1e-12)
+    assert delta_gaussian(0, 0) == epsilon_gaussian(0, 0) == 0
+    assert log_delta_gaussian([0.0, 1.0], 0).tolist() == [-math.inf, -math.inf]
 
 
 def plain_losses(first, second):
@@ -127,14 +128,10 @@ def test_epsilon_is_where_the_worse_of_two_summed_hockey_sticks_meets_delta(mean
     def excess(epsilon):
         return max(plain_hockey_stick(epsilon, losses) for losses in both) - delta
 
+    if (mean, std) == (0, 3):  # narrow against wide, the loss of the narrow one is at most ln 3
+        assert plain_hockey_stick(math.log(3), both[0]) == 0
     twin = brentq(excess, 0, 200, xtol=1e-4)
     assert epsilon_between_gaussians(0, 1, mean, std, delta) == pytest.approx(twin, rel=2e-3)
-
-
-def test_one_direction_alone_would_say_too_little():
-    # Narrow against wide, the loss of the narrow law is bounded by ln 2.
-    assert plain_hockey_stick(math.log(2), plain_losses(norm(0, 1), norm(0, 2))) == 0
-    assert epsilon_between_gaussians(0, 1, 0, 2, 1e-6) > 34
 
 
 @steady
@@ -192,12 +189,6 @@ def test_delta_matches_forty_digit_arithmetic(separation, epsilon, mantissa, exp
         assert delta_gaussian(epsilon, separation) == pytest.approx(delta, rel=1e-12, abs=0)
 
 
-def test_no_separation_needs_no_delta():
-    assert delta_gaussian(0, 0) == 0
-    assert log_delta_gaussian([0.0, 1.0], 0).tolist() == [-math.inf, -math.inf]
-    assert epsilon_gaussian(0, 0) == 0
-
-
 def test_the_trade_off_curve_and_delta_describe_the_same_pair():
     # Dong et al. 2022, Proposition 2.12: delta is the largest gap above a line of slope -e^eps.
     fpr = np.linspace(0, 1, 200_001)
@@ -206,12 +197,14 @@ def test_the_trade_off_curve_and_delta_describe_the_same_pair():
     assert tradeoff_gaussian([0, 1], 1.3).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "sigma"), [(10, 0.541086831818366), (3, 1.54386141777564), (1, 4.22467888932684)]
-)
-def test_sigma_matches_forty_digit_arithmetic(epsilon, sigma):
-    assert gaussian_sigma(epsilon, 1e-6) == pytest.approx(sigma, rel=1e-14)
-    assert gaussian_sigma(epsilon, 1e-6, 2.5) == pytest.approx(2.5 * sigma, rel=1e-14)
+def test_sigma_matches_forty_digit_arithmetic():
+    for epsilon, sigma in (10, 0.541086831818366), (3, 1.54386141777564), (1, 4.22467888932684):
+        assert gaussian_sigma(epsilon, 1e-6) == pytest.approx(sigma, rel=1e-14)
+        assert gaussian_sigma(epsilon, 1e-6, 2.5) == pytest.approx(2.5 * sigma, rel=1e-14)
+    sigmas = gaussian_sigma([0.0, 1.0], [[1e-6], [0.5]])
+    assert sigmas.shape == (2, 2)
+    # At epsilon 0 delta is the total variation, 2 Phi(1/(2 sigma)) - 1.
+    assert sigmas[1, 0] == pytest.approx(1 / (2 * norm.ppf(0.75)), rel=1e-13)
 
 
 @steady
@@ -220,13 +213,6 @@ def test_sigma_spends_exactly_what_was_allowed(epsilon, delta):
     sigma = gaussian_sigma(epsilon, delta)
     spent = epsilon_gaussian(delta, 1 / sigma)
     assert spent == pytest.approx(epsilon, rel=1e-11, abs=1e-12)
-
-
-def test_sigma_of_arrays_and_of_epsilon_zero():
-    sigmas = gaussian_sigma([0.0, 1.0], [[1e-6], [0.5]])
-    assert sigmas.shape == (2, 2)
-    # At epsilon 0 delta is the total variation, 2 Phi(1/(2 sigma)) - 1.
-    assert sigmas[1, 0] == pytest.approx(1 / (2 * norm.ppf(0.75)), rel=1e-13)
 
 
 def test_the_classical_formula_is_right_where_proven_and_wrong_for_large_epsilon():
@@ -261,3 +247,43 @@ def test_scipys_optimisers_are_not_imported_for_the_report_on_canaries() -> None
         "one_run_gaussian_epsilon(1000, 250, 214, 1e-5); print('scipy.optimize' in sys.modules)"
     )
     assert run_python("-c", code).strip() == "False"
+
+
+# The test of normality: its definition, uniform p-values, published critical values.
+
+
+def test_anderson_darling_is_its_definition() -> None:
+    values = stream(1, "sample").normal(3.0, 2.0, 50)
+    z = np.sort((values - values.mean()) / values.std(ddof=1))
+    total = sum((2 * i - 1) * (log_ndtr(z[i - 1]) + log_ndtr(-z[50 - i])) for i in range(1, 51))
+    statistic, _ = anderson_darling(values)
+    assert statistic == pytest.approx((-50 - total / 50) * (1 + 0.75 / 50 + 2.25 / 50**2))
+
+
+@pytest.mark.parametrize("n", [8, 30, 500])
+def test_p_values_are_uniform_on_normal_samples(n: int) -> None:
+    p = [anderson_darling(stream(s, "normal").standard_normal(n))[1] for s in range(600)]
+    assert kstest(p, "uniform").pvalue > 1e-3
+    # Stephens' critical values, 0.752 at 5 % and 1.035 at 1 %, each within sampling error.
+    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.03)
+
+
+@pytest.mark.parametrize(("statistic", "p"), [(0.752, 0.05), (0.631, 0.10), (1.035, 0.01)])
+def test_p_values_meet_the_published_critical_values(statistic: float, p: float) -> None:
+    # Stretch the tails of a normal sample until its statistic is the wanted one.
+    normal = np.sort(stream(2, "stretch").standard_normal(2000))
+
+    def at(power: float) -> tuple[float, float]:
+        return anderson_darling(np.sign(normal) * np.abs(normal) ** power)
+
+    powers = np.linspace(1.0, 1.3, 400)
+    nearest = min((at(power) for power in powers), key=lambda pair: abs(pair[0] - statistic))
+    assert nearest[0] == pytest.approx(statistic, rel=0.02)
+    assert nearest[1] == pytest.approx(p, rel=0.15)
+
+
+def test_gumbel_samples_are_not_normal_and_far_ones_have_p_zero() -> None:
+    assert anderson_darling(stream(0, "gumbel").gumbel(size=500))[1] < 1e-4
+    statistic, p = anderson_darling(np.r_[np.zeros(5000), np.ones(5000)] + np.arange(10**4) * 1e-9)
+    assert statistic > 150
+    assert p == pytest.approx(0, abs=1e-100)

@@ -49,7 +49,7 @@ def share_refuted(
     ("claim", "settings"),
     [
         (8.0, SETTINGS),
-        (1.0, SETTINGS | {"canaries": 300}),
+        (1.0, SETTINGS | {"canaries": 150}),
         (20.0, SETTINGS | {"dim": 100, "canaries": 30, "directions": 3, "confidence": 0.99}),
         (8.0, SETTINGS | {"canaries": 9, "has_coins": False}),
         (8.0, SETTINGS | {"canaries": 80, "delta": 1e-3}),  # δ takes what coins would need
@@ -68,13 +68,13 @@ def test_four_of_five_audits_refute_a_mechanism_that_delivers_this(
 
 def test_more_canaries_see_more_and_more_directions_confidence_or_claimed_see_less() -> None:
     def seen(claim: float = 8.0, **changed: float) -> float:
-        return detectable_epsilon(claim, **SETTINGS | changed)  # type: ignore[arg-type]
+        return detectable_epsilon(claim, **SETTINGS | {"canaries": 40} | changed)  # type: ignore[arg-type]
 
-    assert seen(canaries=1000) < seen() < seen(canaries=30)
-    assert seen() < seen(directions=3)
-    assert seen() < seen(confidence=0.99)
-    assert 1 < seen(1.0) < seen() < seen(20.0)
-    assert seen(has_coins=False) > seen(has_coins=True) > 8
+    usual = seen()
+    assert 8 < seen(canaries=200) < usual < min(seen(directions=3), seen(confidence=0.99))
+    assert 1 < seen(1.0) < usual < min(seen(20.0), seen(has_coins=False))
+    detectable_epsilon.cache_clear()
+    assert seen() == usual  # always the same
 
 
 def test_where_no_mechanism_is_refuted_nothing_is_detectable() -> None:
@@ -82,9 +82,3 @@ def test_where_no_mechanism_is_refuted_nothing_is_detectable() -> None:
     assert detectable_epsilon(88.0, **SETTINGS) == math.inf
     assert detectable_epsilon(1.0, **SETTINGS | {"canaries": 2}) == math.inf
     assert detectable_epsilon(1.0, **SETTINGS | {"delta": 0.5}) == math.inf
-
-
-def test_the_answer_is_always_the_same() -> None:
-    found = detectable_epsilon(3.0, **SETTINGS)
-    detectable_epsilon.cache_clear()
-    assert detectable_epsilon(3.0, **SETTINGS) == found

@@ -139,3 +139,8 @@ def test_wrong_counts_of_guesses_are_named(bound: Any, name: str, arguments: Any
 def test_a_null_is_drawn_or_known(nulls: Any, given: str) -> None:
     with pytest.raises(ValueError, match=f"scores_out and null_logsf, got {given}"):
         known(**nulls)
+
+
+def test_trials_must_be_pairs() -> None:
+    with pytest.raises(ValueError, match="both show the same draws"):
+        anytime().add_trials([0.0, 1.0], [1.0, 0.0])

@@ -18,23 +18,24 @@ import pytest
 from leakmeter.auditors.auditor import DamagedError, UnableError
 from leakmeter.auditors.canaries import transcript as module
 from leakmeter.auditors.canaries.single_update import KeptRows
-from leakmeter.auditors.canaries.transcript import Changes, check_room
+from leakmeter.auditors.canaries.transcript import Changes, RowFile, check_room
 from leakmeter.auditors.rng import stream
 
 DIM, ROUNDS = 40, 3
 ROWS = stream(0, "rows").standard_normal((ROUNDS, DIM)).astype(np.float32)
 
 
-def append(changes: Changes, row: np.ndarray) -> None:
+def put(rows: Any, row: np.ndarray, *name: str) -> None:
+    """Write a row in parts, and let it count, for rows by name under its name."""
     for start in range(0, len(row), 16):
-        changes.write(start, row[start : start + 16])
-    changes.note(float(np.linalg.norm(row.astype(np.float64))))
+        rows.write(*name, start, row[start : start + 16])
+    rows.note(*name, float(np.linalg.norm(row.astype(np.float64))))
 
 
 def filled(path: Path | None) -> Changes:
     changes = Changes(DIM, path)
     for row in ROWS:
-        append(changes, row)
+        put(changes, row)
     return changes
 
 
@@ -54,17 +55,22 @@ def test_rows_come_back_in_blocks_of_any_width(
 def test_a_row_that_was_broken_off_is_overwritten(tmp_path: Path) -> None:
     changes = filled(tmp_path / "rows")
     changes.write(0, np.ones(16, dtype=np.float32))
-    append(changes, ROWS[0])
+    put(changes, ROWS[0])
     assert np.array_equal(read(changes), [*ROWS, ROWS[0]])
 
 
 def test_the_state_of_a_temporary_file_has_the_rows_and_that_of_a_named_one_has_not(
     tmp_path: Path,
 ) -> None:
+    named = filled(tmp_path / "rows").state()
+    assert (set(named), len(named["lengths"])) == ({"lengths"}, ROUNDS)
     assert np.array_equal(filled(None).state()["rows"], ROWS)
-    state = filled(tmp_path / "rows").state()
-    assert set(state) == {"lengths"}
-    assert len(state["lengths"]) == ROUNDS
+    rows, again = KeptRows(DIM, None), KeptRows(DIM, None)
+    for row in ROWS:
+        rows.begin_round()
+        put(rows, row, "a")
+    again.restore(rows.state())
+    assert same(got(again), {"a": ROWS[2]})
 
 
 @pytest.mark.parametrize("extra", [0, 5, 4 * DIM, 1000])
@@ -76,7 +82,7 @@ def test_a_resumed_run_drops_what_is_beyond_its_checkpoint(tmp_path: Path, extra
     resumed = Changes(DIM, path)
     resumed.restore({"lengths": lengths})
     assert path.stat().st_size == 2 * DIM * 4
-    append(resumed, ROWS[2])
+    put(resumed, ROWS[2])
     assert np.array_equal(read(resumed), ROWS)
 
 
@@ -90,25 +96,6 @@ def shorter(path: Path) -> None:
 
 def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (missing, "must have the changes of 3 rounds, but there is none; put it back"),
-        (shorter, "3 rounds, 480 bytes, but it has 479; put it back"),
-        (zeroed, "3 rounds, but number 1 in it has been altered; put it back"),
-    ],
-)
-def test_a_damaged_file_is_refused_in_words(
-    damage: Callable[[Path], None], words: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "rows"
-    lengths = filled(path).state()["lengths"]
-    damage(path)
-    with pytest.raises(DamagedError, match=words) as raised:
-        Changes(DIM, path).restore({"lengths": lengths})
-    assert str(path) in str(raised.value)
 
 
 def test_rows_of_a_file_cannot_be_resumed_without_it() -> None:
@@ -182,9 +169,7 @@ def test_room_is_checked_beforehand_and_a_tenth_stays_free(
         assert part in str(raised.value)
     with pytest.raises(UnableError, match="901 bytes"):
         check_room(None, 901)
-
-
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    monkeypatch.undo()
     with pytest.raises(UnableError, match="need a folder"):
         check_room(tmp_path / "none" / "rows", 1)
 
@@ -209,12 +194,6 @@ def test_reading_holds_one_block_at_a_time(tmp_path: Path) -> None:
 # Rows by name.
 
 
-def put(rows: KeptRows, name: str, row: np.ndarray) -> None:
-    for start in range(0, len(row), 16):
-        rows.write(name, start, row[start : start + 16])
-    rows.note(name, float(np.linalg.norm(row.astype(np.float64))))
-
-
 def got(rows: KeptRows) -> dict[str, np.ndarray]:
     found = {}
     for name in rows.names:
@@ -234,8 +213,8 @@ def test_the_last_row_of_a_name_counts_and_the_oldest_name_is_first(
     rows = KeptRows(DIM, tmp_path / "rows" if has_folder else None)
     for server_round in range(5):
         rows.begin_round()
-        put(rows, "same", ROWS[server_round % ROUNDS])
-        put(rows, f"new-{server_round}", ROWS[2])
+        put(rows, ROWS[server_round % ROUNDS], "same")
+        put(rows, ROWS[2], f"new-{server_round}")
         if server_round > 1:
             rows.drop(f"new-{server_round - 1}")
         rows.end_round()
@@ -249,36 +228,34 @@ def test_an_interrupted_round_leaves_the_rows_of_its_checkpoint(tmp_path: Path) 
     rows = KeptRows(DIM, path)
     for row in ROWS[:2]:
         rows.begin_round()
-        put(rows, "a", row)
-        put(rows, "b", -row)
+        put(rows, row, "a")
+        put(rows, -row, "b")
     state, before = rows.state(), got(rows)
     rows.begin_round()
-    put(rows, "b", ROWS[2])
+    put(rows, ROWS[2], "b")
     rows.write("a", 0, ROWS[2][:7])  # and no more
     again = KeptRows(DIM, path)
     again.restore(state)
     assert same(got(again), before)
 
 
-def test_rows_by_name_of_a_temporary_file_are_in_its_state() -> None:
-    rows, again = KeptRows(DIM, None), KeptRows(DIM, None)
-    for row in ROWS:
-        rows.begin_round()
-        put(rows, "a", row)
-    again.restore(rows.state())
-    assert same(got(again), {"a": ROWS[2]})
-
-
 @pytest.mark.parametrize(
-    ("damage", "words"),
-    [(missing, "must have 1 kept row, but there is none"), (zeroed, "number 1 in it has been")],
+    ("make", "damage", "words"),
+    [
+        (Changes, missing, "must have the changes of 1 round, but there is none; put it back"),
+        (Changes, shorter, "1 round, 160 bytes, but it has 159; put it back"),
+        (Changes, zeroed, "1 round, but number 1 in it has been altered; put it back"),
+        (KeptRows, missing, "must have 1 kept row, but there is none"),
+        (KeptRows, zeroed, "number 1 in it has been altered"),
+    ],
 )
-def test_a_damaged_file_of_rows_by_name_is_refused_in_words(
-    damage: Callable[[Path], None], words: str, tmp_path: Path
+def test_a_damaged_file_is_refused_in_words(
+    make: type[RowFile], damage: Callable[[Path], None], words: str, tmp_path: Path
 ) -> None:
-    rows = KeptRows(DIM, tmp_path / "rows")
-    put(rows, "a", ROWS[0])
-    state = rows.state()
-    damage(tmp_path / "rows")
-    with pytest.raises(DamagedError, match=words):
-        KeptRows(DIM, tmp_path / "rows").restore(state)
+    path = tmp_path / "rows"
+    rows = make(DIM, path)
+    put(rows, ROWS[0], *["a"] * (make is KeptRows))
+    damage(path)
+    with pytest.raises(DamagedError, match=words) as raised:
+        make(DIM, path).restore(rows.state())
+    assert str(path) in str(raised.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.stats import laplace, norm
@@ -29,47 +31,41 @@ CASES = {
 
 
 def violations(claim, case, num_samples, num_runs):
-    """Return in how many runs `claim(ins, outs, out_law, delta)` exceeds the true epsilon."""
+    """Return in how many runs `claim(ins, outs, out_law, delta=…)` exceeds the true epsilon."""
     out_law, in_law, delta, truth = CASES[case]
     rng = stream(7, "coverage", case, num_samples)
     count = 0
     for _ in range(num_runs):
         ins = in_law.rvs(num_samples, random_state=rng)
         outs = out_law.rvs(num_samples, random_state=rng)
-        count += claim(ins, outs, out_law, delta) > truth
+        count += claim(ins, outs, out_law, delta=delta) > truth
     return count
 
 
+def sampled(ins, outs, _, **settings):
+    return epsilon_lower_bound(ins, outs, **settings).value
+
+
+def known(ins, _, out_law, **settings):
+    return epsilon_lower_bound(ins, null_logsf=out_law.logsf, **settings).value
+
+
+def gaussian(ins, outs, _, delta, **settings):
+    return epsilon_lower_bound(ins, outs, delta=delta or 1e-5, family="gaussian", **settings).value
+
+
 @pytest.mark.parametrize("runs", few_or_many(20, 400))
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("claim", "case"),
+    [
+        *((claim, case) for claim in (sampled, known) for case in CASES),
+        *((gaussian, case) for case in ("no leak", "Gaussian")),
+    ],
+)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_the_confidence_is_kept(rule, case, runs):
-    def claim(ins, outs, _, delta):
-        return epsilon_lower_bound(ins, outs, delta=delta, rule=rule).value
-
-    assert violations(claim, case, 150, runs) <= most_allowed(runs)
-
-
-@pytest.mark.parametrize("runs", few_or_many(20, 400))
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_the_confidence_is_kept_with_a_known_null(rule, case, runs):
-    def claim(ins, _, out_law, delta):
-        return epsilon_lower_bound(ins, null_logsf=out_law.logsf, delta=delta, rule=rule).value
-
-    assert violations(claim, case, 150, runs) <= most_allowed(runs)
-
-
-@pytest.mark.parametrize("runs", few_or_many(20, 200))
-@pytest.mark.parametrize("case", ["no leak", "Gaussian"])
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_the_confidence_is_kept_within_the_gaussian_family(rule, case, runs):
-    def claim(ins, outs, _, delta):
-        return epsilon_lower_bound(
-            ins, outs, delta=delta or 1e-5, rule=rule, family="gaussian"
-        ).value
-
-    assert violations(claim, case, 150, runs) <= most_allowed(runs)
+def test_the_confidence_is_kept(rule, claim, case, runs):
+    ruled = partial(claim, rule=rule)
+    assert violations(ruled, case, 150, runs) <= most_allowed(runs)
 
 
 @pytest.mark.parametrize("runs", few_or_many(150, 600))

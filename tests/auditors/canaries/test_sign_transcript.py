@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.auditor import DivergedError, RoundFacts, RoundView
+from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.canaries.canary_auditor import CanaryPlan
 from leakmeter.auditors.canaries.one_shot import OneShotCanaries
@@ -17,34 +17,22 @@ from leakmeter.auditors.canaries.transcript import SignTranscript
 from leakmeter.auditors.canary_draws import BLOCK, KINDS, canary_vector
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.codec import pack, unpack
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import Assumption
+from tests.helpers.canary_runs import play, shown
+from tests.helpers.numbers import first_fast
 
 DIM = BLOCK + 77
 SIGNS = KINDS["signs"]
 
 
-def observed(auditor: OneShotCanaries, model: np.ndarray, server_round: int) -> np.ndarray:
-    """Play a round of 12 clients with little noise, show it to an auditor, return the model."""
-    orders = auditor.instruct(server_round, range(12))
-    after = model + 0.002 * stream(0, "noise", server_round).standard_normal(model.size)
-    for order in orders.values():
-        assert order.kind == "signs"
-        after += order.included * canary_vector(order.seed, order.id, model.size, order.kind)
-    facts = RoundFacts(num_clients=12)
-    auditor.observe(RoundView(server_round, model, {}, after, facts, instructed=orders))
-    return after
+def run(auditor: OneShotCanaries, rounds: int = 6) -> list[Finding]:
+    """Return the findings on rounds of 12 clients with little noise."""
+    return play(auditor, dim=DIM, cohorts=[12] * rounds, sigma=0.002)
 
 
-def run(auditor: OneShotCanaries, rounds: int = 6, dim: int = DIM) -> OneShotCanaries:
-    auditor.begin(dim, rounds)
-    model = np.zeros(dim)
-    for server_round in range(1, rounds + 1):
-        model = observed(auditor, model, server_round)
-    return auditor
-
-
-@pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"repetitions": 2}])
+@pytest.mark.parametrize("settings", first_fast(1, [{"repetitions": 2}, {}, {"include": "all"}]))
 def test_signs_keep_the_contract_of_auditors(settings: dict[str, Any]) -> None:
     check_auditor(lambda: OneShotCanaries(seats=2, kind="signs", **settings))
     check_auditor(lambda: SingleUpdates(seats=2, kind="signs", **settings))
@@ -52,8 +40,8 @@ def test_signs_keep_the_contract_of_auditors(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("repetitions", [1, 2])
 def test_canaries_of_signs_are_found_and_say_what_they_assume(repetitions: int) -> None:
-    auditor = run(OneShotCanaries(seats=10, kind="signs", repetitions=repetitions, delta=1e-7))
-    found = auditor.report()
+    auditor = OneShotCanaries(seats=10, kind="signs", repetitions=repetitions, delta=1e-7)
+    found = run(auditor)
     heads = [f for f in found if f.kind == "lower_bound" and "threshold" in f.facts]
     assert [f.threat_model.sees for f in heads] == ["final model", "all models"]
     for bound in heads:
@@ -107,7 +95,7 @@ def test_nothing_changed_is_no_evidence_and_what_diverged_is_not_added() -> None
 
 def test_bets_on_signs_are_won_after_their_rounds() -> None:
     bets = run(OneShotCanaries(seats=10, kind="signs", delta=1e-7, confidence=Anytime(0.95)))
-    found = [f for f in bets.report() if Assumption.ALL_ROUNDS_TOGETHER in f.assumptions]
+    found = [f for f in bets if Assumption.ALL_ROUNDS_TOGETHER in f.assumptions]
     assert max(f.value for f in found) > 10
     assert all(Assumption.SIGN_CANARIES in f.assumptions for f in found)
 
@@ -124,17 +112,21 @@ def test_the_length_of_the_model_decides_about_auto_and_both_auditors_share_the_
 
 
 def test_a_resumed_run_keeps_its_kind_whatever_the_setting_says_now() -> None:
-    whole = run(OneShotCanaries(seats=4, kind="signs"))
-    first, model = OneShotCanaries(seats=4, kind="signs"), np.zeros(DIM)
-    first.begin(DIM, 6)
-    for server_round in range(1, 4):
-        model = observed(first, model, server_round)
-    then = OneShotCanaries(seats=4)  # "auto" would be the sphere here
-    then.begin(DIM, 6)
-    then.restore(unpack(pack(first.state())))
-    for server_round in range(4, 7):
-        model = observed(then, model, server_round)
-    assert then.report() == whole.report()
+    first, then = OneShotCanaries(seats=4, kind="signs"), OneShotCanaries(seats=4)
+    for auditor in (first, then):
+        auditor.begin(DIM, 6)  # "auto" would be the sphere here
+    views, model = [], np.zeros(DIM)
+    for server_round in range(1, 7):
+        if server_round == 4:
+            then.restore(unpack(pack(first.state())))
+        view = shown(first, model, server_round, 12, 0.002, stream(0, "noise", server_round))
+        first.observe(view)
+        model = view.released
+        views.append(view)
+    for view in views[3:]:
+        assert then.instruct(view.server_round, range(12)) == view.instructed
+        then.observe(view)
+    assert then.report() == first.report()
 
 
 def test_states_of_earlier_releases_have_canaries_on_the_sphere() -> None:

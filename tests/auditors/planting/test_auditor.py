@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,14 @@ from leakmeter.auditors import (
 from leakmeter.auditors.auditor import DivergedError, Project, RoundFacts, RoundView, UnableError
 from leakmeter.auditors.finding import Finding, Losses
 from leakmeter.auditors.planting.plan import Batch
-from leakmeter.auditors.planting.scores import check_completions
+from leakmeter.auditors.planting.scores import check_completions, check_losses
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.verdict.verdict import judge
 from leakmeter.fl_app.engines.inline import run_inline
-from tests.helpers.numbers import few_or_many, most_allowed
+from tests.helpers.numbers import few_or_many, first_fast, most_allowed
 from tests.helpers.refusals import refuses
 
-DIM, CLIENTS, ROUNDS = 2000, 8, 4
+DIM, CLIENTS, ROUNDS = 1000, 8, 4
 PATTERNS = RandomPattern((DIM,), 2, low=-1, high=1)
 PLAN = PlantPlan(canaries=64, clients=4)
 
@@ -90,7 +90,7 @@ def audit(
     **options: Any,
 ) -> Audited:
     """Return a run with planted records after its end."""
-    options = {"generator": PATTERNS, "decoys": 2000, "score": losses, **options}
+    options = {"generator": PATTERNS, "decoys": 1000, "score": losses, **options}
     auditor = PlantedRecords(plan=plan, **options)
     strategy = Audited(FedAvg(fraction_evaluate=0.0), [auditor], out=out, claims=claims)
     return played(strategy, mods, takes=takes)
@@ -122,15 +122,14 @@ def test_planted_records_are_found_in_the_models() -> None:
     assert final.cap is not None
     assert final.value <= final.cap < 5
     assert (final.unit, final.adjacency, final.observer) == ("record", "replace", "outsider")
-    assert final.sample_sizes["decoys"] == 2000
+    assert final.sample_sizes["decoys"] == 1000
     assert final.confidence == pytest.approx(0.975)  # two bounds share the run's 5 %
     [drawn] = final.details
     assert isinstance(drawn, Losses)
     assert sum(drawn.included) == PLAN.is_in.sum()
     [warned] = run.warnings
-    assert (warned.kind, warned.count, warned.total) == (
-        *("trained-on-canaries", PLAN.is_in.sum(), 64),
-    )
+    assert (warned.kind, warned.count) == ("trained-on-canaries", PLAN.is_in.sum())
+    assert warned.total == 64
     assert run.verdict.rows[0].low == max(final.value, every.value)
 
 
@@ -145,13 +144,6 @@ def test_nothing_is_planted_unless_the_owner_lists_the_mod_and_the_app_takes_the
         assert (warned.kind, warned.count, warned.total) == ("untaken-canaries", 4, 4)
 
 
-def test_more_copies_show_more() -> None:
-    weak = {"canaries": 64, "clients": 8}
-    found = [bounds(audit([plant_mod], PlantPlan(**weak, copies=n)))[0] for n in (1, 8)]
-    assert [one.unit for one in found] == ["record", "group"]
-    assert found[0].value < found[1].value or found[0].saturated
-
-
 def test_a_claim_about_records_is_refuted_by_planted_ones() -> None:
     false = Claim(1.0, against="outsider", unit="record", adjacency="replace")
     other = Claim(1.0, against="outsider", unit="record", adjacency="add-remove")
@@ -164,16 +156,24 @@ def test_a_claim_about_records_is_refuted_by_planted_ones() -> None:
 
 
 def test_copies_are_compared_with_what_a_claim_allows_a_group() -> None:
-    claim = Claim(1.0, 1e-7, against="outsider", unit="record", adjacency="replace")
-    run = audit([plant_mod], PlantPlan(64, 4, copies=2), claims=(claim,))
-    [result] = run.verdict.claims
-    assert result.bound is not None
-    assert result.allowed == 2.0
-    assert result.is_refuted == (result.bound.value > 2)
-    many = Claim(3.0, 1e-7, against="outsider", unit="record", adjacency="replace")
-    run = audit([plant_mod], PlantPlan(64, 4, copies=8), claims=(many,))
-    [result] = run.verdict.claims
-    assert result.bound is None  # 24 at a δ far above that of the bound
+    claims = [
+        Claim(epsilon, 1e-7, against="outsider", unit="record", adjacency="replace")
+        for epsilon in (1.0, 3.0)
+    ]
+    found = []
+    for copies, claim in zip((2, 8), claims, strict=True):
+        run = audit([plant_mod], PlantPlan(64, 4, copies=copies), claims=(claim,))
+        [bound], [result] = bounds(run), run.verdict.claims
+        assert bound.unit == "group"
+        found.append((bound, result))
+    (few, allowed), (many, beyond) = found
+    assert allowed.bound is not None
+    assert (allowed.allowed, allowed.is_refuted) == (2.0, few.value > 2)
+    assert beyond.bound is None  # 24 at a δ far above that of the bound
+    assert few.value < many.value or few.saturated  # more copies show more
+    plan = PlantPlan(8, 8, copies=3, whole=True)  # all of one client
+    [bound] = bounds(audit([plant_mod], plan))
+    assert bound.unit == judge([bound]).rows[0].question.unit == "client"
 
 
 @pytest.mark.parametrize("runs", few_or_many(5, 200))
@@ -195,7 +195,7 @@ def texts(model: np.ndarray, records: Batch) -> np.ndarray:
     return np.array([model[:9].sum() + len(str(text)) for text in records])
 
 
-@pytest.mark.parametrize("every", [0, 2, -1])
+@pytest.mark.parametrize("every", first_fast(1, [2, 0, -1]))
 def test_the_contract_of_auditors_is_kept(every: int) -> None:
     def made() -> PlantedRecords:
         plan = PlantPlan(20, 4)
@@ -234,21 +234,6 @@ def test_masks_and_small_files_are_refused_with_the_reason(tmp_path: Path) -> No
     assert PlantedRecords(FromFile(tmp_path / "few.txt"), texts, PlantPlan(50, 5)).decoys == 300
 
 
-@pytest.mark.parametrize(
-    ("score", "said"),
-    [
-        (lambda *_: np.zeros(3), r"must return 64 losses, .* got shape \(3,\)"),
-        (lambda _, records: np.full(len(records[0]), np.nan), "with NaN"),
-    ],
-)
-def test_a_score_of_the_wrong_shape_leaves_the_auditor_out(
-    score: Callable[..., Any], said: str
-) -> None:
-    auditor = PlantedRecords(PATTERNS, score, PLAN)
-    with pytest.raises(ValueError, match=said):
-        auditor._losses(np.zeros(DIM))
-
-
 def test_an_auditor_that_fails_after_planting_leaves_its_warning_behind() -> None:
     calls: list[int] = []
 
@@ -282,6 +267,18 @@ def test_what_would_fail_after_planting_fails_before(
     assert failed.startswith("planted-records, round 1: ")
     assert said in failed
     assert not run.warnings  # no client has failed, and no model has seen a canary
+
+
+@pytest.mark.parametrize(
+    ("losses_of", "said"),
+    [
+        (np.zeros(3), r"must return 64 losses, .* got shape \(3,\)"),
+        (np.full(64, np.nan), "with NaN"),
+    ],
+)
+def test_losses_are_one_number_for_each_record(losses_of: np.ndarray, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_losses(losses_of, 64)
 
 
 @pytest.mark.parametrize("found", [[True], [math.nan] * 12, "yes", None])
@@ -329,10 +326,3 @@ def test_rounds_are_those_in_which_a_holder_took_part(every_second: bool) -> Non
         replies = {3: np.zeros(DIM), 7: np.zeros(DIM)}
         told.observe(RoundView(number, np.zeros(DIM), replies, np.ones(DIM), RoundFacts()))
     assert told.report()[0].threat_model.participations == 1
-
-
-def test_all_of_one_client_is_a_client() -> None:
-    plan = PlantPlan(8, 8, copies=3, whole=True)
-    [bound] = bounds(audit([plant_mod], plan))
-    assert bound.unit == "client"
-    assert judge([bound]).rows[0].question.unit == "client"
