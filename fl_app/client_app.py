@@ -56,9 +56,11 @@ def client_app_of(
     def config_of(context: Context) -> Config:
         return from_context(context) if config is None else config
 
+    def policies(context: Context) -> _Policies:
+        return _policies(config_of(context), is_deployed(), masks)  # type: ignore[arg-type]
+
     def mask(message: Message, context: Context, call_next: Call) -> Message:
-        own, deployed = config_of(context), is_deployed()
-        mod = _policies(own, deployed, masks).mask  # type: ignore[arg-type]  # classes have a hash
+        own, deployed, mod = config_of(context), is_deployed(), policies(context).mask
         try:
             keys, least = client_keys(own, deployed, context), own_threshold(context, deployed)
         except ConfigError as error:  # it names files of this machine, and an error travels
@@ -71,10 +73,10 @@ def client_app_of(
         return mod(message, context, call_next)
 
     def drop_out(message: Message, context: Context, call_next: Call) -> Message:
-        return _policies(config_of(context), is_deployed()).dropout(message, context, call_next)
+        return policies(context).dropout(message, context, call_next)
 
     # From the wire inwards: a message passes from left to right, its reply from right to left.
-    @app.train(mods=[drop_out, mask, NoiseOfRun(config_of), tap_mod, canary_mod, *innermost])
+    @app.train(mods=[drop_out, mask, NoiseOfRun(policies), tap_mod, canary_mod, *innermost])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         own = config_of(context)
@@ -96,11 +98,11 @@ class NoiseOfRun(OrderedMod):
 
     carries_out: ClassVar[frozenset[str]] = NoiseMod.carries_out
 
-    config_of: Callable[[Context], Config]
+    policies: Callable[[Context], _Policies]
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
         """Let the mod of this run answer."""
-        return _policies(self.config_of(context), is_deployed()).noise(message, context, call_next)
+        return self.policies(context).noise(message, context, call_next)
 
 
 @dataclass(frozen=True)

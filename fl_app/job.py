@@ -99,7 +99,7 @@ def settled(
     config, words = Config.adapted(values, preset)
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
-    absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}
+    absolute = {k: str(expanded(option(k), v)) for k, v in paths.items() if v}
     folder = absolute.get("data_dir")
     if "data-dir" in typed and folder and not config.download and not os.path.isdir(folder):
         # Not where data are loaded: a node may lack the folder and have LEAKMETER_DATA.

@@ -26,7 +26,6 @@ from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.theory import UpdateEntropy, update_entropy
 from leakmeter.auditors.noise import gaussian
-from leakmeter.auditors.planting.plan import Generator
 from leakmeter.auditors.reconstruction.inversion import RoundImages
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.records.membership import Shadows, Use, logit_confidences
@@ -44,13 +43,12 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, option, out_of_range
 from leakmeter.fl_app.config.settings import TaskConfig
 from leakmeter.fl_app.data.partition import Scheme
-from leakmeter.fl_app.deployment import cohort_seed, is_deployed
+from leakmeter.fl_app.deployment import cohort_seed
 from leakmeter.fl_app.engines.cluster import RayExecutor
 from leakmeter.fl_app.task import (
     Task,
     build_model,
     device_of,
-    generator_of,
     load_task,
     record_rule,
     update_rule,
@@ -66,11 +64,6 @@ class AuditRun:
     """
 
     config: Config
-
-    @property
-    def is_deployed(self) -> bool:
-        """Whether clients are real machines."""
-        return is_deployed()
 
     @property
     def task(self) -> Task:
@@ -115,10 +108,6 @@ class AuditRun:
         pattern, seed = participation(self.config), cohort_seed(self.config)
         cohort_of = partial(pattern.cohort, seed, num_clients=self.config.clients)
         return SimulatedRecords(self.config, cohort_of)
-
-    def generator(self, name: str) -> Generator:
-        """Return what draws records to plant."""
-        return generator_of(self.task.dataset, name)
 
     def one_client(self, target: int) -> int | None:
         """Return the client of a setting; None where it leaves the choice to the audit."""

@@ -165,7 +165,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
     set_flower_log(verbose=arguments.verbose)
     progress, before = Progress(), audit.project.digest(audit.out)
-    progress.begin_app(announced(audit, before), audit.rounds)
+    progress.begin_with(announced(audit, before), audit.rounds)
     try:
         run = run_through_flower if options["engine"] == "flwr" else run_audit
         failed = run(audit, progress)

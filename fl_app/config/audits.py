@@ -203,10 +203,10 @@ class RecorderSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the recorder, which notes the settings of the run."""
         from leakmeter.auditors import AggregateRecorder
+        from leakmeter.fl_app.deployment import is_deployed
 
-        return AggregateRecorder(
-            about={"config": run.config.to_mapping(), "deployed": run.is_deployed}
-        )
+        about = {"config": run.config.to_mapping(), "deployed": is_deployed()}
+        return AggregateRecorder(about=about)
 
 
 @dataclass(frozen=True)
@@ -376,12 +376,13 @@ class PlantedRecordsSettings(AuditorSettings):
     def make(cls, run: AuditRun) -> Auditor:
         """Return the search for planted records; simulated clients have them already."""
         from leakmeter.auditors import PlantedRecords, TorchScores
+        from leakmeter.fl_app.task import generator_of
 
         config, planted = run.config, cls.planted(run.config)
         assert planted is not None
         plan, generator = planted
         return PlantedRecords(
-            run.generator(generator),
+            generator_of(run.task.dataset, generator),
             TorchScores(run.task.new_model()),
             plan,
             decoys=config.planted_decoys,

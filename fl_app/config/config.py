@@ -6,7 +6,7 @@ Each field checks its own value; which of them may be combined is checked here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -48,6 +48,7 @@ _SIZES = ("clients", "sample", "canary-seats", "rounds")
 SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
 # Records of a client with the default settings, which 6,000 for 60 clients give.
 _PER_CLIENT = 100
+_ADD_AUDITOR = "Add it to --auditors"
 _ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
 
@@ -182,13 +183,13 @@ def check_together(config: Settings) -> None:
             f"at most {most} = clients / (sample + canary seats) with --participation once",
             f"Try --rounds {most}, or --clients {config.rounds * config.cohort}",
         )
-    if config.ray_address and config.engine != "ray":
-        raise config.refused("ray_address", "empty without --engine ray", "Add --engine ray")
+    if config.engine != "ray":
+        _check_usual(config, ["ray_address"], "empty without --engine ray", "Add --engine ray")
     for name, owner in AUDITORS.items():
         if name in config.auditor_names:
             owner.check(config)
         else:
-            _check_unasked(config, owner)
+            _check_usual(config, owner.asks, f"{{}} without the auditor {name}", _ADD_AUDITOR)
     _check_audits(config)
     if config.claim:
         _check_claims(config)
@@ -196,22 +197,19 @@ def check_together(config: Settings) -> None:
         _check_against(config)
 
 
-def _check_unasked(config: Settings, owner: type[AuditorSettings]) -> None:
-    """Refuse settings that ask for more of an auditor that the run does not have."""
-    for spec in fields(config):
-        if spec.name in owner.asks and getattr(config, spec.name) != spec.default:
-            allowed = f"{spec.default} without the auditor {owner.auditor}"
-            raise config.refused(spec.name, allowed, "Add it to --auditors")
+def _check_usual(config: Settings, names: Collection[str], allowed: str, fix: str) -> None:
+    """Refuse settings that are about what the run does not have; "{}" stands for their defaults."""
+    for name in names:
+        usual = getattr(Settings, name)
+        if getattr(config, name) != usual:
+            raise config.refused(name, allowed.format(usual), fix.format(option(name)))
 
 
 def _check_sum(config: Settings) -> None:
     """Require a secure sum for its settings, and enough clients to mask with."""
     if config.secagg == "off":
-        for spec in fields(config):
-            if spec.name in SUM_SETTINGS and getattr(config, spec.name) != spec.default:
-                allowed = f"{spec.default:g} with --secagg off, which has no secure sum"
-                fix = f"Leave out {option(spec.name)}, or --secagg off"
-                raise config.refused(spec.name, allowed, fix)
+        allowed = "{:g} with --secagg off, which has no secure sum"
+        _check_usual(config, SUM_SETTINGS, allowed, "Leave out {}, or --secagg off")
         return
     neighbours = config.secagg_neighbours
     needs_even = config.secagg == "on"
@@ -248,8 +246,8 @@ def _check_noise(config: Settings) -> None:
         raise config.refused("secagg", allowed, "Try --secagg on, or --noise local")
     if config.clipping == "adaptive":
         _check_adaptive(config)
-    if config.budget and not config.ledger:
-        raise config.refused("budget", "0 without --ledger", "Add --ledger FILE")
+    if not config.ledger:
+        _check_usual(config, ["budget"], "0 without --ledger", "Add --ledger FILE")
     # These auditors model what an outsider sees as a sum of updates and noise.
     linear = [owner.auditor for owner in _named(config) if owner.resamples]
     if config.clip_aggregate and kind.added_by == "server" and linear:
@@ -314,9 +312,8 @@ def _check_adaptive(config: Settings) -> None:
 def _check_target(config: Settings) -> None:
     """Require noise that can be calibrated, at a price that is known beforehand."""
     if not config.target_epsilon:
-        if config.target_adjacency != Settings.target_adjacency:
-            allowed = "zero-out without --target-epsilon, which it is about"
-            raise config.refused("target_adjacency", allowed, "Try --target-epsilon 8")
+        allowed = "{} without --target-epsilon, which it is about"
+        _check_usual(config, ["target_adjacency"], allowed, "Try --target-epsilon 8")
         return
     if config.clipping == "adaptive" and config.target_adjacency == "replace":
         raise config.refused(
@@ -349,12 +346,11 @@ def _check_target(config: Settings) -> None:
 def _check_filling(config: Settings) -> None:
     """Check what noise for single records needs, and the settings that only it has."""
     noise = f"--noise {config.noise}"
-    if config.wfna_blocks != 1 and config.noise != "wfna":
-        raise config.refused("wfna_blocks", "1 without --noise wfna", "Leave out --wfna-blocks")
+    if config.noise != "wfna":
+        _check_usual(config, ["wfna_blocks"], "{} without --noise wfna", "Leave out {}")
     if not config.hides_records:
-        if config.wfna_floor:
-            allowed = f"0 unless --noise is {' or '.join(RECORD_NOISES)}"
-            raise config.refused("wfna_floor", allowed, "Add --noise wfna")
+        allowed = f"0 unless --noise is {' or '.join(RECORD_NOISES)}"
+        _check_usual(config, ["wfna_floor"], allowed, "Add --noise wfna")
         return
     if config.wfna_floor == 0:
         raise config.refused("wfna_floor", f"above 0 with {noise}", "Try --wfna-floor 0.01")
@@ -392,10 +388,10 @@ def _check_audits(config: Settings) -> None:
     if config.generates_clients and config.game == "partition" and any(o.resamples for o in named):
         allowed = "independent or rerun with --synthetic-per-client: no records are partitioned"
         raise config.refused("lrt_game", allowed, "Try --lrt-game independent")
-    if config.stop_above and config.bounds != "anytime":
+    if config.bounds != "anytime":
         allowed = "0 without --bounds anytime: only its bounds hold at every round"
-        raise config.refused("stop_above", allowed, "Add --bounds anytime")
-    if config.bounds == "anytime" and not any(owner.bets for owner in named):
+        _check_usual(config, ["stop_above"], allowed, "Add --bounds anytime")
+    elif not any(owner.bets for owner in named):
         able = ", ".join(name for name, owner in AUDITORS.items() if owner.bets)
         allowed = f"split without one of the auditors {able}"
         raise config.refused("bounds", allowed, "Add --auditors one-shot")

@@ -28,13 +28,13 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from leakmeter._rooms import ROOMS
 from leakmeter.clients.sampler import Array, CohortSampler, Job, Piece, Records
 from leakmeter.fl_app.config.field import RayError
 
-_ROOMS = ("auditors", "clients", "strategies", "fl_app")
 _PAPERS = "papers"  # a checkout has them, and workers that sample for `reproduce` import them
 # These are copied one by one: a checkout has links to them in the package, a wheel has the rooms.
-_NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *_ROOMS, _PAPERS)
+_NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *ROOMS, _PAPERS)
 _LOCAL = "local"
 # Who claims no GPU sees all: the auditors' workers claim none, as Flower's may have claimed all.
 # Without it Ray also warns that it will be the default.
@@ -118,7 +118,7 @@ def _collect(folder: Path) -> Path:
     package = folder / "leakmeter"
     shutil.copytree(_home("leakmeter"), package, ignore=_NOT_SHIPPED)
     has_papers = importlib.util.find_spec(f"leakmeter.{_PAPERS}") is not None
-    for name in (*_ROOMS, _PAPERS) if has_papers else _ROOMS:
+    for name in (*ROOMS, _PAPERS) if has_papers else ROOMS:
         shutil.copytree(_home(f"leakmeter.{name}"), package / name, ignore=_NOT_SHIPPED)
     return package
 

@@ -54,8 +54,8 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
         return
     run = known_name(folder) if folder else ""
     plan = _planned(config, strategy, run or "planned")
-    with _in_words(config):
-        Ledger(Path(config.ledger)).check_writable()
+    with _ledger_of(config) as ledger:
+        ledger.check_writable()
     _check_reports(config, folder)
     _check_excess(config, _entries(config, run), plan)
 
@@ -88,8 +88,8 @@ def reserve(config: Config, strategy: Strategy, folder: Path) -> LedgerAccount |
             _log.warning(words)
         return entry
 
-    with _in_words(config):
-        return LedgerAccount(config, planned, Ledger(Path(config.ledger)).update(plan))
+    with _ledger_of(config) as ledger:
+        return LedgerAccount(config, planned, ledger.update(plan))
 
 
 @dataclass
@@ -122,8 +122,8 @@ class LedgerAccount:
         """Settle and return the ledger's head for the report; None if it cannot be written."""
         try:
             self.settle(strategy)
-            with _in_words(self.config):
-                return Ledger(Path(self.config.ledger)).head()
+            with _ledger_of(self.config) as ledger:
+                return ledger.head()
         except (OSError, ConfigError):  # `close` says why
             return None
 
@@ -139,8 +139,8 @@ class LedgerAccount:
             )
 
     def _record(self, entry: Entry) -> None:
-        with _in_words(self.config):
-            Ledger(Path(self.config.ledger)).record(entry)
+        with _ledger_of(self.config) as ledger:
+            ledger.record(entry)
         self.entry = entry
 
     def _released(self, strategy: Strategy) -> Entry:
@@ -249,15 +249,15 @@ def _reserved(entries: Sequence[Entry]) -> str:
 
 
 def _entries(config: Config, but: str) -> list[Entry]:
-    with _in_words(config):
-        return Ledger(Path(config.ledger)).entries(config.dataset, but=but)
+    with _ledger_of(config) as ledger:
+        return ledger.entries(config.dataset, but=but)
 
 
 @contextmanager
-def _in_words(config: Config) -> Iterator[None]:
-    """Turn errors of the ledger's file into a `ConfigError`."""
+def _ledger_of(config: Config) -> Iterator[Ledger]:
+    """Yield the ledger; turn errors of its file into a `ConfigError`."""
     try:
-        yield
+        yield Ledger(Path(config.ledger))
     except ConfigError:
         raise
     except HeldError as held:
@@ -282,8 +282,7 @@ def _check_reports(config: Config, folder: Path | None) -> None:
     A ledger that lost its end does not name the runs that it has lost. So reports are searched next
     to the new run's folder and next to those that the ledger still names.
     """
-    with _in_words(config):
-        ledger = Ledger(Path(config.ledger))
+    with _ledger_of(config) as ledger:
         places = {entry.place.partition(":")[2] for entry in ledger.history() if entry.place}
         known = [Path(place) for place in places] + ([] if folder is None else [folder.resolve()])
         ledger.check(_heads_in_reports(ledger, {one.parent for one in known}))

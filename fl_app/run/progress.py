@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -100,50 +100,32 @@ class Progress:
     def begin(self, config: Config, dim: int, sizes: Sizes, rounds_done: int) -> None:
         """Say what is about to run."""
         seats = f" + {counted(config.seats, 'canary seat')}" if config.seats else ""
-        self.say(f"model     {config.dataset}, {config.model} with {dim:,} parameters")
-        self.say(f"clients   {config.clients:,} ({sizes}); {config.sample}{seats} per round")
-        self.say(f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}")
-        for line in (*_calibration(config), *_measured(config)):
+        for line in (
+            f"model     {config.dataset}, {config.model} with {dim:,} parameters",
+            f"clients   {config.clients:,} ({sizes}); {config.sample}{seats} per round",
+            f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}",
+            *_calibration(config),
+            *_measured(config),
+            f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}",
+        ):
             self.say(line)
-        self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
         self.claims(claims_of(config.claim))
-        if config.loggers:
-            self.say(f"log       {', '.join(config.loggers)}")
-        if rounds_done:
-            self.say(f"resuming after round {rounds_done} of {config.rounds}")
-        self._count(config.rounds, rounds_done)
+        last = [f"log       {', '.join(config.loggers)}"] if config.loggers else []
+        last += [f"resuming after round {rounds_done} of {config.rounds}"] if rounds_done else []
+        self.begin_with(last, config.rounds, rounds_done)
 
-    def claims(self, claims: Sequence[Claim]) -> None:
+    def claims(self, claims: Iterable[Claim]) -> None:
         """Say what is claimed, and what the claims' own parameters deliver."""
         for claim in claims:
             self.say(f"claim     {claim_sentence(claim)}")
 
-    def begin_replay(self, source: str, auditors: Sequence[str], dim: int, rounds: int) -> None:
-        """Say which recorded run is about to be audited again."""
-        self.say(f"replay    {source}")
-        self.say(f"rounds    {rounds} of {dim:,} parameters; nothing is trained")
-        self.say(f"audit     {', '.join(map(short_name, auditors))}")
-        self._count(rounds, 0)
-
-    def begin_app(self, lines: Sequence[str], rounds: int) -> None:
-        """Say which app is about to be audited as it is."""
+    def begin_with(
+        self, lines: Sequence[str], total: int, done: int = 0, name: str = "rounds"
+    ) -> None:
+        """Say what is about to run; in a terminal, show a bar of its rounds or other steps."""
         for line in lines:
             self.say(line)
-        self._count(rounds, 0)
-
-    def begin_steps(self, name: str, total: int, done: int) -> None:
-        """Show how many of several steps, which are no rounds, are done."""
-        self._count(total, done, name)
-
-    def step(self, text: str, done: int) -> None:
-        """Show a finished step."""
-        self.say(text)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
-
-    def _count(self, rounds: int, done: int, name: str = "rounds") -> None:
-        """Show a bar of the rounds, in a terminal."""
-        self._total = rounds
+        self._total = total
         if self._console.is_terminal:
             self._bar = Bar(
                 TextColumn(name),
@@ -155,9 +137,15 @@ class Progress:
                 console=self._console,
                 speed_estimate_period=math.inf,  # a round may take minutes, and the next seconds
             )
-            self._task = self._bar.add_task(name, total=rounds, completed=done, audit="")
+            self._task = self._bar.add_task(name, total=total, completed=done, audit="")
             self._bar.start()
             self._log.attach()
+
+    def step(self, text: str, done: int) -> None:
+        """Show a finished step."""
+        self.say(text)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
 
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""

@@ -250,6 +250,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     # The first one marks this process as a simulation, so that the seed gives the run's own draws.
     import leakmeter.fl_app.engines.inline  # noqa: F401
     from leakmeter.auditors.hook.panel import Panel
+    from leakmeter.auditors.verdict.labels import short_name
     from leakmeter.fl_app import build
     from leakmeter.fl_app.run.run import use_one_thread
     from leakmeter.fl_app.task import device_line, device_of, load_task
@@ -272,11 +273,14 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
         raise ConfigError(f"--out must be writable, got {out}: {error.strerror}") from None
     if words := device_line(config.device):
         progress.say(words)
-    progress.begin_replay(
-        str(recorded.run), config.auditor_names, recording.dim, len(recording.rounds)
-    )
-    panel = Panel(auditors)
-    claims = recorded.claims(config)
+    panel, claims = Panel(auditors), recorded.claims(config)
+    rounds = len(recording.rounds)
+    lines = [
+        f"replay    {recorded.run}",
+        f"rounds    {rounds} of {recording.dim:,} parameters; nothing is trained",
+        f"audit     {', '.join(map(short_name, config.auditor_names))}",
+    ]
+    progress.begin_with(lines, rounds)
     progress.claims(claims)
     panel.begin(
         recording.dim,
@@ -287,8 +291,8 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     )
     for project in _projects(recording, config, claims):
         panel.consider(project)
-    rounds = recorded.left.rounds if recorded.left else ()
-    metrics = {one.server_round: one.metrics for one in rounds}  # what the run measured after each
+    played = recorded.left.rounds if recorded.left else ()
+    metrics = {one.server_round: one.metrics for one in played}  # what the run measured after each
     for view in recording.views():
         found = tuple(panel.observe(view))
         known = metrics.get(view.server_round, {})

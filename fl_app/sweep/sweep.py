@@ -198,7 +198,7 @@ class _Steps:
         if known:
             progress.say(f"{counted(known, kind)} of {total} read from the folder")
         if known < total:
-            progress.begin_steps(f"{kind}s", total, known)
+            progress.begin_with([], total, known, f"{kind}s")
 
     def done(self, text: str) -> None:
         """Say what a step has given."""

@@ -38,13 +38,8 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError, kebab
 from leakmeter.fl_app.config.settings import NOISES
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Central, Chosen, Distributed, Masked, Noised, RecordNoise
-from tests.helpers.numbers import first_fast
-from tests.helpers.refusals import refuses
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -83,15 +78,6 @@ def test_a_row_that_contradicts_its_mechanism_is_refused(
         build.server_strategy(config)
 
 
-def test_the_server_takes_its_settings(caplog: pytest.LogCaptureFixture) -> None:
-    config = Config(server="fedavgm", server_lr=0.7, server_momentum=0.4)
-    *_, inner = chain(build.server_strategy(config))
-    assert type(inner) is FedAvgM
-    assert (inner.server_learning_rate, inner.server_momentum) == (0.7, 0.4)
-    assert inner.fraction_evaluate == 0.0
-    assert caplog.text == ""  # nothing about federated evaluation, which is off on purpose
-
-
 def test_auditors_are_made_by_name_once_each() -> None:
     config = Config(auditors="one-shot", canaries=20, canary_repetitions=2, delta=1e-6)
     [auditor] = build.auditors(config, 210)
@@ -99,8 +85,6 @@ def test_auditors_are_made_by_name_once_each() -> None:
     assert (auditor.seats, auditor.canaries, auditor.repetitions) == (10, 20, 2)
     assert (auditor.delta, auditor.seed) == (1e-6, 0)
     assert build.auditors(Config(auditors="none"), 210) == []
-    with refuses("--auditors"):
-        Config(auditors="one-shot,mine,one-shot")
 
 
 def test_mutual_information_takes_its_settings() -> None:
@@ -186,14 +170,14 @@ def test_nothing_limits_an_update_where_more_than_records_is_random(tiny_config:
 
 def test_the_default_job_prints_no_impossible_bits() -> None:
     """428 bits for a round and 7,707 for the run were printed, where 239 and 1,365 are random."""
-    config = Config(auditors="mutual-information", rounds=4, mi_draws=4, mi_rank=2)
+    config = Config(auditors="mutual-information", rounds=2, mi_draws=4, mi_rank=2)
     task = load_task(config)
     [auditor] = build.auditors(config, task.dim)
     model = np.concatenate([p.detach().numpy().ravel() for p in task.initial.parameters()])
     sent = model.astype(np.float64)
     facts = RoundFacts(num_clients=30, total_weight=720.0)
     rng = np.random.default_rng(0)
-    for server_round in range(1, 5):
+    for server_round in (1, 2):
         clients = sorted(rng.choice(60, 30, replace=False).tolist())
         view = RoundView(server_round, sent, dict.fromkeys(clients, sent), sent, facts)
         measured, whole = auditor.observe(view)
@@ -203,7 +187,7 @@ def test_the_default_job_prints_no_impossible_bits() -> None:
     measured, whole = auditor.report()
     rounds = whole.threat_model.participations
     assert rounds is not None
-    assert 3 <= rounds <= 4
+    assert 1 <= rounds <= 2
     assert whole.value == whole.cap == pytest.approx(172.3 + 66.3 * rounds, abs=1)
     assert whole.saturated
     assert measured.value < 10
@@ -354,23 +338,11 @@ def test_a_lower_bound_has_the_confidence_that_was_asked_for(
         assert "80 % confidence" in text
 
 
-def test_a_smaller_confidence_shows_more(tiny_config: Config) -> None:
-    config = replace(tiny_config, confidence=0.9, noise="none")
-    for auditor in build.auditors(replace(config, auditors="one-shot,likelihood-ratio"), 210):
-        assert auditor.confidence == pytest.approx(1 - 0.1 / 3)
-
-
 def test_all_bounds_of_a_run_share_its_confidence_once(tiny_config: Config) -> None:
     config = replace(tiny_config, auditors="one-shot,likelihood-ratio", noise="none")
     made = build.auditors(config, 210)
     share_confidence(made)  # the hook does so again
     assert sum(one.num_bounds * (1 - one.confidence) for one in made) == pytest.approx(0.05)
-
-
-def test_every_bound_without_a_condition_is_counted(tmp_path: Path, panel: list[str]) -> None:
-    assert main([*panel, "--out", str(tmp_path / "run")]) == 0
-    report = json.loads((tmp_path / "run/report.json").read_text())
-    assert report["verdict"]["confidence"] >= 0.95 - 1e-9
 
 
 def test_the_rule_of_three_is_one_of_its_confidence() -> None:
@@ -384,43 +356,29 @@ def test_the_rule_of_three_is_one_of_its_confidence() -> None:
         assert (1 - times / 100) ** 100 <= 1 - confidence
 
 
-# Adaptive servers: their settings reach Flower, they resume, and the audit says what they do.
+ADAM = {"server_beta1": 0.5, "server_beta2": 0.9, "server_tau": 0.1}
+MOMENTS = {"beta_1": 0.5, "beta_2": 0.9, "tau": 0.1}
 
 
-def innermost(config: Config) -> Any:
-    return list(chain(build.server_strategy(config)))[-1]
-
-
-@pytest.mark.parametrize(("server", "kind"), [("fedadam", FedAdam), ("fedyogi", FedYogi)])
-def test_settings_of_an_adaptive_server_reach_flower(server, kind, tiny_config: Config) -> None:
-    config = replace(tiny_config, server=server, server_beta1=0.5, server_beta2=0.9, server_tau=0.1)
-    made = innermost(config)
-    assert type(made) is kind
-    assert (made.eta, made.beta_1, made.beta_2, made.tau) == (0.1, 0.5, 0.9, 0.1)
-    assert innermost(replace(config, server_lr=0.03)).eta == 0.03
-
-
-def test_the_usual_step_of_momentum_is_what_it_was(tiny_config: Config) -> None:
-    usual = innermost(replace(tiny_config, server="fedavgm"))
-    old = innermost(replace(tiny_config, server="fedavgm", server_lr=1.0))
-    assert isinstance(usual, FedAvgM)
-    assert usual.server_learning_rate == old.server_learning_rate == 1.0
-
-
-@pytest.mark.parametrize("server", first_fast(1, ["fedadam", "fedyogi"]))
-def test_a_resumed_run_keeps_both_moments(server: str, tmp_path: Path, tiny_config: Config) -> None:
-    class Dying(Progress):
-        def round(self, line: Any) -> None:
-            super().round(line)
-            if line.server_round == 2:
-                raise KeyboardInterrupt
-
-    config = replace(tiny_config, server=server, auditors="one-shot", rounds=3)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, cut = ((tmp_path / one / "report.json").read_bytes() for one in ("whole", "cut"))
-    assert cut == whole
-    said = [one["text"] for one in json.loads(whole)["limitations"]]
-    assert any("scales every coordinate of the mean separately" in text for text in said)
+@pytest.mark.parametrize(
+    ("kind", "given", "taken"),
+    [
+        (FedAvg, {}, {}),
+        (FedAvgM, {}, {"server_learning_rate": 1.0, "server_momentum": 0.9}),
+        (
+            FedAvgM,
+            {"server_lr": 0.7, "server_momentum": 0.4},
+            {"server_learning_rate": 0.7, "server_momentum": 0.4},
+        ),
+        (FedAdam, ADAM, {**MOMENTS, "eta": 0.1}),
+        (FedYogi, {**ADAM, "server_lr": 0.03}, {**MOMENTS, "eta": 0.03}),
+    ],
+)
+def test_the_server_takes_its_settings(
+    kind: type, given: dict[str, Any], taken: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    *_, inner = chain(build.server_strategy(Config(server=kind.__name__.lower(), **given)))
+    assert type(inner) is kind
+    assert {name: getattr(inner, name) for name in taken} == taken
+    assert inner.fraction_evaluate == 0.0
+    assert caplog.text == ""  # nothing about federated evaluation, which is off on purpose

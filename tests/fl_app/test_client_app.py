@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.wire import put_by_number
@@ -22,16 +21,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
-
-
-def sent(
-    config: Config, content: RecordDict, app: ClientApp | None = None, client: int = 0
-) -> list[Message]:
-    """Return the replies of a new client to a train message."""
-    with inline._identified(inline._task_identity()):
-        grid = InlineGrid(app or client_app_of(config), config.clients)
-        message = Message(content, dst_node_id=client + 1, message_type="train")
-        return list(grid.send_and_receive([message]))
+from tests.helpers.runs import replies_of, train_order
 
 
 def vector(reply: Message) -> np.ndarray:
@@ -42,18 +32,20 @@ def vector(reply: Message) -> np.ndarray:
 def trained(config: Config, client: int, server_round: int) -> tuple[np.ndarray, Message]:
     """Return a client's new parameters as one vector, and its whole reply, in clear."""
     config = replace(config, secagg="off")
-    order = ConfigRecord({"server-round": server_round})
-    content = RecordDict({"arrays": load_task(config).initial_arrays(), "config": order})
-    [reply] = sent(config, content, client=client)
+    [reply] = replies_of(config, (client, train_order(config, server_round)))
     return vector(reply), reply
 
 
-def test_a_reply_carries_the_model_the_weight_and_the_loss(tiny_config: Config) -> None:
+def test_a_reply_carries_model_weight_and_loss_after_training_on_one_thread(
+    tiny_config: Config,
+) -> None:
+    torch.set_num_threads(2)
     vector, reply = trained(tiny_config, 0, 1)
     assert vector.shape == (210,)
     metrics = reply.content["metrics"]
     assert set(metrics) == {"num-examples", "train-loss"}
     assert metrics["num-examples"] == 20
+    assert torch.get_num_threads() == 1
 
 
 def test_training_depends_on_round_and_client_and_is_repeatable(tiny_config: Config) -> None:
@@ -80,24 +72,15 @@ def test_the_batches_of_a_client_have_a_stream_of_their_own(
 
 
 def test_a_client_of_a_masked_run_never_answers_in_clear(tiny_config: Config) -> None:
-    content = RecordDict({"arrays": load_task(tiny_config).initial_arrays()})
-    [reply] = sent(tiny_config, content)
-    assert reply.has_error()
+    [reply] = replies_of(tiny_config, (0, train_order(tiny_config)))
     assert "this client masks" in reply.error.reason
-
-
-def test_training_uses_one_thread(tiny_config: Config) -> None:
-    torch.set_num_threads(2)
-    trained(tiny_config, 0, 1)
-    assert torch.get_num_threads() == 1
 
 
 def test_a_message_that_does_not_say_its_round_is_refused(tiny_config: Config) -> None:
     config = replace(tiny_config, secagg="off")
     for order in (ConfigRecord(), ConfigRecord({"server-round": "1"})):
-        content = RecordDict({"arrays": load_task(config).initial_arrays(), "config": order})
-        [reply] = sent(config, content)
-        assert reply.has_error()
+        content = RecordDict({**train_order(config), "config": order})
+        [reply] = replies_of(config, (0, content))
         assert "server-round must be a whole number, got" in reply.error.reason
 
 
@@ -149,26 +132,20 @@ def test_a_process_that_turns_out_to_be_deployed_leaves_the_simulated_policies(
 ) -> None:
     config = replace(tiny_config, noise="local", clip_norm=1.0, secagg="off")
     noise = {"clip-norm": 1.0, "share-std": 0.5, "weight-key": "num-examples", "round": 1}
-    content = RecordDict(
-        {
-            "arrays": load_task(config).initial_arrays(),
-            "config": ConfigRecord({"server-round": 1}),
-            wire.NOISE: ConfigRecord(noise),
-        }
-    )
+    content = train_order(config, **{wire.NOISE: ConfigRecord(noise)})
     collect = RecordDict({wire.TAP: wire.collect_record(1, wire.WEIGHT)})
     app = client_app_of(config)
 
     def noised() -> np.ndarray:
-        [reply] = sent(config, content, app)
+        [reply] = replies_of(config, (0, content), app=app)
         return vector(reply)
 
     assert np.array_equal(noised(), noised())  # named by the seed
-    [reply] = sent(config, collect, app)
+    [reply] = replies_of(config, (0, collect), app=app)
     assert "nothing is kept for round 1" in reply.error.reason  # the tap itself was asked
     monkeypatch.setitem(sys.modules, "flwr.supernode.cli", ModuleType("flwr.supernode.cli"))
     assert not np.array_equal(noised(), noised())
-    [reply] = sent(config, collect, app)
+    [reply] = replies_of(config, (0, collect), app=app)
     assert "this client clips" in reply.error.reason
 
 
@@ -179,7 +156,7 @@ def test_keys_that_cannot_be_read_are_refused_without_a_path(
     monkeypatch.setenv("LEAKMETER_IDENTITY", "/secret/place/key")
     monkeypatch.setenv("LEAKMETER_TRUSTED", "/secret/place/list")
     order = ConfigRecord({"stage": "keys", "round": 1, "number": 1})
-    [reply] = sent(tiny_config, RecordDict({wire.MASK: order}))
+    [reply] = replies_of(tiny_config, (0, RecordDict({wire.MASK: order})))
     assert "its own log says why" in reply.error.reason
     assert "secret" not in reply.error.reason
     assert "/secret/place" in caplog.text

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -35,11 +36,7 @@ def test_a_simulation_is_no_deployment(
     program: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", [program])
-    monkeypatch.setitem(
-        sys.modules,
-        INLINE,
-        ModuleType(INLINE),
-    )
+    monkeypatch.setitem(sys.modules, INLINE, ModuleType(INLINE))
     assert not is_deployed()
     assert noise_seed(tiny_config, is_deployed()) == tiny_config.seed
     check_deployed(tiny_config)
@@ -89,12 +86,6 @@ def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_n
     assert done.stdout.strip().splitlines()[-1] == said
 
 
-@pytest.mark.usefixtures("deployed")
-def test_noise_of_a_deployment_has_no_seed(tiny_config: Config) -> None:
-    assert is_deployed()
-    assert noise_seed(tiny_config, is_deployed()) is None
-
-
 def cohorts(config: Config) -> list[list[int]]:
     """Return who takes part in each round of a run."""
     [chosen] = [held for held in chain(server_strategy(config)) if isinstance(held, Chosen)]
@@ -110,30 +101,47 @@ def test_clients_who_know_the_seed_of_a_deployment_do_not_know_its_cohorts(
     once = replace(config, participation="epochs")
     assert cohorts(once) == cohorts(once)  # or a resumed run would ask clients twice
     monkeypatch.setattr("sys.argv", ["run_sim.py"])
-    monkeypatch.setitem(
-        sys.modules,
-        INLINE,
-        ModuleType(INLINE),
-    )
+    monkeypatch.setitem(sys.modules, INLINE, ModuleType(INLINE))
     assert cohorts(config) == cohorts(config)
 
 
 @pytest.mark.usefixtures("deployed")
-@pytest.mark.parametrize("name", ["likelihood-ratio", "mutual-information", "mine"])
-def test_auditors_that_draw_the_clients_data_are_refused(tiny_config: Config, name: str) -> None:
-    config = replace(tiny_config, auditors=f"one-shot,{name}")
-    with refuses("--auditors"):
-        check_deployed(config)
-    check_deployed(replace(config, auditors="one-shot,recorder"))
-    check_deployed(replace(config, auditors="none"))
-
-
-@pytest.mark.usefixtures("deployed")
-def test_a_server_without_data_measures_no_clip_norm() -> None:
-    config = Config.from_mapping({"noise": "central", "clip-norm": "auto", "auditors": "none"})
-    with refuses("--clip-norm"):
-        check_deployed(config)
-    check_deployed(replace(config, clip_norm=0.5))
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"auditors": "one-shot,likelihood-ratio"}, "--auditors"),
+        ({"auditors": "one-shot,mutual-information"}, "--auditors"),
+        ({"auditors": "one-shot,mine"}, "--auditors"),
+        # A server has no data to measure a norm on, and its folders are not for others to fill.
+        ({"noise": "central", "clipping": "measured"}, "--clip-norm"),
+        ({"download": True, "data_dir": "/elsewhere"}, "--download"),
+        ({"dropout": 0.1}, "--dropout"),
+        # Noise that the training draws from the run's seed.
+        (
+            {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"},
+            "--noise",
+        ),
+        (
+            {
+                "noise": "distributed",
+                "clip_norm": 1.0,
+                "target_epsilon": 1.0,
+                "participation": "poisson",
+            },
+            "--target-epsilon",
+        ),
+    ],
+)
+def test_what_only_a_simulation_has_is_refused(
+    changes: dict[str, Any], option: str, tiny_config: Config
+) -> None:
+    alone = replace(tiny_config, auditors="none")
+    assert is_deployed()
+    for allowed in (alone, replace(alone, auditors="one-shot,recorder")):
+        check_deployed(allowed)
+    check_deployed(replace(alone, noise="central", clipping="measured", clip_norm=0.5))
+    with refuses(option):
+        check_deployed(replace(alone, **changes))
 
 
 @pytest.mark.usefixtures("deployed")
@@ -153,22 +161,11 @@ def test_a_simulation_keeps_its_auditors(monkeypatch: pytest.MonkeyPatch) -> Non
     assert with_possible_auditors(Config()) == (Config(), "")
 
 
-@pytest.mark.usefixtures("deployed")
-def test_noise_that_the_training_draws_from_the_seed_is_refused(tiny_config: Config) -> None:
-    filled = {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"}
-    with refuses("--noise"):
-        check_deployed(replace(tiny_config, auditors="none", **filled))
-
-
-@pytest.mark.usefixtures("deployed")
-def test_whoever_starts_a_run_cannot_fill_folders_of_a_deployment(
+def test_a_client_of_a_deployment_fetches_nothing(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(tiny_config, auditors="none", download=True, data_dir="/elsewhere")
-    with refuses("--download"):
-        check_deployed(config)
     monkeypatch.setattr(client_app, "is_deployed", lambda: True)
     asked: list[bool] = []
     monkeypatch.setattr(client_app, "load_task", lambda task: asked.append(task.download))
-    client_app._task_here(config)
+    client_app._task_here(replace(tiny_config, download=True, data_dir="/elsewhere"))
     assert asked == [False]

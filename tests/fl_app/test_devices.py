@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 from torch.nn.utils import parameters_to_vector
 
@@ -24,12 +22,10 @@ import leakmeter
 from leakmeter.clients.sampler import CohortSampler, Listed
 from leakmeter.fl_app.build.audit import AuditRun, sampler_for
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
-from leakmeter.fl_app.engines import cluster, inline
+from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.cluster import RayExecutor
-from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.run.launch import _checker, _run_ray
 from leakmeter.fl_app.task import Task, device_line, device_of, load_task, update_rule
 from tests.fl_app.engines.test_ray_executor import StandIn as StandInRay
@@ -38,6 +34,7 @@ from tests.helpers.apps import FEDAVG, app_in
 from tests.helpers.numbers import first_fast
 from tests.helpers.processes import run_python
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import replies_of, report_of, train_order
 from tests.helpers.stand_in import DEVICE, MixedError, StandIn
 
 # Wherever a run asks which device it has.
@@ -111,7 +108,7 @@ def everywhere(place: Any) -> Iterator[None]:
 def report(folder: Path, **settings: Any) -> dict[str, Any]:
     """Make a run and return what it found, with the settings that it notes."""
     leakmeter.run(out=folder, **{**ONE_ROUND, **settings})
-    found = json.loads((folder / "report.json").read_text())
+    found = report_of(folder)
     return {name: found[name] for name in ("findings", "rounds", "schedules", "failures", "config")}
 
 
@@ -186,7 +183,7 @@ def test_auto_says_in_one_line_that_it_takes_the_cpu(
         assert main([*tiny, *words, "--out", str(out)]) == 0
         said = [line for line in capsys.readouterr().out.splitlines() if "device" in line]
         assert said == (["device    cpu: auto finds neither cuda nor mps"] if number == 2 else [])
-        kept = json.loads((out / "report.json").read_text())
+        kept = report_of(out)
         assert kept["config"]["device"] == "cpu"  # what was used; config.toml has what was asked
         found.append((kept["findings"], kept["rounds"]))
     assert found[0] == found[1] == found[2]
@@ -216,11 +213,6 @@ def test_every_launch_refuses_a_missing_device_before_any_work(
     assert not out.exists()
 
 
-def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
-    with refuses("--device"):
-        Config(device="gpu")
-
-
 @pytest.mark.usefixtures("gpus")
 def test_a_replay_may_have_another_device(
     tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -231,7 +223,7 @@ def test_a_replay_may_have_another_device(
     assert LACKS in capsys.readouterr().err
     assert main(["replay", run, "--device", "auto"]) == 0
     assert capsys.readouterr().out.count("device    cpu: auto finds neither") == 1
-    again = json.loads(Path(f"{run}-replay", "report.json").read_text())
+    again = report_of(Path(f"{run}-replay"))
     assert again["config"]["device"] == "cpu"
 
 
@@ -243,11 +235,7 @@ def test_a_client_without_the_device_says_that_its_machine_cannot_run_it(
     tiny_config: Config,
 ) -> None:
     config = Config.from_mapping({**tiny_config.to_mapping(), "device": "cuda", "secagg": "off"})
-    arrays = load_task(config).initial_arrays()
-    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
-    with inline._identified(inline._task_identity()):
-        grid = InlineGrid(client_app_of(config), config.clients)
-        [reply] = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
+    [reply] = replies_of(config, (0, train_order(config)))
     assert "this machine cannot run the client: node " in reply.error.reason
     assert f"device: {LACKS}. Flower's simulation hides GPUs unless" in reply.error.reason
 
@@ -414,7 +402,7 @@ def test_an_app_that_is_audited_as_it_is_keeps_its_own_device(
         random.seed(0)  # from which Flower draws the cohorts
         out = tmp_path / place
         assert main(["audit", str(app), "--run-config", f'name="{place}"', "--out", str(out)]) == 0
-        kept = json.loads((out / "report.json").read_text())
+        kept = report_of(out)
         found.append((kept["findings"], kept["rounds"]))
         assert (device.operations["mm"] > 0) == (place == DEVICE.type)
     assert found[0] == found[1]

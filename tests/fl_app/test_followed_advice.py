@@ -17,7 +17,7 @@ from leakmeter.fl_app.report.judge import next_steps, verdict_of
 from leakmeter.fl_app.report.read import Run, read_run
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.run import new_run
-from tests.fl_app.run.test_resume import Dying
+from tests.helpers.runs import Dying
 
 pytestmark = pytest.mark.slow
 

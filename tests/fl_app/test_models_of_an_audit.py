@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import cut_off, resumed
 
 QUANTITY = "epsilon over initial models"
 SMALL = {
@@ -30,12 +30,6 @@ SMALL = {
     "lrt_trials": 30,
     "sample": 4,
 }
-
-
-class Dying(Progress):
-    def round(self, line: Any) -> None:
-        super().round(line)
-        raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +70,8 @@ def test_the_page_shows_the_spread(run: Path) -> None:
 
 
 def test_a_resumed_run_keeps_the_other_models(run: Path, tmp_path: Path, tiny_config) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "run", replace(tiny_config, **SMALL)), Dying())
-    assert main(["--resume", str(tmp_path / "run")]) == 0
-    assert (tmp_path / "run/report.json").read_bytes() == (run / "report.json").read_bytes()
+    cut_off(tmp_path / "run", replace(tiny_config, **SMALL), 1)
+    assert resumed(tmp_path / "run") == (run / "report.json").read_bytes()
 
 
 def test_other_models_come_from_the_same_initialiser_with_other_seeds(tiny_config: Config) -> None:
@@ -98,8 +90,3 @@ def test_models_of_another_shape_are_refused(tiny_config: Config) -> None:
     auditor = LikelihoodRatio(sampler, budget=SampleBudget(models=(np.zeros(3),)))
     with refuses("models"):
         auditor.begin(210, 1)
-
-
-def test_models_without_their_auditor_are_refused() -> None:
-    with refuses("--lrt-models"):
-        Config(auditors="one-shot", lrt_models=2)

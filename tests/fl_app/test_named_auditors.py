@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from leakmeter.auditors import RoundView
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.reconstruction.inversion import Inversion
-from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.verdict.labels import short_name
 from leakmeter.fl_app.build import audit as simulated_records
 from leakmeter.fl_app.build.audit import AuditRun, SimulatedRecords, auditors
@@ -22,11 +20,9 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.deployment import check_deployed
 from leakmeter.fl_app.run.early import check_early
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import load_task
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import cut_off, resumed, run_with
 
 _SMALL: dict[str, Any] = {
     "dataset": "digits",
@@ -45,7 +41,6 @@ _FEW = {
     "synthetic_classes": 2,
     "sample": 3,
 }
-_WHOLE = {"auditors": "transcript", "transcript_mode": "whole-runs"}
 NAMES: dict[str, dict[str, Any]] = {
     "membership": {"membership_every": 2, "membership_shadows": 2},
     "inversion": {"inversion_every": 1, "inversion_images": 3, "inversion_steps": 5},
@@ -59,22 +54,6 @@ def config_of(name: str, **changes: Any) -> Config:
     return Config(**{**_SMALL, "auditors": name, **NAMES[name], **changes})
 
 
-def run(config: Config, folder: Path) -> dict[str, Any]:
-    """Run a configuration as the command line does and return its report."""
-    folder.with_suffix(".toml").write_text(config.to_toml())
-    assert main(["--config", str(folder.with_suffix(".toml")), "--out", str(folder)]) == 0
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
-
-
-class Dying(Progress):
-    """Ends the run after its first round."""
-
-    def round(self, line: RoundLine) -> None:
-        super().round(line)
-        raise KeyboardInterrupt
-
-
 _LONG = {"record-likelihood-ratio": pytest.mark.slow}  # it draws thousands of gradients
 
 
@@ -82,8 +61,7 @@ _LONG = {"record-likelihood-ratio": pytest.mark.slow}  # it draws thousands of g
 def test_an_auditor_asked_for_by_name_is_shown_everywhere_and_resumes(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = run(config_of(name), tmp_path / "whole")
-    assert report["failures"] == []
+    report = run_with(tmp_path / "whole", **vars(config_of(name)))
     own = [f for f in report["findings"] if f["auditor"] == name]
     assert {f["server_round"] is None for f in own} == {True, False}
     rounds, _ = capsys.readouterr().out.split("VERDICT")
@@ -92,9 +70,8 @@ def test_an_auditor_asked_for_by_name_is_shown_everywhere_and_resumes(
     assert f"{name}: " in capsys.readouterr().out
     page = (tmp_path / "whole/report.html").read_text()
     assert name in page
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config_of(name)), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
+    cut_off(tmp_path / "cut", config_of(name), 1)
+    resumed(tmp_path / "cut")
     assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
@@ -105,7 +82,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_pictures_of_a_run_are_on_its_page_with_captions(tmp_path: Path) -> None:
-    run(config_of("inversion", rounds=2), tmp_path / "run")
+    run_with(tmp_path / "run", **vars(config_of("inversion", rounds=2)))
     assert sorted(files(tmp_path / "run"))[1:] == ["round-000001.png", "round-000002.png"]
     page = (tmp_path / "run/report.html").read_text()
     assert page.count("data:image/png;base64,") == 2
@@ -124,7 +101,7 @@ def test_images_of_a_round_are_those_whose_gradient_is_in_its_sum(
         return observe(self, view)
 
     monkeypatch.setattr(Inversion, "observe", keep)
-    run(config_of("inversion", rounds=2), tmp_path / "run")
+    run_with(tmp_path / "run", **vars(config_of("inversion", rounds=2)))
     config = Config.from_toml(tmp_path / "run/config.toml")
     known, data = _records(config), load_task(config).dataset
     for view in views:
@@ -195,7 +172,8 @@ def test_a_test_record_counts_with_the_client_of_a_record_of_its_label() -> None
 
 def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None:
     config = config_of("membership", participation="epochs", algorithm="fedavg", batch_size=8)
-    report = run(config, tmp_path / "run")  # three rounds of four clients: each of twelve once
+    # Three rounds of four clients: each of twelve once.
+    report = run_with(tmp_path / "run", **vars(config))
     [last] = [f for f in report["findings"] if f["auditor"] == "membership" and f["confidence"]][
         -1:
     ]
@@ -203,35 +181,6 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
     assert (last["unit"], last["threat_model"]["observer"]) == ("record", "outsider")
     assert last["conditional"]
     assert last["sample_sizes"]["in"] == load_task(config).dataset.num_train
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"auditors": "span", "sample": 1, "secagg": "off"}, "--sample"),
-        ({"inversion_images": 0}, "--inversion-images"),
-        ({"inversion_steps": 10**6}, "--inversion-steps"),
-        ({"span_every": -2}, "--span-every"),
-        ({"auditors": "membership", "membership_shadows": 1}, "--membership-shadows"),
-        ({"membership_shadows": 257}, "--membership-shadows"),
-        ({"membership_every": -2}, "--membership-every"),
-        ({"inversion_every": -2}, "--inversion-every"),
-        ({"auditors": "transcript", "lrt_game": "rerun"}, "--lrt-game"),
-        ({"auditors": "transcript", "lrt_target": 60}, "--lrt-target"),
-        ({"auditors": "transcript", "sample": 1, "secagg": "off"}, "--sample"),
-        ({**_WHOLE, "server": "fedadam"}, "--server"),
-        ({**_WHOLE, "server_lr": 0.5}, "--server-lr"),
-        ({**_WHOLE, "clip_aggregate": 1.0}, "--clip-aggregate"),
-        (
-            {"auditors": "transcript", "transcript_cohorts": "hidden", "participation": "epochs"},
-            "--participation",
-        ),
-        ({"transcript_trials": 5}, "--transcript-trials"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_training(changes: dict[str, Any], message: str) -> None:
-    with refuses(message):
-        Config(**changes)
 
 
 def test_shadow_models_need_test_records() -> None:

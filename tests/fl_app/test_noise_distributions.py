@@ -23,7 +23,6 @@ from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies import Local, Noised
-from leakmeter.strategies.accounting.ledger import Ledger
 from tests.helpers.refusals import refuses
 from tests.strategies.protection.laplace import Laplace
 
@@ -57,26 +56,6 @@ def noised(tiny_config: Config) -> Config:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"noise": "local"}, "--noise-distribution"),
-        ({"noise": "none", "clip_norm": 0.0}, "--noise-distribution"),
-        (
-            {"noise": "central", "clipping": "adaptive", "noise_multiplier": 0.1},
-            "--noise-distribution",
-        ),
-        ({"noise_distribution": "laplace"}, "--noise-distribution"),
-    ],
-)
-def test_a_combination_without_a_proof_is_refused_with_what_to_do(
-    noised: Config, changes: dict[str, Any], reason: str
-) -> None:
-    with refuses(reason) as error:
-        replace(noised, **changes)
-    assert "got " in str(error.value)
-
-
 def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Config) -> None:
     coarse = replace(
         noised, noise_distribution="discrete-gaussian", secagg_bits=8, noise_multiplier=0.01
@@ -104,24 +83,6 @@ def test_a_target_that_few_bits_cannot_reach_is_refused(noised: Config) -> None:
         calibrated(replace(noised, target_epsilon=0.01, secagg_bits=8))
 
 
-@pytest.mark.parametrize("noise", ["central", "distributed"])
-@pytest.mark.parametrize("secagg", ["on", "off"])
-def test_the_plan_is_what_a_run_without_dropouts_releases(
-    noised: Config, tmp_path: Path, noise: str, secagg: str
-) -> None:
-    if (noise, secagg) == ("distributed", "off"):
-        secagg = "on"
-    ledger = str(tmp_path / "l")
-    config = replace(noised, noise=noise, secagg=secagg, ledger=ledger, participation="epochs")
-    planned = budget._planned(config, build.server_strategy(config), "plan")
-    launch(RunFolder.create(tmp_path / "run", config), Progress())
-    [charged] = Ledger(Path(ledger)).entries(config.dataset)
-    for real, plan in zip(charged.releases, planned.releases, strict=True):
-        assert real.noise_std == pytest.approx(plan.noise_std)
-        assert real.sensitivity == pytest.approx(plan.sensitivity, rel=1e-6)
-        assert (real.grid is None, plan.grid is None) == (False, False)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -144,27 +105,6 @@ def test_a_plan_without_a_price_is_refused(
     config = replace(noised, **{**poisson, **changes})
     with refuses(reason):
         budget._planned(config, build.server_strategy(config), "plan")
-
-
-class Dying(Progress):
-    """Ends the run after its first round."""
-
-    def round(self, line: Any) -> None:
-        super().round(line)
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("noise", ["central", "distributed"])
-def test_a_resumed_run_has_the_same_report_byte_for_byte(
-    noised: Config, tmp_path: Path, noise: str
-) -> None:
-    config = replace(noised, noise=noise)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, resumed = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
-    assert whole == resumed
 
 
 def test_the_report_says_the_law(noised: Config, tmp_path: Path) -> None:
@@ -229,9 +169,3 @@ def test_a_run_clips_its_aggregate_and_says_who_sees_it(
     report = json.loads((out / "report.json").read_text())
     said = [one["text"] for one in report["limitations"]]
     assert any("clips the mean update after it has seen it" in text for text in said)
-
-
-@pytest.mark.parametrize("auditor", ["likelihood-ratio", "mutual-information"])
-def test_an_outsiders_view_of_a_clipped_sum_is_refused_before_training(auditor: str) -> None:
-    with refuses("--clip-aggregate"):
-        Config(auditors=auditor, clip_aggregate=1.0, noise="central", clip_norm=1.0)

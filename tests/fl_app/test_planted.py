@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ from leakmeter.auditors import PlantPlan
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.clients.sampler import Dealt, Fresh
 from leakmeter.fl_app.build.audit import AuditRun, _source
-from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import generator_of, load_task
-from tests.helpers.refusals import refuses
+from tests.helpers.numbers import few_or_many
+from tests.helpers.runs import run_with
 
 SMALL: dict[str, Any] = {
     "dataset": "synthetic",
@@ -38,8 +34,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("generator", ["random-label", "random-pattern"])
-@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize(("generator", "copies"), [("random-label", 1), ("random-pattern", 3)])
 def test_holders_have_the_records_of_the_plan_behind_their_own(generator: str, copies: int) -> None:
     options = {"planted_generator": generator, "planted_copies": copies}
     config = Config(**SMALL, **options)
@@ -69,20 +64,10 @@ def test_games_that_resample_data_leave_planted_records_where_they_are(game: Any
     assert source.pool.size == plain.dataset.num_train == run.task.dataset.num_train - 40
 
 
-def run_of(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Return the report of a run, as the command line makes it."""
-    config = Config(**{**SMALL, **changes})
-    folder.with_suffix(".toml").write_text(config.to_toml())
-    assert main(["--config", str(folder.with_suffix(".toml")), "--out", str(folder)]) == 0
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
-
-
 def test_a_run_says_that_its_model_has_been_trained_on_canaries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = run_of(tmp_path / "run", planted_every=1)
-    assert report["failures"] == []
+    report = run_with(tmp_path / "run", **SMALL, planted_every=1)
     own = [f for f in report["findings"] if f["auditor"] == "planted-records"]
     bounds = [f for f in own if f["kind"] == "lower_bound"]
     assert [f["threat_model"]["sees"] for f in bounds] == ["final model", "all models"]
@@ -95,10 +80,10 @@ def test_a_run_says_that_its_model_has_been_trained_on_canaries(
     assert "trained on canaries" in page
 
 
-@pytest.mark.parametrize("multiplier", [0.3, 2.0])
+@pytest.mark.parametrize("multiplier", few_or_many(0.3, 2.0))
 def test_under_noise_bounds_stay_below_the_guarantee(tmp_path: Path, multiplier: float) -> None:
     noise = {"noise": "central", "noise_multiplier": multiplier, "clip_norm": 1.0}
-    report = run_of(tmp_path / "run", **noise, planted_every=1, planted_copies=8)
+    report = run_with(tmp_path / "run", **SMALL, **noise, planted_every=1, planted_copies=8)
     rows = [row for row in report["verdict"]["rows"] if row["unit"] == "group"]
     assert rows
     for row in rows:
@@ -120,36 +105,3 @@ def test_planted_records_are_no_members_and_no_images_that_are_searched_for() ->
     images = known.images(RoundView(1, nothing, replies, nothing, RoundFacts()))
     assert len(images.originals) == own_records  # all clients take part, with all they have
     assert len(images.strangers) == len(data.test_y)
-
-
-def test_a_resumed_run_has_the_same_report(tmp_path: Path) -> None:
-    config = Config(**{**SMALL, "sample": 3}, planted_every=1)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    whole, resumed = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
-    assert whole == resumed
-
-
-class Dying(Progress):
-    """Ends the run after its first round."""
-
-    def round(self, line: Any) -> None:
-        super().round(line)
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"auditors": "membership,planted-records"}, "--planted-generator"),
-        ({"planted_clients": 7}, "--planted-clients"),
-        ({"planted_decoys": 10}, "--planted-decoys"),
-        ({"planted_generator": "texts"}, "--planted-generator"),
-        ({"synthetic_per_client": 5}, "--synthetic-per-client"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], said: str) -> None:
-    with refuses(said):
-        Config(**{**SMALL, **changes})

@@ -1,8 +1,7 @@
-"""`--noise record-sgd|record-gd|record-isotropic` in whole runs, priced by their closed forms."""
+"""Noise for single records in whole runs: priced by closed forms, filled, audited at its unit."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app import build
-from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,
@@ -19,6 +17,7 @@ from leakmeter.papers.zhang2024.prices import (
     minibatch_epsilon,
 )
 from tests.helpers.refusals import refuses
+from tests.helpers.runs import run_with
 
 pytestmark = pytest.mark.usefixtures("few_sums")
 
@@ -48,13 +47,18 @@ PRICED: list[tuple[dict[str, Any], str, Callable[..., float], dict[str, Any]]] =
 ]
 
 
+WFNA: dict[str, Any] = {
+    "sample": 6,
+    "noise": "wfna",
+    "auditors": "record-likelihood-ratio,one-shot",
+    "canary_seats": 2,
+}
+# Which no theorem covers.
+STEPS: dict[str, Any] = {"algorithm": "fedavg", "epochs": 2, "rounds": 1, "auditors": "none"}
+
+
 def run(folder: Path, **changes: Any) -> dict[str, Any]:
-    path = folder / "in.toml"
-    path.write_text(Config(**{**SETTING, **changes}).to_toml())
-    assert main(["run", "--config", str(path), "--out", str(folder / "out")]) == 0
-    report: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
-    assert not report["failures"]
-    return report
+    return run_with(folder / "out", **SETTING | changes)
 
 
 @pytest.mark.parametrize(("changes", "mechanism", "price", "more"), PRICED)
@@ -93,28 +97,68 @@ def test_the_audit_of_a_record_stays_below_its_guarantee(
     assert all(0 <= f["value"] <= priced["value"] for f in bounds)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"noise": "record-sgd", "wfna_floor": 0.0}, "--wfna-floor"),
-        ({"noise": "record-sgd", "algorithm": "fedavg"}, "--algorithm"),
-        ({"noise": "record-isotropic", "algorithm": "gd"}, "--algorithm"),
-        ({"noise": "record-gd"}, "--algorithm"),
-        ({**GD, "epochs": 2}, "--epochs"),
-        ({"noise": "record-sgd", "batch_size": 0}, "--batch-size"),
-        ({**GD, "secagg": "off"}, "--secagg"),
-        ({**GD, "wfna_blocks": 2}, "--wfna-blocks"),
-        ({**GD, "ledger": "somewhere"}, "--ledger"),
-        ({**GD, "target_epsilon": 1.0}, "--noise"),
-        ({"noise": "record-sgd", "auditors": "record-likelihood-ratio"}, "--noise"),
-    ],
-)
-def test_what_has_no_guarantee_or_no_audit_is_refused(changes: dict[str, Any], words: str) -> None:
-    with refuses(words):
-        Config(**{**SETTING, **changes})
-
-
 def test_a_batch_larger_than_a_client_is_refused_before_training() -> None:
     config = Config(**{**SETTING, "noise": "record-sgd", "batch_size": 31})
     with refuses("--batch-size"):
         build.server_strategy(config)
+
+
+def test_a_run_guarantees_and_audits_a_record(tmp_path: Path) -> None:
+    report = run(tmp_path, **WFNA)
+    found = report["findings"]
+    [priced] = [f for f in found if f["auditor"] == "accountant"]
+    assert (priced["unit"], priced["adjacency"]) == ("record", "replace")
+    assert priced["threat_model"]["observer"] == "server"
+    assert priced["threat_model"]["participations"] == 2
+    # Eight clients, two of them seats, which carry no noise; 2·6 − 8 − 1 = 3 may collude.
+    assert priced["facts"]["fewest honest"] == 3
+    assert priced["threat_model"]["colluders"] == 3
+    bounds = [f for f in found if f["auditor"] == "record-likelihood-ratio"]
+    # Of the first round and of the run: at the worst data of the others, and with their own.
+    games = [(f["server_round"], f["threat_model"]["game"]) for f in bounds]
+    worst = "worst-data"
+    assert games == [(1, worst), (1, "rerun"), (None, worst), (None, "rerun")]
+    for bound in bounds:
+        assert (bound["unit"], bound["adjacency"], bound["delta"]) == ("record", "replace", 1e-3)
+        assert bound["value"] <= priced["value"]
+    assert all(f["unit"] == "client" for f in found if f["auditor"] == "one-shot")
+    # No loss: it would carry no noise.
+    assert not any("train-loss" in r for r in report["rounds"])
+
+
+def test_local_steps_without_a_theorem_are_a_warning_before_training(
+    tmp_path: Path, capsys: Any
+) -> None:
+    report = run(tmp_path / "steps", **WFNA | STEPS | {"wfna_blocks": 3})
+    [priced] = [f for f in report["findings"] if f["auditor"] == "accountant"]
+    assert priced["value"] == "inf"
+    words = "no theorem covers more than one: this run guarantees nothing (ε = ∞)"
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"Warning: The noise wfna with the algorithm fedavg takes 2 local steps, and {words}"
+        in said
+    )
+    assert said.index(words) < said.index("round 1/1")
+    [noted] = [one for one in report["limitations"] if one["auditor"] == "accountant"]
+    assert words in noted["text"]
+    assert words in (tmp_path / "steps/out/report.html").read_text()
+    for name, changes in (("one", {"epochs": 1}), ("sgd", {"algorithm": "fedsgd"})):
+        sound = run(tmp_path / name, **WFNA | STEPS | changes)
+        assert sound["limitations"] == []
+
+
+def test_a_guarantee_for_a_record_covers_no_finding_about_a_client(tmp_path: Path) -> None:
+    names = "likelihood-ratio,record-likelihood-ratio,one-shot"
+    few = {"lrt_fit": 60, "lrt_candidates": 10, "lrt_trials": 40}
+    report = run(tmp_path, **WFNA | few | {"auditors": names, "rounds": 1})
+    units = {f["auditor"]: f["unit"] for f in report["findings"]}
+    assert units == {
+        "accountant": "record",
+        "record-likelihood-ratio": "record",
+        "likelihood-ratio": "client",
+        "one-shot": "client",
+        "secure-sum": "client",
+    }
+    # The two updates that are distinguished carry the noise of their own client.
+    proved = [f for f in report["findings"] if f["auditor"] == "likelihood-ratio"]
+    assert any(Assumption.FROZEN_UPDATES in f["assumptions"] for f in proved)

@@ -87,7 +87,7 @@ def test_a_deployed_client_has_its_keys_from_its_node_or_its_machine(
     assert server_keys(ACTIVE, True) is not None
 
 
-def test_missing_keys_are_named_with_what_to_do(
+def test_missing_and_too_few_keys_are_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert client_keys(ON, True, context()) is None
@@ -102,13 +102,8 @@ def test_missing_keys_are_named_with_what_to_do(
         server_keys(ACTIVE, True)
     with pytest.raises(ConfigError, match="cannot be read"):
         client_keys(ACTIVE, True, context(identity=str(tmp_path / "k"), trusted=str(tmp_path)))
-
-
-def test_a_list_of_too_few_clients_is_refused_before_the_first_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [Identity.create(tmp_path / name).line for name in ("own", "second")]
     trusted = tmp_path / "trusted.txt"
+    lines = [Identity.create(tmp_path / name).line for name in ("own", "second")]
     trusted.write_text("\n".join(lines))
     monkeypatch.setenv("LEAKMETER_TRUSTED", str(trusted))
     words = r"trusted must have the public keys of at least 3 clients.* got 2\. .*keys show DIR"

@@ -18,7 +18,6 @@ from leakmeter.auditors.information.theory import (
     LogConcaveWhitened,
     round_bound,
 )
-from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.audits import GAUSSIAN_ENTROPY
@@ -26,10 +25,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.deployment import with_possible_auditors
 from leakmeter.fl_app.report.judge import next_steps
 from leakmeter.fl_app.report.read import read_run
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
-from tests.helpers.refusals import refuses
+from tests.helpers.runs import report_of, run_of
 
 WHOLE = "mutual information of all coordinates"
 SGD = [
@@ -62,14 +58,13 @@ def test_a_run_prints_the_bound_of_its_case_for_the_honest_clients(
     more: list[str], case: Any, tmp_path: Path, tiny: list[str]
 ) -> None:
     out = tmp_path / "run"
-    assert main([*tiny, *SGD, *more, "--colluders", "2", "--out", str(out)]) == 0
+    findings = run_of(out, *tiny, *SGD, *more, "--colluders", "2")["findings"]
     lines = (out / "rounds.jsonl").read_text().splitlines()
     found = bound_of(json.loads(lines[0])["findings"])
     # Corollary 2: three of five are left.
     wanted = round_bound(210, 5, 8, cases=[case], colluding=2)
     assert found["value"] == pytest.approx(wanted.bits)
     assert found["threat_model"]["colluders"] == 2
-    findings = json.loads((out / "report.json").read_text())["findings"]
     findings = [f for f in findings if f["server_round"] is None]
     whole = bound_of(findings)
     rounds = whole["threat_model"]["participations"]
@@ -127,23 +122,6 @@ def test_the_target_is_no_colluder(tiny_config: Config) -> None:
     assert all(len(some) == 3 for some in drawn)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mi_case": "independent"}, "--mi-case"),
-        ({"mi_case": "independent", "algorithm": "fedsgd", "auditors": "one-shot"}, "--mi-case"),
-        ({"mi_case": "independent", "algorithm": "fedsgd", "lrt_game": "partition"}, "--mi-case"),
-        ({"mi_c0": 1.0}, "--mi-c0"),
-        ({"mi_sigma": 0.5}, "--mi-sigma"),
-        ({"mi_entropy": 2.0}, "--mi-entropy"),
-        ({"colluders": 29}, "--colluders"),
-    ],
-)
-def test_what_the_bound_is_not_about_is_refused(settings: dict[str, Any], message: str) -> None:
-    with refuses(message):
-        Config(**settings)
-
-
 # The auditor of single updates by name: on by default without masks, and on every launch.
 
 
@@ -151,13 +129,8 @@ OPEN = "one-shot,single-update,likelihood-ratio,mutual-information,mine"
 QUICK = ["--model", "linear", "--clients", "16", "--sample", "8", "--canary-seats", "4"]
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 def of_it(folder: Path) -> list[dict[str, Any]]:
-    return [f for f in report(folder)["findings"] if f["auditor"] == "single-update"]
+    return [f for f in report_of(folder)["findings"] if f["auditor"] == "single-update"]
 
 
 def test_it_is_a_default_exactly_where_no_masks_hide_updates() -> None:
@@ -182,8 +155,6 @@ def test_its_seats_are_those_of_the_settings_and_of_one_shot() -> None:
     assert isinstance(other, OneShotCanaries)
     assert isinstance(guest, SingleUpdates)
     assert guest.plan is other.plan
-    with refuses("--canary-seats"):
-        replace(alone, canary_seats=0)
 
 
 def test_a_deployment_keeps_the_default_auditors_that_it_can_have(
@@ -224,7 +195,7 @@ def test_a_guarantee_of_local_noise_covers_it(tmp_path: Path) -> None:
     assert main([*QUICK, *noise, *more, "--canary-repetitions", "4", "--out", str(out)]) == 0
     first, every = [f for f in of_it(out) if f["kind"] == "lower_bound"]
     assert 0 < first["value"] < every["value"]
-    rows = [r for r in report(out)["verdict"]["rows"] if r["attacker"]["sees"] == "updates"]
+    rows = [r for r in report_of(out)["verdict"]["rows"] if r["attacker"]["sees"] == "updates"]
     server = [r for r in rows if r["attacker"]["observer"] == "server"]
     assert {row["adjacency"] for row in server} == {"zero-out", "replace"}
     for row in server:
@@ -237,36 +208,8 @@ def test_behind_masks_it_says_that_there_is_nothing_to_see(tmp_path: Path) -> No
     out = tmp_path / "run"
     assert main([*QUICK, "--auditors", "single-update", "--rounds", "2", "--out", str(out)]) == 0
     assert of_it(out) == []
-    found = report(out)
+    found = report_of(out)
     assert found["failures"] == []
     [words, _] = [one["text"] for one in found["limitations"] if one["auditor"] == "single-update"]
     assert words.startswith("clients mask their updates")
     assert not [w for w in found["warnings"] if w["kind"] == "few-canaries"]
-
-
-class Dying(Progress):
-    """Ends the run after its second round."""
-
-    def round(self, line: RoundLine) -> None:
-        super().round(line)
-        if line.server_round == 2:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("auditors", ["single-update", "single-update,one-shot"])
-def test_a_run_that_was_cut_off_is_resumed_to_the_same_report(
-    auditors: str, tiny_config: Config, tmp_path: Path
-) -> None:
-    noise = {"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.3, "secagg": "off"}
-    plan = {"rounds": 4, "canary_repetitions": 2, "canary_seats": 3}
-    config = replace(tiny_config, auditors=auditors, **noise, **plan)
-    launch(RunFolder.create(tmp_path / "whole", config), Progress())
-    with pytest.raises(KeyboardInterrupt):
-        launch(RunFolder.create(tmp_path / "cut", config), Dying())
-    assert (tmp_path / "cut/single-update-replies.f32").exists()
-    assert main(["--resume", str(tmp_path / "cut")]) == 0
-    assert not (tmp_path / "cut/single-update-replies.f32").exists()
-    assert (tmp_path / "cut/report.json").read_bytes() == (
-        tmp_path / "whole/report.json"
-    ).read_bytes()
-    assert len([f for f in of_it(tmp_path / "cut") if f["kind"] == "lower_bound"]) == 2

@@ -31,6 +31,7 @@ from leakmeter.fl_app.config.settings import (
 )
 from leakmeter.fl_app.run import early
 from leakmeter.fl_app.run.run import preflight
+from tests.helpers.numbers import few_or_many
 from tests.helpers.project import ROOT
 from tests.helpers.refusals import refuses
 
@@ -91,15 +92,7 @@ def test_toml_holds_every_setting() -> None:
     ("name", "known"),
     [
         ("dataset", "digits, adult, mnist, fashion-mnist, emnist-digits, cifar10, synthetic"),
-        ("model", "linear, slp, mlp, cnn"),
-        ("partition", "iid, dirichlet, dirichlet-labels, natural"),
-        ("algorithm", "fedavg, fedsgd"),
-        ("server", "fedavg, fedavgm"),
-        ("engine", "inline, ray"),
-        (
-            "auditors",
-            "one-shot, single-update, likelihood-ratio, mutual-information, mine, transcript, ",
-        ),
+        ("auditors", "one-shot, single-update, likelihood-ratio, mutual-information, mine, "),
     ],
 )
 def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
@@ -114,28 +107,15 @@ def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
     ("name", "value", "message"),
     [
         ("synthetic-examples", 0, "--synthetic-examples must be at least 1, got 0"),
-        ("synthetic-features", 0, "--synthetic-features must be at least 1, got 0"),
-        ("synthetic-classes", 1, "--synthetic-classes must be at least 2, got 1"),
         ("dirichlet", 0.0, "--dirichlet must be above 0, got 0.0"),
-        ("mi-draws", 3, "--mi-draws must be at least 4, got 3"),
-        ("mi-rank", -1, "--mi-rank must be at least 0, got -1"),
         ("mi-target", 60, "--mi-target must be below --clients 60, got 60"),
-        ("clients", 0, "--clients must be at least 1, got 0"),
-        ("sample", -1, "--sample must be at least 1, got -1"),
         ("rounds", 0, "--rounds must be at least 1, got 0"),
-        ("server-lr", -0.1, "--server-lr must be at least 0, got -0.1"),
         ("confidence", 1.0, "--confidence must be at least 0.5 and below 1, got 1.0"),
         ("server-momentum", 1.0, "--server-momentum must be at least 0 and below 1, got 1.0"),
-        ("server-momentum", -0.1, "--server-momentum must be at least 0 and below 1, got -0.1"),
-        ("epochs", 0, "--epochs must be at least 1, got 0"),
-        ("batch-size", -1, "--batch-size must be at least 0, got -1"),
         ("lr", -0.5, "--lr must be above 0, got -0.5"),
         ("lr", math.nan, "--lr must be finite and above 0, got nan"),
         ("lr", math.inf, "--lr must be finite and above 0, got inf"),
-        ("canary-seats", -1, "--canary-seats must be at least 0, got -1"),
         ("canary-seats", 0, "--canary-seats must be at least 1 for the auditor one-shot, got 0"),
-        ("canaries", -1, "--canaries must be at least 0, got -1"),
-        ("canary-repetitions", -1, "--canary-repetitions must be at least 0, got -1"),
         ("canary-repetitions", 31, "--canary-repetitions must be at most --rounds 30, got 31"),
         ("delta", 0.0, "--delta must be above 0 and below 1, got 0.0"),
         ("delta", 1.0, "--delta must be above 0 and below 1, got 1.0"),
@@ -189,6 +169,14 @@ def test_a_wrong_type_is_refused_by_any_way_in(name: str, value: Any, kind: str)
     assert str(caught.value) == said
 
 
+def test_every_number_has_the_limits_that_it_states() -> None:
+    for spec in fields(Config):
+        low = spec.metadata["low"]
+        if math.isfinite(low):
+            with refuses(f"--{kebab(spec.name)}"):
+                Config(**{spec.name: type(spec.default)(low - 1)})
+
+
 def test_every_limit_is_allowed_up_to_its_edge() -> None:
     Config(seed=0)
     Config(seed=2**31 - 1, server_momentum=0, batch_size=0, canary_repetitions=30)
@@ -207,14 +195,6 @@ def test_more_clients_in_a_round_than_in_all_is_refused(clients: int) -> None:
     assert str(caught.value) == wanted
 
 
-def test_more_canaries_than_seats_are_refused() -> None:
-    with refuses("--canaries"):
-        Config(canaries=301)
-    with refuses("--canaries"):
-        Config(canaries=151, canary_repetitions=2)
-    Config(canaries=150, canary_repetitions=2)
-
-
 def test_canary_seats_are_empty_without_their_auditor() -> None:
     assert (Config().seats, Config().cohort) == (10, 40)
     alone = Config(auditors="none")
@@ -226,39 +206,13 @@ def test_auditors_are_separated_by_commas_and_blanks_do_not_count() -> None:
     assert Config(auditors="").auditor_names == ()
 
 
-def test_an_unknown_setting_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown setting xyz; known settings:") as e:
-        Config.from_mapping({"xyz": 8})
-    assert all(name in str(e.value) for name in SETTINGS)
-
-
-def test_an_unknown_setting_or_name_suggests_the_nearest() -> None:
-    wanted = "unknown setting batch_size; did you mean batch-size?"
+def test_an_unknown_setting_suggests_the_nearest_or_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         Config.from_mapping({"batch_size": 8})
-    assert str(caught.value) == wanted
-    with refuses("--dataset"):
-        Config(dataset="mnis")
-
-
-def test_a_broken_toml_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    for content in (b"clients = = 3\n", b"\xff\xfe"):
-        path.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"config must be a TOML file, got .*mine\.toml: "):
-            Config.from_toml(path)
-
-
-def test_a_missing_toml_file_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.toml", tmp_path):
-        with pytest.raises(ConfigError, match="config must be a readable file, got "):
-            Config.from_toml(path)
-
-
-def test_a_table_in_toml_is_an_unknown_setting(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text("[run]\nseed = 1\n")
-    with pytest.raises(ConfigError, match="unknown setting run"):
-        Config.from_toml(tmp_path / "c.toml")
+    assert str(caught.value) == "unknown setting batch_size; did you mean batch-size?"
+    with pytest.raises(ConfigError, match="unknown setting xyz; known settings:") as caught:
+        Config.from_mapping({"xyz": 8})
+    assert all(name in str(caught.value) for name in SETTINGS)
 
 
 def test_flowers_configuration_has_every_setting_with_the_same_default() -> None:
@@ -278,33 +232,8 @@ def test_a_configuration_cannot_be_changed_but_replaced() -> None:
         replace(config, sample=100)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"noise": "central"}, "--clip-norm"),
-        ({"clip_norm": 1.0}, "--clip-norm"),
-        ({"ledger": "x"}, "--ledger"),
-        ({"budget": 1.0}, "--budget"),
-        ({"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0}, "--noise-multiplier"),
-        ({"noise": "distributed", "clip_norm": 1.0, "secagg": "off"}, "--secagg"),
-        ({"noise": "local", "clip_norm": 1.0, "clipping": "adaptive"}, "--clipping"),
-        ({"clipping": "adaptive"}, "--noise"),
-        (
-            {"noise": "central", "clip_norm": 1.0, "clipping": "adaptive", "noise_multiplier": 4.0},
-            "--noise-multiplier",
-        ),
-        ({"participation": "once"}, "--rounds"),
-        ({"over_budget": "ask"}, "--over-budget"),
-    ],
-)
-def test_noise_that_would_not_protect_is_refused_in_words(
-    values: dict[str, Any], message: str
-) -> None:
-    with refuses(message):
-        Config(**values)
-
-
-def test_each_client_once_is_allowed_while_there_are_clients() -> None:
+def test_what_is_just_allowed_is_not_refused() -> None:
+    Config(canaries=150, canary_repetitions=2)
     Config(participation="once", clients=120, rounds=3, canaries=30)
     Config(noise="central", clip_norm=1.0, clipping="adaptive", noise_multiplier=3.9)
 
@@ -434,17 +363,18 @@ def settings(number: int, folder: Path) -> dict[str, Any]:
     return values
 
 
-def test_three_hundred_configurations_are_refused_in_one_line_or_fit_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", few_or_many(100, 300))
+def test_configurations_are_refused_in_one_line_or_fit_to_run(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(early, "memory", lambda: 2**27)  # so that none of them takes gigabytes
     refused = []
-    for number in range(300):
+    for number in range(count):
         try:
             preflight(Config.from_mapping(settings(number, tmp_path)))
         except ConfigError as error:
             refused.append(str(error))
-    assert 30 < len(refused) < 270
+    assert 0.1 * count < len(refused) < 0.95 * count
     assert all(len(words.splitlines()) == 1 and len(words) < 2000 for words in refused)
     assert list(tmp_path.iterdir()) == []
 
@@ -488,7 +418,10 @@ def test_an_odd_file_is_refused_in_one_line(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "odd.toml").write_bytes(content)
-    one_line(["--config", str(tmp_path / "odd.toml"), "--out", str(tmp_path / "out")], capsys)
+    words = ["--config", str(tmp_path / "odd.toml"), "--out", str(tmp_path / "out")]
+    said = one_line(words, capsys)
+    assert said.startswith("error: --") or "unknown setting" in said
+    assert content != FILES["not utf-8"] or "--config must be a TOML file, got /" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -497,7 +430,8 @@ def test_what_is_no_regular_file_is_refused_in_one_line(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")  # which would be waited for without end
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for path in (tmp_path / "pipe", tmp_path / "loop", tmp_path, "/dev/zero", "a\0b", "x" * 5000):
+    odd = ("/dev/zero", "a\0b", "x" * 5000)
+    for path in (*(tmp_path / name for name in ("pipe", "loop", "missing", "")), *odd):
         assert "config must be a" in one_line(["--config", str(path)], capsys)
 
 
@@ -507,20 +441,17 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--out", "--resume"])
-def test_a_folder_of_nobody_is_refused_in_one_line(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("~nobody-at-all/x", "must be a path that can be found"),
+        ("a\0b", "must be a path without zero bytes"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_refused_in_one_line(
+    option: str, path: str, words: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     small = [w for name, value in BASE.items() for w in (f"--{name}", str(value))]
-    words = [option, "~nobody-at-all/x", *(small if option == "--out" else [])]
-    assert f"{option[2:]} must be a path that can be found" in one_line(words, capsys)
-
-
-@pytest.mark.parametrize("option", ["--out", "--resume"])
-def test_a_folder_with_a_zero_byte_is_refused_in_one_line(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    small = [w for name, value in BASE.items() for w in (f"--{name}", str(value))]
-    words = [option, "a\0b", *(small if option == "--out" else [])]
-    assert f"{option[2:]} must be a path without zero bytes" in one_line(words, capsys)
+    given = [option, path, *(small if option == "--out" else [])]
+    assert f"{option[2:]} {words}" in one_line(given, capsys)

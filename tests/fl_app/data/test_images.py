@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, check_size, load
-from tests.helpers.numbers import idx
+from tests.helpers.numbers import first_fast, idx
 from tests.helpers.refusals import refuses
 
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -23,10 +24,13 @@ needs_files = pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no d
 FASHION = Path(REAL or "") / "fashion-mnist" / "train-images-idx3-ubyte.gz"
 
 PARTS = {
+    "mnist": ("train", "t10k"),
     "fashion-mnist": ("train", "t10k"),
     "emnist-digits": ("emnist-digits-train", "emnist-digits-test"),
 }
 LAYOUTS = [
+    ("mnist", "MNIST/raw"),
+    ("mnist", "mnist"),
     ("fashion-mnist", "FashionMNIST/raw"),
     ("fashion-mnist", "fashion-mnist"),
     ("emnist-digits", "EMNIST/raw"),
@@ -90,14 +94,14 @@ def test_grey_images_are_read_from_either_layout(
     write_idx(tmp_path / layout, PARTS[name], packed=packed)
     found = load(name, data_dir=tmp_path)
     assert (found.name, found.input_shape, found.num_classes) == (name, (28, 28), 10)
-    assert (found.train_x.dtype, found.train_y.tolist()) == (np.float32, [0, 4, 9])
     # EMNIST's files hold rows for columns.
     bright = (5, 2) if name == "emnist-digits" else (2, 5)
-    for x in (found.train_x, found.test_x):
-        assert (x[0][bright], x.sum()) == (1, 3)
+    for x, y in ((found.train_x, found.train_y), (found.test_x, found.test_y)):
+        assert (x[0][bright], x.sum(), x.dtype) == (1, 3, np.float32)
+        assert (y.tolist(), y.dtype) == ([0, 4, 9], np.int64)
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", ["fashion-mnist", "emnist-digits"])
 def test_one_data_set_is_not_taken_for_another(tmp_path: Path, name: str) -> None:
     write_idx(tmp_path / "mnist", ("train", "t10k"))
     with pytest.raises(ConfigError, match=f"{name}: looked for"):
@@ -105,20 +109,33 @@ def test_one_data_set_is_not_taken_for_another(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("fashion-mnist", "FashionMNIST"), ("emnist-digits", "EMNIST")]
+    ("name", "kind"),
+    first_fast(
+        3,
+        [
+            ("mnist", "MNIST"),
+            ("emnist-digits", "EMNIST"),
+            ("cifar10", "CIFAR10"),
+            ("fashion-mnist", "FashionMNIST"),
+        ],
+    ),
 )
-def test_grey_images_are_fetched_only_when_asked(
+def test_images_are_fetched_only_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     import torchvision.datasets as theirs
 
-    def download(self: theirs.MNIST) -> None:
-        write_idx(Path(self.raw_folder), PARTS[name])
+    def download(self: Any) -> None:
+        if name == "cifar10":
+            write_whole(Path(self.root), monkeypatch)
+        else:
+            write_idx(Path(self.raw_folder), PARTS[name])
 
     monkeypatch.setattr(getattr(theirs, kind), "download", download)
     with pytest.raises(ConfigError, match="--download"):
         load(name, data_dir=tmp_path)
-    assert load(name, data_dir=tmp_path, download=True).num_train == 3
+    assert not list(tmp_path.iterdir())
+    assert load(name, data_dir=tmp_path, download=True).num_train in (3, 50)
 
 
 def test_fewer_records_than_published_are_a_subset_and_more_are_refused(
@@ -181,20 +198,6 @@ def test_the_first_folder_that_has_cifar10_counts(
     assert load("cifar10", data_dir=tmp_path / "whole").num_train == 50
 
 
-def test_cifar10_is_fetched_only_when_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torchvision.datasets import CIFAR10
-
-    def download(self: CIFAR10) -> None:
-        write_whole(Path(self.root), monkeypatch)
-
-    monkeypatch.setattr(CIFAR10, "download", download)
-    with pytest.raises(ConfigError, match=r"cifar-10-batches-py/ with data_batch_1.*--download"):
-        load("cifar10", data_dir=tmp_path)
-    assert load("cifar10", data_dir=tmp_path, download=True).num_train == 50
-
-
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
@@ -217,14 +220,19 @@ def test_a_part_that_is_not_pictures_and_labels_is_refused(
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.0])
-def test_a_broken_part_is_named(tmp_path: Path, keep: float) -> None:
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_packed_file_that_was_cut_off_is_named(tmp_path: Path, name: str, keep: float) -> None:
     path = write_part(tmp_path)
+    if name == "mnist":
+        write_idx(tmp_path / "mnist", PARTS["mnist"], packed=True)
+        path = tmp_path / "mnist" / "t10k-images-idx3-ubyte.gz"
     data = path.read_bytes()
-    path.write_bytes(data[: int(keep * len(data))])
-    with pytest.raises(ConfigError, match=f"{path.name} must contain .* cannot be read"):
-        load("cifar10", data_dir=tmp_path)
+    path.write_bytes(data[: int(keep * len(data))] or b"not packed")
+    with pytest.raises(ConfigError, match=f"{path.name} .*cannot be read"):
+        load(name, data_dir=tmp_path)
 
 
+@pytest.mark.slow
 @needs_files
 def test_real_pictures_of_cifar10_are_known_by_their_labels() -> None:
     found = load("cifar10", data_dir=REAL)
@@ -238,6 +246,7 @@ def test_real_pictures_of_cifar10_are_known_by_their_labels() -> None:
     assert blue > 0.1  # planes fly in the sky, frogs sit on the ground
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FASHION.is_file(), reason=f"{FOLDER_VARIABLE} holds no fashion-mnist")
 def test_full_fashion_mnist_is_complete() -> None:
     found = load("fashion-mnist", data_dir=REAL)

@@ -19,9 +19,17 @@ from tests.helpers.refusals import refuses
 
 LABELS = np.arange(1000, dtype=np.int64) % 10
 
-labels_and_clients = st.tuples(
-    st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 12)
-).filter(lambda case: len(case[0]) >= case[1])
+# With the stream of a partition by seed 5.
+SHARED = {
+    "iid": ("iid",),
+    "dirichlet": ("dirichlet-clients",),
+    "dirichlet-labels": ("dirichlet", 0),
+}
+SCHEMES = pytest.mark.parametrize("scheme", SHARED)
+
+
+def same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def assert_every_record_once(parts: Sequence[np.ndarray], num_records: int) -> None:
@@ -35,40 +43,44 @@ def spread(parts: Sequence[np.ndarray]) -> float:
     return float(np.abs(shares - 0.1).mean())
 
 
-@given(labels_and_clients, st.integers(-5, 2**40))
+@SCHEMES
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=80),
+    st.integers(1, 12),
+    st.floats(1e-9, 1e6),
+    st.integers(-5, 2**40),
+)
 @settings(max_examples=num_examples(100), deadline=None)
-def test_iid_uses_every_record_once_in_equal_sizes(case, seed) -> None:
-    labels, clients = np.array(case[0], dtype=np.int64), case[1]
-    parts = partition(labels, clients=clients, scheme="iid", concentration=1.0, seed=seed)
-    assert len(parts) == clients
-    assert_every_record_once(parts, len(labels))
-    assert sizes(parts).largest - sizes(parts).smallest <= 1
-
-
-@given(labels_and_clients, st.floats(0.01, 1e6), st.integers(-5, 2**40))
-@settings(max_examples=num_examples(80), deadline=None)
-def test_dirichlet_uses_every_record_once_and_leaves_nobody_empty(case, omega, seed) -> None:
-    labels, clients = np.array(case[0], dtype=np.int64), case[1]
-    asked = {"clients": clients, "scheme": "dirichlet-labels", "concentration": omega, "seed": seed}
+def test_every_record_is_used_once_and_nobody_is_empty(scheme, given_labels, most, omega, seed):
+    labels, clients = np.array(given_labels, dtype=np.int64), min(most, len(given_labels))
+    if scheme == "dirichlet-labels":  # below, most splits leave somebody empty
+        omega = max(omega, 0.01)
+    asked = {"clients": clients, "scheme": scheme, "concentration": omega, "seed": seed}
     try:
         parts = partition(labels, **asked)
     except ConfigError:
+        assert scheme == "dirichlet-labels"
         reject()  # an empty client in every attempt; tested below
-    assert len(parts) == clients
     assert_every_record_once(parts, len(labels))
-    assert sizes(parts).smallest >= 1
-    again = partition(labels, **asked)
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+    held = [len(part) for part in parts]
+    assert (len(held), min(held) >= 1) == (clients, True)
+    if scheme != "dirichlet-labels":  # a client's size does not depend on the draw
+        assert max(held) - min(held) <= 1
+        assert held == sorted(held, reverse=True)
+    assert same(parts, partition(labels, **asked))
 
 
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "dirichlet-labels"])
+@SCHEMES
 def test_seed_decides_the_partition(scheme: str) -> None:
     first, again, other = (
-        partition(LABELS, clients=7, scheme=scheme, concentration=1.0, seed=seed)
-        for seed in (3, 3, 4)
+        partition(LABELS, clients=7, scheme=scheme, concentration=3.0, seed=seed)
+        for seed in (5, 5, 4)
     )
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+    assert same(first, again)
+    assert not same(first, other)
+    rng = stream(5, "partition", *SHARED[scheme])
+    dealt = deal(LABELS, scheme, 3.0, np.arange(1000), 7, rng)
+    assert same([np.sort(part) for part in dealt], first)
 
 
 def test_iid_deals_uniformly() -> None:
@@ -100,14 +112,17 @@ def test_shares_of_a_label_follow_the_dirichlet_law() -> None:
     assert np.var(shares) == pytest.approx(1 / 20, rel=0.15)  # ω = 1 or 3 would be 67 % or 29 % off
 
 
-def test_dirichlet_draws_again_rather_than_leave_a_client_empty() -> None:
-    parts = partition(LABELS, clients=60, scheme="dirichlet-labels", concentration=0.12, seed=0)
-    assert sizes(parts).smallest >= 1
-
-
-def test_empty_clients_are_reported_with_a_cure() -> None:
-    with pytest.raises(ConfigError, match=r"of 60 clients would get no record.*fewer clients, a l"):
-        partition(LABELS, clients=60, scheme="dirichlet-labels", concentration=0.001, seed=0)
+def test_an_empty_client_is_drawn_again_a_few_times_and_then_reported_with_a_cure() -> None:
+    asked = {"clients": 60, "scheme": "dirichlet-labels", "seed": 0}
+    assert sizes(partition(LABELS, concentration=0.12, **asked)).smallest >= 1
+    rng, pool = stream(0, "deal"), np.arange(1000)
+    dealt = [deal(LABELS, "dirichlet-labels", 0.2, pool, 60, rng) for _ in range(10)]
+    assert min(len(part) for parts in dealt for part in parts) >= 1
+    words = r"of 60 clients would get no record.*fewer clients, a l"
+    with pytest.raises(ConfigError, match=words):
+        partition(LABELS, concentration=0.001, **asked)
+    with pytest.raises(ConfigError, match=words):
+        deal(LABELS, "dirichlet-labels", 0.001, pool, 60, rng)
 
 
 @given(
@@ -125,12 +140,6 @@ def test_natural_gives_each_client_all_records_of_one_user(people, clients, seed
     for part, owner in zip(parts, owners, strict=True):
         assert part.dtype == np.int64
         assert part.tolist() == [i for i, user in enumerate(people) if user == owner]
-
-
-def test_natural_with_a_client_for_everyone_uses_every_record_once() -> None:
-    asked = {"scheme": "natural", "concentration": 1.0, "users": LABELS * 3}
-    for seed in (0, 1):
-        assert_every_record_once(partition(LABELS, clients=10, **asked, seed=seed), len(LABELS))
 
 
 def test_natural_draws_users_uniformly_and_by_the_seed() -> None:
@@ -190,50 +199,29 @@ def test_sizes_are_reported_in_words() -> None:
 POOL = np.arange(0, 1000, 2, dtype=np.int64)  # the even labels
 
 
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "dirichlet-labels"])
+@SCHEMES
 def test_a_deal_gives_every_record_of_the_pool_to_one_client(scheme: str) -> None:
-    parts = deal(LABELS, scheme, 1.0, POOL, 7, stream(0, "deal"))
-    assert len(parts) == 7
-    assert np.sort(np.concatenate(parts)).tolist() == POOL.tolist()
-    again = deal(LABELS, scheme, 1.0, POOL, 7, stream(0, "deal"))
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+    for clients in (1, 7):
+        parts = deal(LABELS, scheme, 1.0, POOL, clients, stream(0, "deal"))
+        assert len(parts) == clients
+        assert np.sort(np.concatenate(parts)).tolist() == POOL.tolist()
+        assert same(parts, deal(LABELS, scheme, 1.0, POOL, clients, stream(0, "deal")))
+    alone = draw(LABELS, scheme, 1.0, POOL, 1, stream(0, "x"))
+    assert np.sort(alone).tolist() == POOL.tolist()
 
 
-def test_an_iid_deal_is_the_partition_of_its_generator() -> None:
-    parts = deal(LABELS, "iid", 1.0, np.arange(1000), 7, stream(5, "partition", "iid"))
-    twin = partition(LABELS, clients=7, scheme="iid", concentration=1.0, seed=5)
-    assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]
-
-
-def test_a_dirichlet_deal_is_the_partition_of_its_generator() -> None:
-    rng = stream(5, "partition", "dirichlet", 0)
-    parts = deal(LABELS, "dirichlet-labels", 3.0, np.arange(1000), 7, rng)
-    twin = partition(LABELS, clients=7, scheme="dirichlet-labels", concentration=3.0, seed=5)
-    assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]
-
-
-def test_a_deal_draws_again_rather_than_leave_a_client_empty() -> None:
-    rng = stream(0, "deal")
-    smallest = [
-        min(map(len, deal(LABELS, "dirichlet-labels", 0.2, np.arange(1000), 60, rng)))
-        for _ in range(20)
-    ]
-    assert min(smallest) >= 1
-    with pytest.raises(ConfigError, match=r"of 60 clients would get no record.*fewer clients"):
-        deal(LABELS, "dirichlet-labels", 0.001, np.arange(1000), 60, rng)
-
-
-def test_an_iid_draw_is_a_uniform_subset_of_one_share() -> None:
+@pytest.mark.parametrize(("scheme", "omega"), [("iid", 1.0), ("dirichlet", 5.0)])
+def test_records_are_drawn_uniformly(scheme: str, omega: float) -> None:
     rng = stream(0, "draw")
-    drawn = [draw(LABELS, "iid", 1.0, POOL, 10, rng) for _ in range(600)]
-    assert {len(part) for part in drawn} == {50}
-    assert all(len(np.unique(part)) == 50 for part in drawn)
+    drawn = [draw(LABELS, scheme, omega, POOL, 10, rng) for _ in range(600)]
+    assert all(len(np.unique(part)) == len(part) == 50 for part in drawn)
     hits = np.bincount(np.concatenate(drawn), minlength=1000)
     assert not hits[1::2].any()
-    # 600 draws of a tenth: a record's count has standard deviation 7.3; the largest of 500 stays
-    # within 4.8 of them with chance 0.999, and counts follow the binomial's spread.
-    assert abs(hits[::2] - 60).max() < 4.8 * 7.35
-    assert hits[::2].var() == pytest.approx(54, rel=0.3)
+    # Each record of the pool is drawn with chance 1/10: a count has mean 60 and a standard
+    # deviation of 8 at most; one of 500 beyond 5.5 of them has a chance below one in 10,000.
+    assert abs(hits[::2] - 60).max() < 5.5 * 8
+    if scheme == "iid":  # counts follow the binomial's spread
+        assert hits[::2].var() == pytest.approx(54, rel=0.3)
 
 
 @pytest.mark.parametrize("omega", [0.3, 2.0])
@@ -257,13 +245,6 @@ def test_a_dirichlet_draw_has_the_law_of_one_client_in_a_deal(omega: float) -> N
     quantiles = [0.1, 0.25, 0.5, 0.75, 0.9]
     one, other = (np.quantile(found, quantiles, axis=0) for found in (drawn, dealt))
     np.testing.assert_allclose(one, other, atol=0.05)
-
-
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "dirichlet-labels"])
-def test_the_only_client_gets_the_whole_pool(scheme: str) -> None:
-    assert np.sort(draw(LABELS, scheme, 1.0, POOL, 1, stream(0, "x"))).tolist() == POOL.tolist()
-    (part,) = deal(LABELS, scheme, 1.0, POOL, 1, stream(0, "x"))
-    assert np.sort(part).tolist() == POOL.tolist()
 
 
 def test_a_draw_that_would_stay_empty_is_reported() -> None:
@@ -292,33 +273,11 @@ def test_what_cannot_be_shared_names_field_range_and_value(
 
 
 SKEWED = np.repeat([0, 1], [3000, 1000])  # a prior of 3/4 and 1/4
-EVEN = np.arange(1000, dtype=np.int64) % 10
 
 
 def counts(labels: np.ndarray, parts) -> np.ndarray:
     """Return how many records of each label each client holds, (clients, labels)."""
     return np.stack([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
-
-
-@given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=80),
-    st.integers(1, 12),
-    st.floats(1e-9, 1e6),
-    st.integers(0, 2**40),
-)
-@settings(max_examples=num_examples(100), deadline=None)
-def test_every_record_is_used_once_in_equal_sizes(given_labels, clients, omega, seed) -> None:
-    labels = np.array(given_labels, dtype=np.int64)
-    clients = min(clients, len(labels))
-    asked = {"clients": clients, "scheme": "dirichlet", "concentration": omega, "seed": seed}
-    parts = partition(labels, **asked)
-    assert np.sort(np.concatenate(parts)).tolist() == list(range(len(labels)))
-    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
-    assert sizes(parts).largest - sizes(parts).smallest <= 1
-    held = [len(part) for part in parts]
-    assert held == sorted(held, reverse=True)  # a client's size does not depend on the draw
-    again = partition(labels, **asked)
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
 
 
 @pytest.mark.parametrize("omega", [1.0, 4.0])
@@ -342,17 +301,6 @@ def test_a_clients_shares_follow_the_dirichlet_law_of_the_prior(omega: float) ->
         assert abs(shares.var() / wrong.var() - 1) > 0.15
 
 
-def test_records_of_a_label_are_drawn_uniformly() -> None:
-    rng, pool = stream(4, "records"), np.arange(0, 1000, 2)
-    drawn = [draw(EVEN, "dirichlet", 5.0, pool, 10, rng) for _ in range(600)]
-    assert all(len(np.unique(part)) == 50 for part in drawn)
-    hits = np.bincount(np.concatenate(drawn), minlength=1000)
-    assert not hits[1::2].any()
-    # Each record of the pool is drawn with chance 1/10: a count has mean 60 and a standard
-    # deviation of 8 at most; one of 500 beyond 5.5 of them has a chance below one in 10,000.
-    assert abs(hits[::2] - 60).max() < 5.5 * 8
-
-
 def test_no_client_is_favoured_by_its_number() -> None:
     """Whoever draws last gets what is left; by a random order that is anybody."""
     rng, deals = stream(5, "order"), 400
@@ -369,10 +317,10 @@ def test_a_small_concentration_gives_one_class_to_a_client() -> None:
     # a client, so each has exactly one class.
     for seed in range(20):
         asked = {"clients": 20, "scheme": "dirichlet", "concentration": 1e-9, "seed": seed}
-        assert ((counts(EVEN, partition(EVEN, **asked)) > 0).sum(axis=1) == 1).all()
+        assert ((counts(LABELS, partition(LABELS, **asked)) > 0).sum(axis=1) == 1).all()
     # Where sizes do not divide the classes, each client that has more has used a class up.
-    parts = partition(EVEN, clients=30, scheme="dirichlet", concentration=1e-9, seed=0)
-    assert ((counts(EVEN, parts) > 0).sum(axis=1) > 1).sum() <= 9
+    parts = partition(LABELS, clients=30, scheme="dirichlet", concentration=1e-9, seed=0)
+    assert ((counts(LABELS, parts) > 0).sum(axis=1) > 1).sum() <= 9
 
 
 def test_the_one_class_of_a_client_is_drawn_from_the_prior() -> None:
@@ -385,8 +333,8 @@ def test_the_one_class_of_a_client_is_drawn_from_the_prior() -> None:
 
 def test_a_large_concentration_gives_every_client_the_prior() -> None:
     """A share of 1/10 with ω = 10⁶ has a deviation of 0.0003: 0.03 records of a client's 100."""
-    parts = partition(EVEN, clients=10, scheme="dirichlet", concentration=1e6, seed=0)
-    assert abs(counts(EVEN, parts) - 10).max() <= 1
+    parts = partition(LABELS, clients=10, scheme="dirichlet", concentration=1e6, seed=0)
+    assert abs(counts(LABELS, parts) - 10).max() <= 1
     rng = stream(0, "limit")
     drawn = [draw(SKEWED, "dirichlet", 1e6, np.arange(4000), 40, rng) for _ in range(100)]
     assert abs(counts(SKEWED, drawn) - [75, 25]).max() <= 1
@@ -400,10 +348,3 @@ def test_a_deal_of_a_rest_keeps_the_prior_of_all_records() -> None:
     assert held.sum(axis=0).tolist() == [3000, 100]
     assert len(first) in (4, 5)  # 25 each, until the label is used up
     assert first[:, 1].max() <= 26
-
-
-def test_a_deal_is_the_partition_of_its_generator() -> None:
-    rng = stream(5, "partition", "dirichlet-clients")
-    parts = deal(EVEN, "dirichlet", 3.0, np.arange(1000), 7, rng)
-    twin = partition(EVEN, clients=7, scheme="dirichlet", concentration=3.0, seed=5)
-    assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +15,18 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
 from leakmeter.strategies.flower import Places
+from tests.helpers.runs import cut_off, report_of, resumed
 
 
-def counting_app() -> ClientApp:
-    """Return an app that counts its calls in its state and fails when it is told to."""
+def counting_app(*, keeps: bool = True) -> ClientApp:
+    """Return an app that counts its calls in its state and fails when it is told to.
+
+    If it does not keep its state, it has none after a call that did not fail.
+    """
     app = ClientApp()
 
     @app.train()
@@ -33,6 +37,8 @@ def counting_app() -> ClientApp:
         context.state["arrays"] = ArrayRecord({"x": Array(np.full(2, float(count)))})
         if "fail" in message.content:
             raise ArithmeticError("told to fail")
+        if not keeps:
+            context.state.clear()
         told = MetricRecord({"calls": count, "client": int(context.node_config["partition-id"])})
         return Message(RecordDict({"told": told}), reply_to=message)
 
@@ -57,44 +63,40 @@ def told(reply: Message) -> tuple[int, int]:
     return int(str(record["client"])), int(str(record["calls"]))
 
 
-def test_nodes_are_numbered_from_1_and_clients_from_0(grid: InlineGrid) -> None:
+def test_replies_come_in_the_order_of_the_messages_from_clients_counted_from_0(
+    grid: InlineGrid,
+) -> None:
     assert list(grid.get_node_ids()) == [1, 2, 3]
-    assert [told(r)[0] for r in grid.send_and_receive([order(n) for n in (1, 2, 3)])] == [0, 1, 2]
-
-
-def test_replies_come_in_the_order_of_the_messages(grid: InlineGrid) -> None:
     sent = [order(n) for n in (3, 1, 2)]
     replies = list(grid.send_and_receive(sent))
     assert [r.metadata.src_node_id for r in replies] == [3, 1, 2]
-    assert [r.metadata.reply_to_message_id for r in replies] == [
-        m.metadata.message_id for m in sent
-    ]
-    ids = [m.metadata.message_id for m in (*sent, *replies)]
-    assert len(set(ids)) == len(ids)
+    assert [told(r)[0] for r in replies] == [2, 0, 1]
+    assert Places(grid.nodes) == {r.metadata.src_node_id: told(r)[0] for r in replies}
+    answered = [r.metadata.reply_to_message_id for r in replies]
+    assert answered == [m.metadata.message_id for m in sent]
+    assert len({m.metadata.message_id for m in (*sent, *replies)}) == 6
+    made = grid.create_message(RecordDict(), "train", 2, group_id="7", ttl=60.0).metadata
+    assert (made.dst_node_id, made.group_id, made.ttl) == (2, "7", 60.0)
 
 
-def test_every_node_keeps_a_state_of_its_own(grid: InlineGrid) -> None:
-    replies = list(grid.send_and_receive([order(n) for n in (1, 1, 2, 1)]))
-    assert [told(r) for r in replies] == [(0, 1), (0, 2), (1, 1), (0, 3)]
-
-
-def quiet_app() -> ClientApp:
-    """Return an app that keeps nothing, unless it is told to fail."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        context.state["scratch"] = MetricRecord({"used": 1})
-        if "fail" in message.content:
-            raise ArithmeticError("told to fail")
-        del context.state["scratch"]
-        return Message(RecordDict(), reply_to=message)
-
-    return app
+def test_every_node_keeps_a_state_of_its_own_and_none_of_a_call_that_failed(
+    grid: InlineGrid,
+) -> None:
+    sent = [order(1), order(1), order(2), order(1, fail=True), order(1)]
+    replies = list(grid.send_and_receive(sent))
+    assert [r.has_error() for r in replies] == [False, False, False, True, False]
+    assert [told(r) for r in replies if r.has_content()] == [(0, 1), (0, 2), (1, 1), (0, 3)]
+    failed = replies[3]
+    assert (failed.error.code, failed.error.reason) == (2, "ArithmeticError: told to fail")
+    assert failed.metadata.src_node_id == 1
+    assert failed.metadata.reply_to_message_id == sent[3].metadata.message_id
+    unknown = Message(RecordDict(), dst_node_id=1, message_type="evaluate")
+    [reply] = grid.send_and_receive([unknown])
+    assert reply.error.code == 2
 
 
 def test_a_node_takes_room_only_while_it_keeps_a_state(grid: InlineGrid) -> None:
-    many = InlineGrid(quiet_app(), 10**9)
+    many = InlineGrid(counting_app(keeps=False), 10**9)
     tracemalloc.start()
     try:
         for first in range(1, 10**9, 10**8):
@@ -125,31 +127,6 @@ def test_a_node_beyond_the_last_one_does_not_exist(grid: InlineGrid) -> None:
     for node in (0, 4):
         with pytest.raises(KeyError):
             grid.send_and_receive([order(node)])
-
-
-def test_the_grid_says_which_client_a_node_is(grid: InlineGrid) -> None:
-    told_by_clients = {
-        r.metadata.src_node_id: told(r)[0]
-        for r in grid.send_and_receive([order(node) for node in grid.get_node_ids()])
-    }
-    assert Places(grid.nodes) == told_by_clients
-
-
-def test_an_exception_is_an_error_reply_with_code_2(grid: InlineGrid) -> None:
-    sent = [order(1), order(2, fail=True), order(3)]
-    replies = list(grid.send_and_receive(sent))
-    assert [r.has_error() for r in replies] == [False, True, False]
-    failed = replies[1]
-    assert failed.error.code == 2
-    assert failed.error.reason == "ArithmeticError: told to fail"
-    assert failed.metadata.src_node_id == 2
-    assert failed.metadata.reply_to_message_id == sent[1].metadata.message_id
-
-
-def test_what_a_failed_call_did_to_the_state_is_lost(grid: InlineGrid) -> None:
-    orders = [order(1), order(1, fail=True), order(1, fail=True), order(1)]
-    replies = list(grid.send_and_receive(orders))
-    assert told(replies[3]) == (0, 2)
 
 
 def test_a_copied_state_shares_nothing_that_can_be_changed() -> None:
@@ -200,25 +177,12 @@ def test_a_client_that_spoils_its_message_spoils_nobody_elses() -> None:
     assert [message.metadata.ttl for message in sent] == [60, 60]
 
 
-def test_a_message_that_no_function_handles_is_an_error_reply(grid: InlineGrid) -> None:
-    [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=1, message_type="evaluate")])
-    assert reply.has_error()
-    assert reply.error.code == 2
-
-
 def test_replies_wait_until_they_are_pulled_once(grid: InlineGrid) -> None:
     ids = list(grid.push_messages([order(1), order(2)]))
     [second] = grid.pull_messages(ids[1:])
     assert told(second)[0] == 1
     assert [told(r)[0] for r in grid.pull_messages(ids)] == [0]
     assert list(grid.pull_messages(ids)) == []
-
-
-def test_messages_made_by_the_grid_are_as_asked(grid: InlineGrid) -> None:
-    message = grid.create_message(RecordDict(), "train", 2, group_id="7", ttl=60.0)
-    assert message.metadata.dst_node_id == 2
-    assert message.metadata.group_id == "7"
-    assert message.metadata.ttl == 60.0
 
 
 def test_both_apps_run_and_flowers_identity_is_put_back() -> None:
@@ -238,25 +202,23 @@ def test_both_apps_run_and_flowers_identity_is_put_back() -> None:
     assert {name: getattr(identity, name) for name in before} == before
 
 
+@pytest.mark.parametrize(
+    ("place", "name", "value", "words"),
+    [
+        (inline, "_IDENTITY", {"_moved_away": 1}, r"flwr 1\.26\.1 and 1\.41\.0; .*_moved_away"),
+        (InlineGrid, "__abstractmethods__", frozenset({"new_method"}), "use --engine ray, or one"),
+    ],
+)
 @pytest.mark.skipif(inline._task_identity() is None, reason="this release needs no identity")
-def test_a_release_that_moved_an_internal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "_IDENTITY", {"_moved_away": 1})
-    with pytest.raises(RuntimeError, match=r"tried with flwr 1\.26\.1 and 1\.41\.0; .*_moved_away"):
-        run_inline(ServerApp(), counting_app(), 1)
-
-
-def test_a_release_with_other_grid_methods_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InlineGrid, "__abstractmethods__", frozenset({"new_method"}))
-    with pytest.raises(RuntimeError, match=r"use --engine ray, or one of these releases"):
+def test_a_release_that_differs_is_named(
+    place: Any, name: str, value: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, name, value)
+    with pytest.raises(RuntimeError, match=words):
         run_inline(ServerApp(), counting_app(), 1)
 
 
 # The same seed gives the same findings wherever the clients live.
-
-
-def report(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((path / "report.json").read_text())
-    return loaded
 
 
 @pytest.mark.slow
@@ -269,7 +231,7 @@ def test_both_engines_give_the_same_report(
         out = str(tmp_path / engine)
         assert main([*arguments, "--engine", engine, "--out", out]) == 0
     assert "DEPRECATED" not in capsys.readouterr().err
-    one, other = (report(tmp_path / engine) for engine in ("inline", "ray"))
+    one, other = (report_of(tmp_path / engine) for engine in ("inline", "ray"))
     assert (one["config"].pop("engine"), other["config"].pop("engine")) == ("inline", "ray")
     assert one == other
     assert len(one["findings"]) >= 4
@@ -277,21 +239,14 @@ def test_both_engines_give_the_same_report(
 
 @pytest.mark.slow
 def test_a_run_cut_off_in_one_engine_goes_on_in_the_other(
-    tmp_path: Path, panel: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, panel: list[str], panel_config: Config
 ) -> None:
-    from leakmeter.fl_app.run.progress import Progress
-
-    def dying(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "round", dying)
-        assert main([*panel, "--out", str(tmp_path / "run")]) == 130
+    cut_off(tmp_path / "run", panel_config, 1)
     config = tmp_path / "run/config.toml"
     config.write_text(config.read_text().replace('"inline"', '"ray"'))
-    assert main(["--resume", str(tmp_path / "run")]) == 0
+    resumed(tmp_path / "run")
     assert main([*panel, "--out", str(tmp_path / "whole")]) == 0
-    assert report(tmp_path / "run")["findings"] == report(tmp_path / "whole")["findings"]
+    assert report_of(tmp_path / "run")["findings"] == report_of(tmp_path / "whole")["findings"]
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ def test_reruns_use_the_runs_own_partition(tiny_config: Config) -> None:
         held = of.held(client, ("any",), [0])
         np.testing.assert_array_equal(held, task.parts[client])
     assert of.scale == 20.0  # 120 records for six
+    assert made(tiny_config, "rerun", weighted=False).scale == 1.0
 
 
 @pytest.mark.parametrize("game", ["partition", "independent"])
@@ -64,10 +65,6 @@ def test_persons_cannot_be_dealt_anew(tiny_config: Config) -> None:
     with refuses("--partition"):
         sampler_for(task, config.task, rule, "partition")
     assert sampler_for(task, config.task, rule, "rerun").game == "rerun"
-
-
-def test_clients_may_all_weigh_the_same(tiny_config: Config) -> None:
-    assert made(tiny_config, "rerun", weighted=False).scale == 1.0
 
 
 def test_updates_are_clipped_as_the_runs_clients_clip_them(tiny_config: Config) -> None:
@@ -182,8 +179,9 @@ def everything(of: Any, model: np.ndarray) -> Iterator[np.ndarray]:
         yield from (np.array(moments.count), moments.mean, moments.scatter)
 
 
-@pytest.mark.parametrize("game", [*GAMES, "generated"])
-@pytest.mark.parametrize("chunk", [8, DIM])
+@pytest.mark.parametrize(
+    ("game", "chunk"), [*zip([*GAMES, "generated"], [8, DIM, DIM, 8, 8], strict=True)]
+)
 def test_work_that_was_sent_away_comes_back_bit_by_bit(game, chunk, tiny_config, stand_in) -> None:
     if game == "generated":
         game, tiny_config = "independent", replace(tiny_config, synthetic_per_client=20)
@@ -223,23 +221,19 @@ def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in, deat
     assert ray._workers[1] is before[1]
 
 
-def test_a_piece_that_takes_every_worker_with_it_is_given_up(tiny_config, stand_in) -> None:
-    of = made(tiny_config, "rerun")
-    spread = of.through(RayExecutor(of.data))
-    stand_in.deaths = 4
-    with pytest.raises(DiedError):
-        list(spread.sample(start(tiny_config), [0], 1, ("a",)))
-    assert stand_in.deaths == 0
-
-
-def test_ray_that_was_ended_is_an_interrupt_and_no_failure_of_an_auditor(
-    tiny_config, stand_in
+# A piece that takes every worker with it, and a Ray that was ended: that is no auditor's failure.
+@pytest.mark.parametrize(
+    ("running", "deaths", "error"), [(True, 4, DiedError), (False, 1, SystemExit)]
+)
+def test_a_piece_that_nobody_can_do_is_given_up(
+    running, deaths, error, tiny_config, stand_in
 ) -> None:
     of = made(tiny_config, "rerun")
     spread = of.through(RayExecutor(of.data))
-    stand_in.running, stand_in.deaths = False, 1
-    with pytest.raises(SystemExit):
+    stand_in.running, stand_in.deaths = running, deaths
+    with pytest.raises(error):
         list(spread.sample(start(tiny_config), [0], 1, ("a",)))
+    assert stand_in.deaths == 0
 
 
 def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config, stand_in) -> None:

@@ -20,18 +20,32 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.run import budget
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies import Central, Noised
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance, Charge
 from leakmeter.strategies.accounting.ledger import Ledger, spent
 from leakmeter.strategies.flower import strategy_state
+from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
 
 NOISE = ["--noise", "central", "--clip-norm", "1", "--noise-multiplier", "2"]
+QUICK = [*NOISE, "--secagg", "off", "--auditors", "none"]
 
 
 def entries(path: Path) -> Any:
     return Ledger(path).entries("synthetic")
+
+
+def noised(config: Config, tmp_path: Path, **more: Any) -> Config:
+    usual = {"noise": "central", "clip_norm": 1.0, "ledger": str(tmp_path / "l")}
+    return replace(config, **usual | more)
+
+
+def made(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_runs_are_charged_and_one_beyond_the_budget_is_refused_before_it_begins(
@@ -83,7 +97,7 @@ def test_an_interrupted_run_is_charged_once_for_what_it_has_released(
 
 
 def test_a_seed_names_the_noise_and_serves_once(tiny_config: Config, tmp_path: Path) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    config = noised(tiny_config, tmp_path)
     strategy = build.server_strategy(config)
     budget.check_budget(config, strategy)
     entry = budget._planned(config, strategy, "before")
@@ -94,44 +108,54 @@ def test_a_seed_names_the_noise_and_serves_once(tiny_config: Config, tmp_path: P
     budget.check_budget(replace(config, dataset="digits"), strategy)
 
 
-NOISES, WAYS = ("central", "distributed", "local"), ("fixed", "poisson", "epochs")
-
-
 @pytest.mark.parametrize(
-    ("noise", "participation"),
-    [
-        pytest.param(noise, way, marks=() if i == j else pytest.mark.slow)
-        for i, noise in enumerate(NOISES)
-        for j, way in enumerate(WAYS)
-    ],
+    ("noise", "distribution", "participation", "secagg"),
+    first_fast(
+        5,
+        [
+            # Without masks for Gaussian noise, else up to the rounding of the secure sum.
+            ("central", "gaussian", "fixed", "off"),
+            ("distributed", "gaussian", "poisson", "on"),
+            ("local", "gaussian", "epochs", "off"),
+            ("distributed", "skellam", "epochs", "on"),
+            ("central", "skellam", "epochs", "off"),
+            ("central", "skellam", "epochs", "on"),
+            ("central", "gaussian", "poisson", "off"),
+            ("central", "gaussian", "epochs", "off"),
+            ("distributed", "gaussian", "fixed", "on"),
+            ("distributed", "gaussian", "epochs", "on"),
+            ("local", "gaussian", "fixed", "off"),
+            ("local", "gaussian", "poisson", "off"),
+        ],
+    ),
 )
 def test_the_plan_is_what_a_run_without_dropouts_releases(
-    tiny_config: Config, tmp_path: Path, noise: str, participation: str
+    noise: str,
+    distribution: str,
+    participation: str,
+    secagg: str,
+    tiny_config: Config,
+    tmp_path: Path,
 ) -> None:
-    # Without masks for local noise, else up to the rounding of the secure sum.
-    config = replace(
-        tiny_config,
-        auditors="none",
-        sample=4,
-        noise=noise,
-        clip_norm=1.0,
-        participation=participation,
-        ledger=str(tmp_path / "l"),
-        secagg="on" if noise == "distributed" else "off",
-    )
+    protection = {"noise": noise, "noise_distribution": distribution, "secagg": secagg}
+    more = {"auditors": "none", "sample": 4, "participation": participation}
+    config = noised(tiny_config, tmp_path, **more, **protection)
     planned = budget._planned(config, build.server_strategy(config), "plan")
-    (tmp_path / "c.toml").write_text(config.to_toml())
-    assert main(["--config", str(tmp_path / "c.toml"), "--out", str(tmp_path / "a")]) == 0
+    launch(RunFolder.create(tmp_path / "a", config), Progress())
     [charged] = entries(tmp_path / "l")
     assert charged.participations == planned.participations
-    stds = [sorted(r.noise_std for r in e.releases) for e in (charged, planned)]
-    assert stds[0] == pytest.approx(stds[1])
+    both = (sorted(one.releases, key=lambda r: r.noise_std) for one in (charged, planned))
+    for real, plan in zip(*both, strict=True):
+        assert real.noise_std == pytest.approx(plan.noise_std)
+        assert (real.grid is None, plan.grid is None) == (distribution == "gaussian",) * 2
+        if distribution == "skellam":
+            assert real.sensitivity == pytest.approx(plan.sensitivity, rel=1e-6)
 
 
 def test_the_statement_rounds_up_and_calls_an_approximation_by_its_name(
-    tiny_config: Config, tmp_path: Path
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    config = noised(tiny_config, tmp_path)
     entry = budget._planned(config, build.server_strategy(config), "one")
     Ledger(tmp_path / "l").record(entry)
     exact = spent([entry], config.delta).value
@@ -139,21 +163,15 @@ def test_the_statement_rounds_up_and_calls_an_approximation_by_its_name(
     printed = float(said.partition("ε ≤ ")[2].partition(" ")[0])
     assert exact <= printed <= 1.001 * exact
     assert "never learn" not in said
+    with monkeypatch.context() as patch:
+        smaller = replace(spent([entry], config.delta), value=0.5)
+        patch.setattr(budget, "spent_amplified", lambda *_: smaller)
+        words = " (ε ≤ 0.5 against those who never learn who took part)"
+        assert words in budget.statement(config)
     Ledger(tmp_path / "l").record(replace(entry, is_coarse=True))
     said = budget.statement(config)
     assert "ε ≈ " in said
     assert "≤" not in said
-
-
-def test_the_statement_names_the_smaller_price_of_secret_cohorts(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
-    entry = budget._planned(config, build.server_strategy(config), "one")
-    Ledger(tmp_path / "l").record(entry)
-    smaller = replace(spent([entry], config.delta), value=0.5)
-    monkeypatch.setattr(budget, "spent_amplified", lambda *_: smaller)
-    assert " (ε ≤ 0.5 against those who never learn who took part)" in budget.statement(config)
 
 
 def test_canaries_are_not_charged_to_clients() -> None:
@@ -162,18 +180,22 @@ def test_canaries_are_not_charged_to_clients() -> None:
     assert assurance.entry(run="a", data="digits", seed=0).participations == 1
 
 
-def test_a_broken_ledger_is_the_users_mistake(tiny_config: Config, tmp_path: Path) -> None:
+LOCKED = r"readable ledger .*l\.lock: Is a directory; make it a file that can be written, or"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("l", "readable ledger"), ("", "readable ledger"), ("loop", ""), ("locked/l", LOCKED)],
+)
+def test_a_broken_ledger_is_the_users_mistake(
+    name: str, words: str, tiny_config: Config, tmp_path: Path
+) -> None:
     (tmp_path / "l").write_text("nonsense\n")
-    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
-    with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
-        budget.check_budget(config, build.server_strategy(config))
-    folder = replace(config, ledger=str(tmp_path))
-    with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
-        budget.check_budget(folder, build.server_strategy(folder))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    loop = replace(config, ledger=str(tmp_path / "loop"))
-    with pytest.raises(ConfigError, match="ledger must be"):
-        budget.check_budget(loop, build.server_strategy(loop))
+    (tmp_path / "locked/l.lock").mkdir(parents=True)
+    config = noised(tiny_config, tmp_path, ledger=str(tmp_path / name))
+    with pytest.raises(ConfigError, match=f"ledger must be a? ?{words}"):
+        budget.check_budget(config, build.server_strategy(config))
 
 
 def test_a_ledger_that_somebody_keeps_locked_is_not_waited_for_without_end(
@@ -205,7 +227,7 @@ def test_a_ledger_that_cannot_be_written_is_refused_before_there_is_a_folder(
 def test_two_runs_that_start_at_once_cannot_both_have_the_budget(
     tiny: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "2"]
+    quick = [*tiny, *QUICK, "--rounds", "2"]
     ledger = tmp_path / "l"
     settings = [*quick, "--ledger", str(ledger), "--budget", "4"]
     check, codes = budget.check_budget, []
@@ -222,15 +244,6 @@ def test_two_runs_that_start_at_once_cannot_both_have_the_budget(
     assert codes == [0]
     assert "budget of ε = 4 at δ = 1e-05 would be exceeded" in capsys.readouterr().err
     assert [e.seed for e in entries(ledger)] == [1]
-
-
-def noised(config: Config, tmp_path: Path, **more: Any) -> Config:
-    return replace(config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"), **more)
-
-
-def made(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def test_a_run_is_counted_as_planned_until_it_ends(tiny_config: Config, tmp_path: Path) -> None:
@@ -332,7 +345,7 @@ def test_a_run_without_its_name_in_the_ledger_is_refused(
 def test_a_changed_ledger_ends_the_run_with_its_line(
     tiny: list[str], tmp_path: Path, capsys: Any
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    quick = [*tiny, *QUICK, "--rounds", "1"]
     ledger = tmp_path / "l"
     assert main([*quick, "--ledger", str(ledger), "--out", str(tmp_path / "a")]) == 0
     ledger.write_text(ledger.read_text().replace('"noise_std": 2.0', '"noise_std": 9.0'))
@@ -344,7 +357,7 @@ def test_a_changed_ledger_ends_the_run_with_its_line(
 def test_an_end_removed_together_with_its_head_is_known_from_the_reports(
     tiny: list[str], tmp_path: Path, capsys: Any
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    quick = [*tiny, *QUICK, "--rounds", "1"]
     ledger, head = tmp_path / "l", tmp_path / "l.head"
 
     def code(name: str, seed: int, *more: str) -> int:
@@ -389,20 +402,9 @@ def test_an_end_removed_together_with_its_head_is_known_from_the_reports(
 def test_a_damaged_report_and_one_of_another_ledger_say_nothing_of_this_one(
     tiny: list[str], tmp_path: Path
 ) -> None:
-    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    quick = [*tiny, *QUICK, "--rounds", "1"]
     for name in ("a", "b"):
         other = ["--ledger", str(tmp_path / "other"), "--seed", name.encode().hex()]
         assert main([*quick, *other, "--out", str(tmp_path / name)]) == 0
     (tmp_path / "a" / "report.json").write_text("{")
     assert main([*quick, "--ledger", str(tmp_path / "l"), "--out", str(tmp_path / "c")]) == 0
-
-
-def test_a_folder_in_place_of_the_ledgers_lock_is_refused_before_there_is_a_run(
-    tiny: list[str], tmp_path: Path, capsys: Any
-) -> None:
-    (tmp_path / "l.lock").mkdir()
-    out = ["--ledger", str(tmp_path / "l"), "--out", str(tmp_path / "run")]
-    assert main([*tiny, *NOISE, "--auditors", "none", *out]) == 2
-    words = f"got {tmp_path / 'l.lock'}: Is a directory; make it a file that can be written, or"
-    assert words in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["l.lock"]

@@ -94,19 +94,15 @@ def test_a_run_killed_before_its_settings_were_whole_leaves_a_folder_to_use_agai
     assert RunFolder.open(again.path) == again
 
 
-def test_leftovers_next_to_a_file_of_somebody_else_are_not_an_empty_folder(tmp_path: Path) -> None:
-    for name in ("config.toml.partial", "notes.txt"):
+@pytest.mark.parametrize("found", [["config.toml"], ["config.toml.partial", "notes.txt"]])
+def test_what_is_in_a_folder_is_left_alone(found: list[str], tmp_path: Path) -> None:
+    for name in found:
         (tmp_path / name).write_text("half")
     with pytest.raises(ConfigError, match="out must be a new or empty folder"):
-        RunFolder.create(tmp_path, Config())
-    assert (tmp_path / "config.toml.partial").exists()
-
-
-def test_a_folder_is_made_only_once(folder: RunFolder) -> None:
-    before = (folder.path / "config.toml").read_bytes()
-    with pytest.raises(ConfigError, match="out must be a new or empty folder"):
-        RunFolder.create(folder.path, Config(seed=1))
-    assert (folder.path / "config.toml").read_bytes() == before
+        RunFolder.create(tmp_path, Config(seed=1))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        found, "half"
+    )
 
 
 def test_a_link_leads_to_an_empty_folder_or_is_refused(tmp_path: Path) -> None:
@@ -153,24 +149,6 @@ def test_the_state_comes_back_with_its_settings(folder: RunFolder) -> None:
     assert np.array_equal(loaded.model["w"], np.ones(2))
 
 
-@pytest.mark.parametrize("rounds", [(), (1,), (1, 3), (2, 1)])
-def test_a_record_that_lacks_rounds_is_refused(folder: RunFolder, rounds: tuple[int, ...]) -> None:
-    write_rounds(folder, *rounds)
-    folder.save(state(2))
-    with pytest.raises(ConfigError, match=r"resume needs rounds 1 to 2 in .*rounds\.jsonl, got"):
-        folder.load()
-
-
-@pytest.mark.parametrize("line", ["[]\n", "{}\n", "{\n", '{"server_round": "x"}\n'])
-def test_a_record_with_a_broken_line_is_refused(folder: RunFolder, line: str) -> None:
-    write_rounds(folder, 1)
-    with (folder.path / "rounds.jsonl").open("a") as file:
-        file.write(line)
-    folder.save(state(1))
-    with pytest.raises(ConfigError, match=r"resume needs whole lines in .*rounds\.jsonl"):
-        folder.load()
-
-
 @pytest.mark.parametrize("schema", ["leakmeter-report/1", "leakmeter-report/3"])
 def test_a_run_of_another_schema_is_refused_and_left_alone(folder: RunFolder, schema: str) -> None:
     write_rounds(folder, 1, 2, schema=schema)
@@ -181,10 +159,69 @@ def test_a_run_of_another_schema_is_refused_and_left_alone(folder: RunFolder, sc
     assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
-def test_lines_without_a_schema_are_refused(folder: RunFolder) -> None:
-    (folder.path / "rounds.jsonl").write_text('{"server_round": 1}\n')
+ROUND = {"schema": SCHEMA, "server_round": 1, "metrics": {}, "findings": []}
+HALF = {name: value for name, value in ROUND.items() if name != "findings"}
+LINE = "line 1 is not that of a round"
+WHOLE = r"resume needs whole lines in .*rounds\.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], r"resume needs rounds 1 to 1 in .*rounds\.jsonl, got"),
+        ([{**ROUND, "server_round": 2}], r"resume needs rounds 1 to 1 in .*rounds\.jsonl, got"),
+        ([ROUND, []], WHOLE),
+        ([ROUND, {}], WHOLE),
+        ([ROUND, "{"], WHOLE),
+        ([{"server_round": 1}], "has rounds of no schema"),
+        ([HALF], "findings must be a list"),
+        (["[" * 100_000], LINE),
+        (["\xff"], LINE),
+        ([{**ROUND, "findings": None}], f"{LINE}: findings must be a list"),
+        ([{**ROUND, "findings": [3]}], f"{LINE}: each finding must be an object with a list of"),
+        (
+            [{**ROUND, "findings": [{"assumptions": [1]}]}],
+            f"{LINE}: each finding must be an object",
+        ),
+        ([{**ROUND, "metrics": []}], f"{LINE}: metrics must be an object"),
+        ([{**ROUND, "server_round": 1.0}], f"{LINE}: server_round must be a whole number"),
+        ([{**ROUND, "server_round": True}], f"{LINE}: server_round must be a whole number"),
+        ([{**ROUND, "server_round": math.inf}], f"{LINE}: server_round must be a whole number"),
+    ],
+)
+def test_lines_that_are_not_those_of_the_rounds_are_refused(
+    folder: RunFolder, lines: list[Any], words: str
+) -> None:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder.path / "rounds.jsonl").write_bytes("".join(f"{t}\n" for t in texts).encode("latin-1"))
     folder.save(state(1))
-    with pytest.raises(ConfigError, match="has rounds of no schema"):
+    with pytest.raises(ConfigError, match=words):
+        folder.load()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        [],
+        3,
+        {"server_round": "1"},
+        {"server_round": 0},
+        {"server_round": 31},
+        {"model": []},
+        {"model": {"w": "x"}},
+        {"strategy": {}},
+        {"strategy": [3]},
+        {"audit": None},
+        {"config": 3},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_something_else_is_refused(folder: RunFolder, change: Any) -> None:
+    write_rounds(folder, 1)
+    folder.save(state(1))
+    kept = unpack(folder.checkpoint.read_bytes())
+    folder.checkpoint.write_bytes(pack({**kept, **change} if isinstance(change, dict) else change))
+    with pytest.raises(ConfigError, match=r"resume needs a (whole )?checkpoint"):
         folder.load()
 
 
@@ -197,23 +234,6 @@ def test_other_settings_are_refused_and_named(folder: RunFolder) -> None:
     moved = replace(Config(), engine="ray", ray_address="here:1", device="cuda", download=True)
     moved = replace(moved, data_dir="x")
     assert replace(folder, config=moved).load() is not None
-
-
-@pytest.mark.parametrize("kept", [[], {"server_round": 1}, 3])
-def test_a_checkpoint_of_something_else_is_refused(folder: RunFolder, kept: Any) -> None:
-    folder.checkpoint.write_bytes(pack(kept))
-    with pytest.raises(ConfigError, match=r"resume needs a whole checkpoint, but .*; restore"):
-        folder.load()
-
-
-def test_names_of_new_folders_say_what_runs_and_are_never_taken(tmp_path: Path) -> None:
-    seen = set()
-    for _ in range(4):
-        path = default_path(Config(), tmp_path)
-        assert path.name.split("-", 2)[2].startswith("digits-mlp")
-        assert path not in seen
-        seen.add(path)
-        path.mkdir()
 
 
 def test_a_folder_in_use_is_refused_and_its_user_named(folder: RunFolder) -> None:
@@ -254,92 +274,29 @@ def test_settings_that_were_cut_off_are_refused_and_not_filled_with_defaults(
         RunFolder.open(folder.path)
 
 
-def test_a_configuration_that_cannot_be_written_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_names_of_new_folders_say_what_runs_and_are_never_taken(tmp_path: Path) -> None:
+    paths = [default_path(Config(), tmp_path)]
+    for _ in range(3):
+        paths[-1].mkdir()
+        paths.append(default_path(Config(), tmp_path))
+    assert len(set(paths)) == 4
+    assert all(path.name.split("-", 2)[2].startswith("digits-mlp") for path in paths)
+
+
+def test_a_full_disk_leaves_what_was_there(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(ConfigError, match=r"out must be writable, .*: No space left on device"):
-        RunFolder.create(tmp_path / "run", Config())
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
-    monkeypatch.undo()
-    RunFolder.create(tmp_path / "run", Config())
-
-
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
-        ({"findings": None}, "findings must be a list"),
-        ({"findings": [3]}, "each finding must be an object with a list of assumptions"),
-        ({"findings": [{"assumptions": [1]}]}, "each finding must be an object"),
-        ({"metrics": []}, "metrics must be an object"),
-        ({"server_round": 1.0}, "server_round must be a whole number"),
-        ({"server_round": True}, "server_round must be a whole number"),
-        ({"server_round": math.inf}, "server_round must be a whole number"),
-    ],
-)
-def test_a_line_that_is_none_of_a_round_is_refused(
-    folder: RunFolder, line: dict[str, Any], wrong: str
-) -> None:
-    whole = {"schema": SCHEMA, "server_round": 1, "metrics": {}, "findings": []}
-    (folder.path / "rounds.jsonl").write_text(json.dumps({**whole, **line}) + "\n")
-    folder.save(state(1))
-    with pytest.raises(ConfigError, match=f"line 1 is not that of a round: {wrong}"):
-        folder.load()
-
-
-def test_a_line_without_findings_is_refused(folder: RunFolder) -> None:
-    line = {"schema": SCHEMA, "server_round": 1, "metrics": {}}
-    (folder.path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
-    folder.save(state(1))
-    with pytest.raises(ConfigError, match="findings must be a list"):
-        folder.load()
-
-
-@pytest.mark.parametrize("deep", ["[" * 100_000 + "\n", "\xff\n"])
-def test_a_line_that_no_reader_can_read_is_refused(folder: RunFolder, deep: str) -> None:
-    (folder.path / "rounds.jsonl").write_bytes(deep.encode("latin-1"))
-    with pytest.raises(ConfigError, match="line 1 is not that of a round"):
-        folder.load()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"server_round": "1"},
-        {"server_round": 0},
-        {"server_round": 31},
-        {"model": []},
-        {"strategy": {}},
-        {"audit": None},
-        {"config": 3},
-        {"model": {"w": "x"}},
-        {"strategy": [3]},
-    ],
-)
-def test_a_checkpoint_that_was_changed_is_refused(
-    folder: RunFolder, change: dict[str, Any]
-) -> None:
-    write_rounds(folder, 1)
-    folder.save(state(1))
-    kept = unpack(folder.checkpoint.read_bytes())
-    folder.checkpoint.write_bytes(pack({**kept, **change}))
-    with pytest.raises(ConfigError, match=r"resume needs a (whole )?checkpoint"):
-        folder.load()
-
-
-def test_a_save_that_fails_leaves_the_last_checkpoint(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
     folder.save(state(1))
     before = folder.checkpoint.read_bytes()
-
-    def full(_: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="no space"):
-        folder.save(state(2))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(ConfigError, match=r"out must be writable, .*: No space left on device"):
+            RunFolder.create(tmp_path / "run", Config())
+        with pytest.raises(OSError, match="No space"):
+            folder.save(state(2))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
     assert folder.checkpoint.read_bytes() == before
+    RunFolder.create(tmp_path / "run", Config())

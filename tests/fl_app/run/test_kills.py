@@ -1,8 +1,10 @@
-"""A run that dies at any point of its writing is resumed to the same report, and counted once."""
+"""A run that dies or cannot write, at any point, is resumed to the same report and counted once."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,16 +12,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
 from tests.helpers.planted import run_and_die
 from tests.helpers.project import ROOT
 from tests.helpers.reports import comparable
 
 SETTINGS = ["--rounds", "2", "--auditors", "one-shot", "--noise", "central", "--clip-norm", "1"]
+SETTINGS += ["--secagg", "off"]  # quicker
 
 
 def words(tiny: list[str], folder: Path) -> list[str]:
@@ -73,6 +79,86 @@ def test_a_run_that_dies_anywhere_is_resumed(tiny: list[str], tmp_path: Path, wh
         folder = tmp_path / str(at)
         assert run(words(tiny, folder), at, tmp_path) == -1
         check_resumed(folder, tiny, whole)
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> list[int]:
+    """Let the disk be full after this many writes; return a list that grows with each of them."""
+    sync, done = os.fsync, list[int]()
+
+    def full(number: int) -> None:
+        done.append(number)
+        if len(done) > after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(number)
+
+    monkeypatch.setattr("os.fsync", full)
+    return done
+
+
+def check_full(
+    folder: Path, after: int, tiny: list[str], whole: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Fill the disk after this many writes, and resume when there is room."""
+    with monkeypatch.context() as patch:
+        fill_disk(patch, after)
+        code = main(words(tiny, folder))
+    said = capsys.readouterr()
+    assert code in (1, 2)
+    assert "Traceback" not in said.out + said.err
+    errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    # A page that cannot be made is said on its own.
+    assert len(errors) == 1 or "no page was made" in said.out or "no report" in said.out
+    assert not list(folder.rglob("*.partial"))
+    check_resumed(folder, tiny, whole)
+
+
+@pytest.mark.parametrize("after", [0, 10])  # settings, and the working file of an auditor
+def test_a_run_on_a_full_disk_is_resumed_when_there_is_room(
+    after: int, tiny: list[str], tmp_path: Path, whole: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    check_full(tmp_path, after, tiny, whole, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+def test_a_disk_may_get_full_at_any_write(
+    tiny: list[str], tmp_path: Path, whole: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    with monkeypatch.context() as patch:
+        writes = fill_disk(patch, 10**9)
+        assert main(words(tiny, tmp_path / "all")) == 0
+        count = len(writes)
+    # The last one is the sync of the folder, which may fail.
+    for after in range(count - 1):
+        capsys.readouterr()
+        check_full(tmp_path / str(after), after, tiny, whole, monkeypatch, capsys)
+
+
+def test_a_folder_removed_meanwhile_is_one_sentence(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    shown = Progress.round
+
+    def removing(self: Progress, line: Any) -> None:
+        shown(self, line)
+        shutil.rmtree(tmp_path / "run")
+
+    monkeypatch.setattr(Progress, "round", removing)
+    assert main(words(tiny, tmp_path)) == 1
+    [said] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error: ")]
+    assert said.startswith(f"error: {tmp_path / 'run'} was removed while the run wrote to it")
+    [entry] = counted(tmp_path)  # what was released counts all the same
+    assert (entry.is_planned, len(entry.releases)) == (False, 2)
+
+
+def test_a_folder_in_place_of_a_file_of_the_run_is_said_in_one_line(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    where = tmp_path / "run" / "checkpoint.npz.partial"
+    monkeypatch.setattr(RunFolder, "load", lambda _: where.mkdir())
+    assert main([*tiny, "--auditors", "none", "--out", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {where} must be a file, got: Is a directory; remove it; resume")
+    assert said.count("\n") == 1
 
 
 _DYING = """

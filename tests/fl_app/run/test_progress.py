@@ -46,19 +46,23 @@ def flat(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
-    """Return what two rounds and a summary look like."""
+def begun(rounds: int, done: int = 0, **looks: Any) -> tuple[Progress, io.StringIO]:
+    """Return what shows a run that has begun, and what was printed."""
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=width, highlight=False)
-    progress = Progress(console)
-    progress.begin(Config(rounds=2), 17_610, Sizes(23, 24.0, 24), resumed)
+    progress = Progress(Console(file=file, highlight=False, **{"width": 150, **looks}))
+    progress.begin(Config(rounds=rounds), 17_610, Sizes(23, 24.0, 24), done)
+    return progress, file
+
+
+def shown(*, terminal: bool, resumed: int = 0) -> str:
+    """Return what two rounds and a summary look like."""
+    progress, file = begun(2, resumed, force_terminal=terminal)
     for server_round in range(resumed + 1, 3):
         found = (finding(server_round=server_round),)
-        line = RoundLine(server_round, 40, {"accuracy": 0.09889}, found)
-        progress.round(line)
-    verdict = judge([finding()])
-    progress.summary(verdict, ["x, report: y"])
-    return flat(file.getvalue() + "\n".join(details(verdict, ["x, report: y"])))
+        progress.round(RoundLine(server_round, 40, {"accuracy": 0.09889}, found))
+    progress.summary(judge([finding()]), ["x, report: y"])
+    progress.stop()  # again, which does no harm
+    return flat(file.getvalue() + "\n".join(details(judge([finding()]), ["x, report: y"])))
 
 
 @pytest.mark.parametrize(
@@ -75,9 +79,9 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
             "mutual information ≈ 1.23 bits (log₂)",
         ),
         ({"kind": "diagnostic", "quantity": "canaries"}, "canaries: some fit"),
-        (
+        (  # no sign: more of them is better
             {"kind": "guarantee", "quantity": "clients in a sum", "value": 40.0, "delta": None},
-            "clients in a sum: 40, guaranteed",  # no sign: more of them is better
+            "clients in a sum: 40, guaranteed",
         ),
     ],
 )
@@ -87,34 +91,28 @@ def test_the_sign_before_a_number_says_how_strong_it_is(
     assert flat(brief(finding(**changed))) == words
 
 
-def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:
-    text = shown(terminal=False)
-    assert "\x1b" not in text
-    assert "\r" not in text
+def test_a_terminal_shows_a_bar_and_everything_else_plain_lines_only() -> None:
+    text, terminal = shown(terminal=False), shown(terminal=True)
+    assert not {"\x1b", "\r"} & set(text)
+    last = "round 2/2  accuracy 0.099  one-shot ε≈1.23"
     assert text.splitlines()[:6] == [
         "model     digits, mlp with 17,610 parameters",
         "clients   60 (23 to 24 records each, median 24); 30 + 10 canary seats per round",
         "training  fedavg clients, fedavg server, secure aggregation, no noise",
         "audit     one-shot, LRT, MI, MINE",
         "round 1/2  accuracy 0.099  one-shot ε≈1.23",
-        "round 2/2  accuracy 0.099  one-shot ε≈1.23",
+        last,
     ]
-
-
-def test_a_terminal_shows_a_bar_and_the_same_lines() -> None:
-    text = shown(terminal=True)
-    assert "\x1b" in text
-    assert "2/2" in text
-    assert "━" in text
-    assert "round 2/2  accuracy 0.099  one-shot ε≈1.23" in text
+    assert all(part in terminal for part in ("\x1b", "2/2", "━", last))
+    assert "resuming" not in text
+    assert "resuming after round 1 of 2" in shown(terminal=False, resumed=1)
+    assert "not audited as planned: x, report: y" in text
 
 
 def test_a_terminal_shows_the_time_left() -> None:
-    file, now = io.StringIO(), [0.0]
-    terminal: dict[str, Any] = {"force_terminal": True, "color_system": None, "width": 150}
-    console = Console(file=file, get_time=lambda: now[0], **terminal)
-    progress = Progress(console)
-    progress.begin(Config(rounds=40), 17_610, Sizes(23, 24.0, 24), 10)
+    now = [0.0]
+    looks = {"force_terminal": True, "color_system": None, "get_time": lambda: now[0]}
+    progress, file = begun(40, 10, **looks)
     assert "-:--:-- left" in file.getvalue()  # nothing is known yet
     for server_round in (11, 12, 13):
         now[0] += 100.0  # longer than rich remembers unless it is told to
@@ -124,11 +122,6 @@ def test_a_terminal_shows_the_time_left() -> None:
     assert "13/40" in file.getvalue()
     assert "0:45:00 left" in file.getvalue()
     assert "audit: fit 50%" in file.getvalue()
-
-
-def test_a_resumed_run_says_where_it_resumes() -> None:
-    assert "resuming after round 1 of 2" in shown(terminal=False, resumed=1)
-    assert "resuming" not in shown(terminal=False)
 
 
 def summary(
@@ -146,25 +139,64 @@ def summary(
     return flat(file.getvalue() + "\n".join(details(verdict, failures, limitations)))
 
 
-def test_the_summary_begins_with_the_verdict() -> None:
-    assert summary(bound()).startswith(
-        "\nVERDICT  Anyone who sees the final model can be at least "
-    )
-    assert summary().startswith(
-        "\nVERDICT  No attacker was audited, and nothing is guaranteed. This is not\n"
-        "         evidence of privacy.\n"
-    )
+CERTAIN = {"kind": "diagnostic", "quantity": "certain separation", "null_band": None}
+DIAGNOSTIC = finding(kind="diagnostic", quantity="interference", rule="crowd")
+SILENT = finding(kind="diagnostic", value=0.0, rule="too few canaries", null_band=None)
+WEAK = bound(value=9.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
+MORE = "and 1 more lower bound"
 
 
-def test_the_summary_shows_what_the_run_says_with_its_attacker_and_its_null_band() -> None:
-    text = shown(terminal=False)
-    assert f"\n{WHO}\n" in text
-    assert (
-        "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak, 90 % of audits say\n"
-        "      0.01 to 0.5)\n"
-    ) in text
-    assert "not of the run" not in text
-    assert "not audited as planned: x, report: y" in text
+@pytest.mark.parametrize(
+    ("found", "words", "never"),
+    [
+        ([bound()], "VERDICT Anyone who sees the final model can be at least", "not of the run"),
+        ([], "VERDICT No attacker was audited, and nothing is guaranteed. This is not", "ε ≈"),
+        (
+            [finding()],
+            "ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak, 90 % of audits say "
+            "0.01 to 0.5)",
+            "not of the run",
+        ),
+        (
+            [bound(facts={"share_at_threshold": 0.03, "threshold": 88.72})],
+            "; 3 % of the included canaries have a p-value of at most e^−88.7)",
+            "ε ≈",
+        ),
+        (
+            [bound(value=1.0, rule="first (in few words)"), bound(value=9.0), bound()],
+            "ε ≥ 1 at δ = 1e-05, 95 % confidence (one-shot: first (in few words))",
+            "lower bounds",
+        ),
+        (
+            [bound(value=1.0), bound(value=9.0), bound()],
+            f"{MORE} by other methods: see report.json",
+            "",
+        ),
+        ([bound(value=1.0), bound(value=9.0)], "ε ≥ 9 shown, nothing guaranteed", ""),
+        ([bound(value=1.0), WEAK], f"{MORE} under conditions: see", "≥ 9"),
+        ([bound(value=1.0), bound(value=9.0, auditor="other")], "≥ 9", MORE),  # has its own
+        ([finding(), bound(value=2.0)], "the two methods differ", ""),
+        ([bound(value=0.0), finding(rule="they sent", **CERTAIN)], "one-shot: they sent", ""),
+        (
+            [finding()],
+            "(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)",
+            "",
+        ),
+        (
+            [finding(kind="approximation")],
+            "ε ≈ 1.23 at δ = 1e-05 (one-shot: approximation: some fit",
+            "",
+        ),
+        ([finding(), DIAGNOSTIC], "ε ≈ 1.23", "crowd"),
+        ([DIAGNOSTIC], "crowd", "ε ≈"),
+        ([SILENT], "one-shot: too few canaries", "ε ≈"),
+        ([finding(rule="sees [bold] and [/x]")], "sees [bold] and [/x]", ""),
+    ],
+)
+def test_the_end_of_a_run_has_its_words(found: list[Finding], words: str, never: str) -> None:
+    text = " ".join(summary(*found).split())
+    assert words in text
+    assert not never or never not in text
 
 
 def test_each_attacker_has_one_block_with_both_ends() -> None:
@@ -200,61 +232,8 @@ def test_a_conditional_bound_is_printed_with_its_condition() -> None:
     assert f"if {Assumption.INDEPENDENT_SCORES.sentence}: ε ≥ 1.23" in text
     assert text.startswith("VERDICT No leak is proven, and nothing is guaranteed. There is one ")
     assert " see details no bound conditional " in text  # no number without its condition
-    line = RoundLine(1, 4, {}, (bound(server_round=1, assumptions=("all is well",)),))
-    file = io.StringIO()
-    progress = Progress(Console(file=file, width=150))
-    progress.begin(Config(rounds=1), 1, Sizes(1, 1.0, 1), 0)
-    progress.round(line)
-    assert "one-shot ε≥1.23 if assumed" in flat(file.getvalue())
-
-
-def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
-    text = summary(bound(facts={"share_at_threshold": 0.03, "threshold": 88.72}))
-    assert "; 3 % of the included canaries have a p-value of at most e^−88.7)" in " ".join(
-        text.split()
-    )
-
-
-def test_of_several_bounds_the_first_and_the_largest_are_told_and_others_counted() -> None:
-    text = summary(bound(value=1.0, rule="first (in few words)"), bound(value=9.0), bound())
-    assert "ε ≥ 1 at δ = 1e-05, 95 % confidence (one-shot: first (in few words))" in text
-    assert "ε ≥ 9 shown, nothing guaranteed" in text
-    assert "and 1 more lower bound by other methods: see report.json" in text
-    weak = bound(value=9.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
-    conditional = summary(bound(value=1.0), weak)
-    assert "and 1 more lower bound under conditions: see" in conditional
-    assert "≥ 9" not in conditional
-    others = summary(bound(value=1.0), bound(value=9.0, auditor="other"))
-    assert "≥ 9" in others  # another auditor has its own
-    assert "more lower bound" not in others
-
-
-def test_a_bound_above_its_estimate_is_explained() -> None:
-    assert "the two methods differ" in summary(finding(), bound(value=2.0)).replace("\n      ", " ")
-
-
-def test_a_certain_separation_is_printed_beside_numbers() -> None:
-    certain = {"kind": "diagnostic", "quantity": "certain separation", "null_band": None}
-    text = summary(bound(value=0.0), finding(rule="the others sent the same", **certain))
-    assert "one-shot: the others sent the same" in text
-
-
-def test_the_legend_names_every_kind_of_a_sign() -> None:
-    assert "(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)" in summary(
-        finding()
-    )
-
-
-def test_weaker_kinds_are_named_where_they_share_a_sign() -> None:
-    assert "ε ≈ 1.23 at δ = 1e-05 (one-shot: approximation: some fit" in summary(
-        finding(kind="approximation")
-    )
-
-
-def test_diagnostics_stay_in_the_report_beside_numbers() -> None:
-    text = summary(finding(), finding(kind="diagnostic", quantity="interference", rule="crowd"))
-    assert "crowd" not in text
-    assert "crowd" in summary(finding(kind="diagnostic", quantity="interference", rule="crowd"))
+    told = a_round(bound(server_round=19, assumptions=("all is well",)))
+    assert told.endswith("one-shot ε≥1.23 if assumed")
 
 
 def test_the_summary_fits_an_ordinary_terminal() -> None:
@@ -281,69 +260,50 @@ def test_a_damaged_run_says_so_first_and_limitations_are_limitations() -> None:
     assert "\nLimits of this audit\n  one-shot: only 3 clients" in text
 
 
-def test_square_brackets_are_text_and_no_markup() -> None:
-    text = summary(finding(rule="sees [bold] and [/x]"), failures=["failed with [1, 2]"])
-    assert "sees [bold] and [/x]" in " ".join(text.split())
-    assert "failed with [1, 2]" in text
-
-
-def test_a_finding_that_says_nothing_shows_no_number() -> None:
-    text = summary(finding(kind="diagnostic", value=0.0, rule="too few canaries", null_band=None))
-    assert "  one-shot: too few canaries" in text
-    assert "ε ≈" not in text
-
-
-def test_stopping_twice_does_no_harm() -> None:
-    progress = Progress(Console(file=io.StringIO(), force_terminal=True))
-    progress.begin(Config(), 1, Sizes(1, 1.0, 1), 0)
-    progress.stop()
-    progress.stop()
-
-
 def a_round(*found: Finding, accuracy: float = 0.88215) -> str:
-    file = io.StringIO()
-    progress = Progress(Console(file=file, width=150, highlight=False))
-    progress.begin(Config(rounds=30), 1, Sizes(1, 1.0, 1), 0)
+    progress, file = begun(30)
     progress.round(RoundLine(19, 40, {"accuracy": accuracy}, found))
     return flat(file.getvalue()).splitlines()[-1]
 
 
-def test_a_round_fits_in_80_columns() -> None:
-    bits = partial(finding, quantity="mutual information", delta=None, server_round=19)
-    found = (
-        finding(value=102.0, server_round=19),
-        bound(value=2.158, auditor="likelihood-ratio", server_round=19),
-        bits(value=0.2012, auditor="mutual-information", kind="approximation"),
-        bits(value=0.184, auditor="mine"),
-    )
-    assert a_round(*found) == (
-        "round 19/30  accuracy 0.882  one-shot ε≈100  LRT ε≥2.15  MI≈0.20, MINE≈0.18 bit"
-    )
-    small = (replace(found[0], value=0.954), replace(found[1], value=0.0438))
-    assert a_round(*small, *found[2:]) == (  # a bound is rounded down
-        "round 19/30  accuracy 0.882  one-shot ε≈0.95  LRT ε≥0.04  MI≈0.20, MINE≈0.18 bit"
-    )
-    large = replace(found[0], value=7000.0)
-    assert a_round(large, *found[1:]) == (  # two columns too long: narrower, and nothing is lost
-        "round 19/30 accuracy 0.882 one-shot ε≈7,000 LRT ε≥2.15 MI≈0.20, MINE≈0.18 bit"
-    )
-    even = [bound(value=v, auditor="likelihood-ratio", server_round=19) for v in (2.6, 3.0, 0.29)]
-    assert [a_round(one).split("≥")[1] for one in even] == ["2.60", "3.00", "0.29"]
-    more = [bound(value=3.0, auditor=f"an auditor called {i}", server_round=19) for i in range(4)]
+of_round = partial(finding, server_round=19)
+lrt = partial(bound, auditor="likelihood-ratio", server_round=19)
+bits = partial(of_round, quantity="mutual information", delta=None)
+BITS = (
+    bits(value=0.2012, auditor="mutual-information", kind="approximation"),
+    bits(value=0.184, auditor="mine"),
+)
+
+
+@pytest.mark.parametrize(
+    ("one_shot", "ratio", "words"),
+    [
+        (102.0, 2.158, "  accuracy 0.882  one-shot ε≈100  LRT ε≥2.15  MI≈0.20, MINE≈0.18 bit"),
+        # A bound is rounded down.
+        (0.954, 0.0438, "  accuracy 0.882  one-shot ε≈0.95  LRT ε≥0.04  MI≈0.20, MINE≈0.18 bit"),
+        # Two columns too long: narrower, and nothing is lost.
+        (7000.0, 2.158, " accuracy 0.882 one-shot ε≈7,000 LRT ε≥2.15 MI≈0.20, MINE≈0.18 bit"),
+    ],
+)
+def test_a_round_fits_in_80_columns(one_shot: float, ratio: float, words: str) -> None:
+    found = (of_round(value=one_shot), lrt(value=ratio), *BITS)
+    assert a_round(*found) == f"round 19/30{words}"
+    more = [lrt(value=3.0, auditor=f"an auditor called {i}") for i in range(4)]
     line = a_round(*found, *more)
     assert len(line) <= 80
     assert line.endswith(" …")
 
 
-def test_accuracies_below_each_other_have_as_many_digits() -> None:
+def test_numbers_below_each_other_have_as_many_digits() -> None:
+    even = [a_round(lrt(value=value)).split("≥")[1] for value in (2.6, 3.0, 0.29)]
+    assert even == ["2.60", "3.00", "0.29"]
     assert a_round(accuracy=0.92).endswith("accuracy 0.920")
 
 
 def test_a_warning_is_above_the_bar_in_whole_words_and_the_log_is_as_before() -> None:
-    log, file = logging.getLogger("flwr"), io.StringIO()
+    log = logging.getLogger("flwr")
     before = list(log.handlers)
-    progress = Progress(Console(file=file, force_terminal=True, width=40, highlight=False))
-    progress.begin(Config(rounds=2), 1, Sizes(1, 1.0, 1), 0)
+    progress, file = begun(2, force_terminal=True, width=40)
     log.warning("a warning of more words than one line of forty columns has room for")
     progress.stop()
     assert log.handlers == before
@@ -394,14 +354,13 @@ def test_the_end_of_a_run_with_everything_wrong_has_at_most_34_lines() -> None:
     rows = lines[lines.index("") + 2 :][:5]
     assert rows[0].startswith("wiretap")  # the worst first
     assert "No upper bound: this run adds no noise." in lines
-
-
-def test_the_end_of_a_sound_run_has_at_most_25_lines() -> None:
-    assert len(ending(attackers_of("outsider", "server", "wire"))) <= 25
+    assert len(ending(attackers_of("outsider", "server", "wire"))) <= 25  # of a sound run
 
 
 @pytest.mark.parametrize(("verbose", "times"), [(False, 1), (True, 3)])
-def test_a_warning_that_is_repeated_is_shown_once(verbose: bool, times: int) -> None:
+def test_a_warning_is_shown_once_and_in_colours_only_in_a_terminal(
+    verbose: bool, times: int
+) -> None:
     log, handler = logging.getLogger("flwr"), logging.StreamHandler(file := io.StringIO())
     vars(handler)["colored"] = True
     log.addHandler(handler)
@@ -412,20 +371,7 @@ def test_a_warning_that_is_repeated_is_shown_once(verbose: bool, times: int) -> 
     finally:
         log.removeHandler(handler)
     assert file.getvalue().count("client stays out: not finite") == times
-
-
-def test_flowers_lines_have_colours_only_in_a_terminal() -> None:
-    class Handler(logging.StreamHandler[io.StringIO]):
-        colored = True
-
-    log, handler = logging.getLogger("flwr"), Handler(io.StringIO())
-    handler.colored = True
-    log.addHandler(handler)
-    try:
-        set_flower_log(verbose=True)
-    finally:
-        log.removeHandler(handler)
-    assert handler.colored is False
+    assert vars(handler)["colored"] is False
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

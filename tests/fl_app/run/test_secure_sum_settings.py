@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,17 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors.hook.wrapper import chain
-from leakmeter.fl_app import build, deployment
-from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.strategies import Distributed, Noised
-from tests.helpers.refusals import refuses
+from tests.helpers.runs import run_of
 
 PLAIN = ["--auditors", "none", "--clients", "12", "--sample", "10", "--rounds", "3"]
 
 
 def run(path: Path, tiny: list[str], *more: str, code: int = 0) -> dict[str, Any]:
-    assert main([*tiny, *PLAIN, *more, "--out", str(path)]) == code
-    report: dict[str, Any] = json.loads((path / "report.json").read_text())
-    assert not report["failures"]
-    return report
+    return run_of(path, *tiny, *PLAIN, *more, code=code)
 
 
 def hidden(report: dict[str, Any]) -> dict[str, Any]:
@@ -131,27 +126,6 @@ def test_a_round_that_everybody_misses_ends_no_run(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"secagg": "off", "colluders": 1}, "--colluders"),
-        ({"secagg": "off", "secagg_bits": 16}, "--secagg-bits"),
-        ({"secagg_neighbours": 5}, "--secagg-neighbours"),
-        ({"secagg_neighbours": 6}, "--secagg-neighbours"),
-        ({"secagg_neighbours": 4, "participation": "poisson"}, "--secagg-neighbours"),
-        ({"secagg_threshold": 0.5}, "--secagg-threshold"),
-        ({"secagg_bits": 65}, "--secagg-bits"),
-        ({"colluders": 2}, "--colluders"),
-        ({"dropout": 1.0}, "--dropout"),
-    ],
-)
-def test_what_no_secure_sum_can_be_is_refused(
-    tiny_config: Config, changes: dict[str, Any], words: str
-) -> None:
-    with refuses(words):
-        replace(tiny_config, **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
         ({"sample": 30, "colluders": 12}, r"colluders 12: threshold must be in \[23, 32\]"),
         ({"sample": 30, "secagg_neighbours": 2}, r"P\(abort\) must be in"),
     ],
@@ -161,11 +135,3 @@ def test_what_does_not_fit_the_cohort_is_refused_before_training(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         build.server_strategy(replace(tiny_config, clients=60, **changes))
-
-
-def test_a_deployment_simulates_no_dropouts(
-    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deployment, "is_deployed", lambda: True)
-    with refuses("--dropout"):
-        deployment.check_deployed(replace(tiny_config, auditors="none", dropout=0.1))

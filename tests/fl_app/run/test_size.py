@@ -164,19 +164,18 @@ def reasons(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | RayError]:
 
 
 @pytest.mark.parametrize("bad", ["first", "second"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("data-dir must contain the data set", "data-dir must contain"),
+        (RayError("no room"), "--ray-address .*got no room"),  # it starts no worker
+    ],
+)
 def test_one_bad_node_is_found_where_two_share_an_address(
-    bad: str, reasons: dict[str, Any], tiny_config: Config
+    bad: str, answer: Any, words: str, reasons: dict[str, Any], tiny_config: Config
 ) -> None:
     reasons.update({"first": "", "second": ""})
     check_nodes(tiny_config)
-    reasons[bad] = "data-dir must contain the data set on every node"
-    with pytest.raises(ConfigError, match=r"node host 10\.0\.0\.1: data-dir must contain"):
-        check_nodes(tiny_config)
-
-
-def test_a_node_that_starts_no_worker_is_named(
-    reasons: dict[str, Any], tiny_config: Config
-) -> None:
-    reasons["only"] = RayError("no room")
-    with pytest.raises(ConfigError, match=r"node host 10\.0\.0\.1: --ray-address .*got no room"):
+    reasons[bad] = answer
+    with pytest.raises(ConfigError, match=rf"node host 10\.0\.0\.1: {words}"):
         check_nodes(tiny_config)

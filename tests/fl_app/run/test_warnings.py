@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from tests.helpers.runs import report_of
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def small(tiny_config: Config) -> Config:
 def warnings(path: Path, config: Config) -> dict[str, dict[str, Any]]:
     """Return the warnings in the report of a run, which are those of its outcome."""
     outcome = launch(RunFolder.create(path, config), Progress())
-    report = json.loads((path / "report.json").read_text())
+    report = report_of(path)
     assert list(outcome.failures) == report["failures"] == []
     assert [w.text for w in outcome.warnings] == [w["text"] for w in report["warnings"]]
     assert [one.text for one in outcome.limitations] == [w["text"] for w in report["limitations"]]
@@ -38,23 +38,18 @@ def test_a_sound_run_has_no_warning_about_its_training(small: Config, tmp_path: 
     assert set(warnings(tmp_path / "run", small)) <= {"few-canaries"}
 
 
-@pytest.mark.parametrize("secagg", ["on", "off"])
-def test_without_secure_aggregation_the_report_says_what_the_server_sees(
-    small: Config, tmp_path: Path, secagg: Any
+@pytest.mark.parametrize(
+    ("secagg", "auditors", "is_said"),
+    [("on", "one-shot", False), ("off", "one-shot", True), ("off", "single-update", False)],
+)
+def test_without_secure_aggregation_the_report_says_what_the_server_sees_unless_it_is_audited(
+    secagg: str, auditors: str, is_said: bool, small: Config, tmp_path: Path
 ) -> None:
-    warnings(tmp_path / "run", replace(small, secagg=secagg))
-    listed = json.loads((tmp_path / "run" / "report.json").read_text())["limitations"]
+    warnings(tmp_path / "run", replace(small, secagg=secagg, auditors=auditors))
+    listed = report_of(tmp_path / "run")["limitations"]
     said = [one["text"] for one in listed if one["auditor"] == "server"]
     words = "Secure aggregation is off: the server sees every update itself."
-    assert [text[: len(words)] for text in said] == ([words] if secagg == "off" else [])
-
-
-def test_where_single_updates_are_audited_nobody_says_that_they_are_not(
-    small: Config, tmp_path: Path
-) -> None:
-    warnings(tmp_path / "run", replace(small, secagg="off", auditors="single-update"))
-    listed = json.loads((tmp_path / "run" / "report.json").read_text())["limitations"]
-    assert not [one for one in listed if one["auditor"] == "server"]
+    assert [text[: len(words)] for text in said] == [words] * is_said
 
 
 def test_huge_steps_are_seen_as_clipped_coordinates(small: Config, tmp_path: Path) -> None:
@@ -104,8 +99,7 @@ def report(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
     subprocess.run(
         command, env={**os.environ, **environment}, check=True, capture_output=True, timeout=600
     )
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
+    return report_of(folder)
 
 
 @pytest.mark.slow
