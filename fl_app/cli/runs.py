@@ -120,7 +120,7 @@ def _listed(folder: Path) -> dict[str, Any]:
 
 def _in_short(verdict: Verdict) -> str:
     """Return the most that a run shows, and to whom."""
-    from leakmeter.auditors.verdict.labels import shown_cell
+    from leakmeter.auditors.verdict.labels import NOT_YET, shown_cell
 
     if verdict.is_distorted:
         return "distorted"
@@ -128,7 +128,7 @@ def _in_short(verdict: Verdict) -> str:
         return "claim refuted"
     most = next(iter(verdict.rows), None)
     if most is None or not most.low:
-        return "nothing"
+        return "nothing" if verdict.progress is None else NOT_YET
     return f"{shown_cell(most)}, {most.attacker.observer}"
 
 

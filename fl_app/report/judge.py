@@ -33,6 +33,7 @@ from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import (
     Asked,
     Block,
+    Progress,
     Row,
     Verdict,
     costs_too_much,
@@ -62,7 +63,7 @@ def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
     """Return the verdict on a run; on an unfinished one, what holds so far.
 
     There, only bounds that hold at all rounds together are proven, so that what is proven never
-    shrinks. A bound of one round is in no row: see `this_round`.
+    shrinks. A bound of one round is never shown for the run: see `so_far`.
     """
     told: Any = {"accuracy": run.accuracy, "claims": run.claims}
     told["without_noise"] = run.without_noise
@@ -73,29 +74,38 @@ def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
         if f.is_anytime:
             largest[f.auditor, _asked(f)] = f
     others = [f for f in _latest(run) if f.kind != "lower_bound"]
-    asked = (*also, *this_round(run))
-    return judge([*largest.values(), *others], run.warnings, also=asked, **told)
+    alone = so_far(run)
+    found = judge([*largest.values(), *others], run.warnings, also=(*also, *alone), **told)
+    deltas = [found.delta, *(f.delta for one in alone.values() for f in one)]
+    planned, noted = run.config.get("rounds"), run.config.get("delta")
+    deltas.append(noted if isinstance(noted, float) else None)
+    return replace(
+        found,
+        rows=tuple(replace(row, alone=alone.get(row.asked, ())) for row in found.rows),
+        delta=next((one for one in deltas if one), None),
+        progress=Progress(len(run.rounds), planned if isinstance(planned, int) else None),
+    )
 
 
-def this_round(run: Run) -> dict[Asked, Finding]:
-    """Return the largest bound of the last round of an unfinished run, by attacker and question.
+def so_far(run: Run) -> dict[Asked, tuple[Finding, ...]]:
+    """Return the bounds of single rounds of an unfinished run, by attacker and question.
 
-    It is about that round alone: looking after every round, and keeping the largest, would break
-    its confidence.
+    Each is about its round alone, at its own confidence: keeping the largest would break that. The
+    bounds of the run are made at its end, from all rounds, and share its 5 %.
     """
-    found: dict[Asked, Finding] = {}
-    for f in sorted(_latest(run), key=lambda f: f.value):
+    found: dict[Asked, tuple[Finding, ...]] = {}
+    for f in () if run.is_finished else run.findings:
         asked = _asked(f)
         is_of_round = f.kind == "lower_bound" and not f.is_anytime and not f.is_conditional
         if is_of_round and is_epsilon(f) and asked is not None:
-            found[asked] = f
+            found[asked] = (*found.get(asked, ()), f)
     return found
 
 
 def _latest(run: Run) -> list[Finding]:
-    """Return the findings of the last audited round of an unfinished run."""
-    last = max((f.server_round or 0 for f in run.findings), default=0)
-    return [f for f in run.findings if f.server_round == last and not run.is_finished]
+    """Return what each auditor found in the last round that it audited, in an unfinished run."""
+    last = {f.auditor: f.server_round for f in run.findings}  # they are in the order of rounds
+    return [f for f in run.findings if f.server_round == last[f.auditor] and not run.is_finished]
 
 
 def _asked(finding: Finding) -> Asked | None:

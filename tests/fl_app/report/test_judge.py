@@ -18,7 +18,7 @@ from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import AUTO
-from leakmeter.fl_app.report.judge import advice, next_steps, this_round, verdict_of
+from leakmeter.fl_app.report.judge import advice, next_steps, so_far, verdict_of
 from leakmeter.fl_app.report.page import first_screen, page
 from leakmeter.fl_app.report.read import Rehearsal, Round, Run
 from tests.fl_app.report.makers import CANARY, bound, conditional, finding, guarantee, one, run
@@ -56,12 +56,14 @@ def test_what_is_called_proven_never_shrinks_while_a_run_goes_on() -> None:
         verdict = verdict_of(unfinished)
         assert verdict.confidence == pytest.approx(0.95)  # one bound, however many rounds
         proven.append(max(row.low for row in verdict.rows))
-        assert [f.value for f in this_round(unfinished).values()] == [alone]
+        [kept] = so_far(unfinished).values()
+        assert [f.value for f in kept] == list(single[:i])  # those of earlier rounds as well
         words = first_screen(unfinished).striptags()
         # Once something is proven the server, who sees these models too, has that instead.
-        assert (f"this round ε ≥ {alone:g}" in words) == (proven[-1] == 0)
+        assert (f"ε ≥ {alone:g} (round {i})" in words) == (proven[-1] == 0)
+        assert verdict.is_pending == (proven[-1] == 0)
     assert proven == [0.0, 0.4, 0.9, 0.9, 0.9]
-    assert this_round(run(*found)) == {}  # a finished run has its report
+    assert so_far(run(*found)) == {}  # a finished run has its report
 
 
 def test_a_number_of_one_round_is_called_so() -> None:
