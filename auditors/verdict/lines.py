@@ -109,6 +109,11 @@ def _steps(
     if verdict.is_distorted:
         return  # what else it shows is not that of a sound run
     yield from map(claim_step, verdict.false_claims[:1])
+    # A run that goes on may still be audited.
+    is_tried = verdict.progress is not None or any(row.is_tried for row in verdict.rows)
+    if not is_tried:
+        way = "--auditors one-shot" if spelling == "audit" else "OneShotCanaries(seats=4)"
+        yield NextStep("Audit an ε; now no test can show a leak:", way)
     few = kinds.get("few-canaries")
     if few is not None:
         yield _more_canaries(few, cohorts, spelling)
@@ -121,7 +126,7 @@ def _steps(
     for row in leaks:
         yield _against(row, _price(row, verdict.delta, cohorts, parameters))
     yield from fewer_releases(verdict.rows)
-    if not (leaks or few or is_unshaken):
+    if is_tried and not (leaks or few or is_unshaken):
         yield NextStep(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
     is_hidden = all(row.attacker.sees == "updates" for row in leaks)  # noise is no step yet
     if is_hidden and all(math.isinf(row.high) for row in verdict.rows):
@@ -290,7 +295,7 @@ def summary(
         *_notes(failures, verdict, ending),
         *_bits(verdict, ending),
         "",
-        *_next(ending, is_sound=not verdict.warnings and not failures),
+        *_next(verdict, ending, is_sound=not verdict.warnings and not failures),
         *map(ending.spelled, ending.places),
     ]
     return [plain_spaces(line) for line in said]
@@ -384,7 +389,7 @@ def _notes(failures: Sequence[str], verdict: Verdict, ending: Ending) -> list[st
     return lines
 
 
-def _next(ending: Ending, *, is_sound: bool) -> list[str]:
+def _next(verdict: Verdict, ending: Ending, *, is_sound: bool) -> list[str]:
     """Return the next steps, each with its command in a line of its own to copy."""
     lines = []
     for i, step in enumerate(ending.steps[:MAX_STEPS], start=1):
@@ -393,7 +398,10 @@ def _next(ending: Ending, *, is_sound: bool) -> list[str]:
         if step.command:
             lines.append(ending.spelled(f"{' ' * len(_NEXT)}   {step.command}"))
     if not lines:
-        words = "Nothing to do." if is_sound else "Fix what the warnings name, then run again."
+        rows = verdict.rows  # beyond certainty a guarantee promises practically nothing
+        is_done = bool(rows) and all(row.high <= CERTAIN for row in rows)
+        words = "Nothing to do." if is_done else "No further step is known."
+        words = words if is_sound else "Fix what the warnings name, then run again."
         return [f"{_NEXT}{words}"]
     return lines
 

@@ -254,6 +254,10 @@ def _option(name: str, value: Any) -> list[str]:
 CLIP_NORM = AUTO  # like the target, where a search for better values begins
 _DROWNED = 10.0  # times the longest mean update: noise that no learning rate makes up for
 _SEARCHED = "2..32"  # targets of a sweep
+_NO_TARGET = {"target-epsilon": 0.0, "target-adjacency": "zero-out"}  # a sweep has its own
+_NOTHING = 0.05  # above a guess: so little may be chance
+# Data with ten classes of about the same size.
+_OF_TEN = ("digits", "mnist", "fashion-mnist", "emnist-digits", "cifar10")
 
 
 def next_steps(run: Run) -> list[NextStep]:
@@ -277,6 +281,9 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[NextStep]:
     if is_distorted(run.warnings):
         return  # what else it shows is not that of a sound run
     yield from map(claim_step, verdict.false_claims[:1])
+    if run.is_finished:
+        yield from _learning(run)
+        yield from _audit(run, verdict)
     if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
         text = "Turn on secure aggregation; now the server sees every single update:"
         yield from _changed(run, text, {"secagg": "on", **_behind_masks(run)}, "secagg")
@@ -285,8 +292,69 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[NextStep]:
         yield from _noise(run, verdict)
         yield from fewer_releases(rows)
     yield from _closer_look(run, rows)
-    if not found and _is_noise_wanted(verdict):
+    if not found and (_is_noise_wanted(verdict) or _is_server_open(run, verdict)):
         yield from _noise(run, verdict)
+    if REPLAY_OF in run.settings and not all(math.isfinite(row.high) for row in rows):
+        yield NextStep("Repeat the recorded run with noise: a replay trains nothing.")
+
+
+def _is_server_open(run: Run, verdict: Verdict) -> bool:
+    """Whether the server adds the noise and nothing is guaranteed against the server itself."""
+    return run.settings.get("noise") == "central" and any(
+        math.isinf(row.high) and row.attacker.observer != "outsider" for row in verdict.rows
+    )
+
+
+def _learning(run: Run) -> Iterator[NextStep]:
+    """Yield that the model has learnt nothing: then nothing else is worth a run."""
+    guess, accuracy, settings = _guess(run), run.accuracy, run.settings
+    if guess is None or accuracy is None or accuracy > guess + _NOTHING:
+        return
+    said = (
+        f"The model has learnt nothing: accuracy {share(accuracy)}, and a guess has "
+        f"{number(guess, 2)}."
+    )
+    if settings.get("noise") == "none":
+        yield from _changed(
+            run, f"{said} Train longer:", {"rounds": 2 * int(settings["rounds"])}, "longer"
+        )
+        return
+    everybody = int(settings["clients"]) - int(settings["canary-seats"])
+    less = {"model": "linear", "sample": max(int(settings["sample"]), everybody)}
+    words = " ".join(f"--{name} {value}" for name, value in less.items())
+    named = f"{said} The noise is too much for it."
+    if settings.get("noise") in RECORD_NOISES or REPLAY_OF in settings:
+        yield NextStep(f"{named} A smaller model, or more clients per round, helps.")
+        return
+    asked = str(settings.get("target-adjacency", "zero-out"))
+    less |= {"clip-norm": CLIP_NORM, "clipping": "measured", "noise-multiplier": 1.0}
+    text = f"{named} See which ε is affordable with {words}:"
+    yield from _swept(run, text, {**less, **_NO_TARGET}, asked)
+
+
+def _guess(run: Run) -> float | None:
+    """Return the accuracy of a guess among the classes of the data; None if it is not known."""
+    name = run.settings.get("dataset")
+    if name == "synthetic":
+        return 1 / int(run.settings["synthetic-classes"])
+    return 0.1 if name in _OF_TEN else None
+
+
+def _audit(run: Run, verdict: Verdict) -> Iterator[NextStep]:
+    """Yield an audit of an ε, where none was run: without one nothing can be shown."""
+    if added := _missing(run, verdict):
+        yield from _changed(run, "Audit an ε; now no test can show a leak:", added, "audited")
+
+
+def _missing(run: Run, verdict: Verdict) -> dict[str, str]:
+    """Return the auditors with one of an ε, where a run has none."""
+    if any(row.is_tried for row in verdict.rows) or not run.is_finished:
+        return {}
+    names = [name.strip() for name in str(run.settings.get("auditors", "")).split(",")]
+    # The noise of clients that hides records leaves a client open, and canaries replace clients.
+    new = "record-likelihood-ratio" if run.settings.get("noise") in RECORD_NOISES else "one-shot"
+    kept = [name for name in names if name not in ("", "none", new)]
+    return {"auditors": ",".join([*kept, new])}
 
 
 def _behind_masks(run: Run) -> dict[str, str]:
@@ -345,8 +413,11 @@ def _noise(run: Run, verdict: Verdict) -> Iterator[NextStep]:
         yield from _searched(run, promise, change, heard)
         return
     effect = "accuracy may drop a lot (not rehearsed)" if heard is None else _effect(run, heard)
-    text = f"Add noise: guarantee {promise}; {effect}:"
-    yield from _changed(run, text, change, f"{fits}-{target:g}")
+    deed = "Add noise: guarantee"
+    if run.settings.get("noise") == "central" and fits == "distributed":
+        deed = "Let clients add the noise, so that the server is covered too: guarantee"
+    text = f"{deed} {promise}; {effect}:"
+    yield from _changed(run, text, {**change, **_missing(run, verdict)}, f"{fits}-{target:g}")
 
 
 def noise_changes(run: Run) -> dict[str, Any] | None:
@@ -441,14 +512,20 @@ def _searched(
             f"{said} More clients, a smaller model, fewer rounds or a public start help."
         )
         return
-    settings = {**change, **heard.instead, "target-epsilon": 0.0, "target-adjacency": "zero-out"}
+    words = " ".join(f"--{name} {value}" for name, value in heard.instead.items())
+    text = f"{said} See which ε is affordable with {words}:"
+    settings = {**change, **heard.instead, **_NO_TARGET}
+    yield from _swept(run, text, settings, change["target-adjacency"])
+
+
+def _swept(run: Run, text: str, settings: Mapping[str, Any], adjacency: str) -> Iterator[NextStep]:
+    """Yield the sweep over targets for this adjacency, with these settings."""
     ours = {k: v for k, v in run.config.items() if k != LAUNCH}  # a sweep has a command of its own
     called, out = f"{program()} sweep", _beside(run, "sweep")
     command = repeat_command(replace(run, config=ours), settings, out=out, called=called)
     if command is not None:
-        asked = f"--target-epsilon {_SEARCHED} --target-adjacency {change['target-adjacency']}"
-        words = " ".join(f"--{name} {value}" for name, value in heard.instead.items())
-        yield NextStep(f"{said} See which ε is affordable with {words}:", f"{command} {asked}")
+        asked = f"--target-epsilon {_SEARCHED} --target-adjacency {adjacency}"
+        yield NextStep(text, f"{command} {asked}")
 
 
 def _who(noise: str) -> str:

@@ -149,7 +149,7 @@ def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
     suspected = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
     found = (suspected, guarantee(8.0, adjacency="add-remove"))
     noised = our_run(*found, noise="central", **{"clip-norm": 1.0, "target-epsilon": 8.0})
-    assert settings(next_steps(noised)[0].command)["--target-epsilon"] == "4"
+    assert _noise_asked(noised)["--target-epsilon"] == "4"
 
 
 @pytest.mark.parametrize(
@@ -249,6 +249,50 @@ def test_folders_are_named_as_their_user_may_type_them(
         named = [Path(word) for word in words if "my demo" in word]
         assert named
         assert all((here / one).is_relative_to(tmp_path / below / "runs") for one in named)
+
+
+@pytest.mark.parametrize(
+    ("found", "changes", "accuracy", "first", "advised"),
+    [
+        ((), {"auditors": "none"}, 0.9, "Audit an ε", {"--auditors": "one-shot"}),
+        (
+            (finding(kind="diagnostic", quantity="clients", value=1.0),),
+            {"auditors": "recorder,mine"},
+            0.9,
+            "Audit an ε",
+            {"--auditors": "recorder,mine,one-shot"},
+        ),
+        ((bound(9.0),), {}, 0.12, "The model has learnt nothing", {"--rounds": "12"}),
+        (
+            (bound(0.0), guarantee(8.0)),
+            {"noise": "distributed", "clip-norm": 1.0},
+            0.096,
+            "The model has learnt nothing",
+            {"--model": "linear", "--target-epsilon": "2..32"},
+        ),
+        (
+            (bound(0.0, observer="server"), guarantee(2.0, adjacency="replace")),
+            {"noise": "central", "clip-norm": 1.0},
+            0.9,
+            "Play more canaries",
+            {},
+        ),
+    ],
+)
+def test_what_makes_all_other_numbers_worthless_is_the_first_step(
+    found: tuple[Finding, ...],
+    changes: dict[str, Any],
+    accuracy: float,
+    first: str,
+    advised: dict[str, str],
+) -> None:
+    ours = replace(our_run(*found, **changes), rounds=(Round(1, accuracy, 10, {}),))
+    steps = next_steps(ours)
+    assert steps[0].text.startswith(first)
+    words = shlex.split(steps[0].command)
+    assert all(words[words.index(name) + 1] == value for name, value in advised.items())
+    covered = any(step.text.startswith("Let clients add the noise") for step in steps)
+    assert covered == (changes.get("noise") == "central")
 
 
 def test_a_page_prints_the_steps_of_the_terminal() -> None:

@@ -425,7 +425,7 @@ def test_a_project_of_another_kind_gets_a_page(tmp_path: Path, capsys: Printed) 
 
 
 def test_an_unfinished_run_says_so_and_how_to_go_on(
-    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plain: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     folder = tmp_path / "cut"
     shutil.copytree(plain, folder)
