@@ -82,6 +82,7 @@ def refused(arguments: list[str], capsys: Printed) -> str:
         (["--clients", "four"], "--clients must be a whole number, got 'four'. Try --clients 60."),
         (["--clients"], "--clients: expected one argument; see python run_sim.py --help"),
         (["--round=4"], "unknown option --round; did you mean --rounds?"),
+        (["--seats", "3"], "unknown option --seats; here it is --canary-seats 3"),
         (["--no-downlod"], "unknown option --no-downlod; did you mean --no-download?"),
         (["--nothing", "4"], "unknown option --nothing; see python run_sim.py --help"),
         (["somewhere"], "unexpected argument somewhere; see python run_sim.py --help"),
