@@ -71,7 +71,9 @@ _TEMPLATE = """
 <h1>{{ said }}</h1><p>{{ protection }}</p></div></div>
 {% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
 <dl class="facts">
-{% for name, value in facts %}<div><dt>{{ term(name) }}</dt><dd>{{ value }}</dd></div>{% endfor %}
+{% for name, value in facts %}<div><dt>{{ term(name) }}</dt><dd>
+{% for word in value.split() %}<span>{{ word }}</span>{{ "" if loop.last else " " }}{% endfor %}
+</dd></div>{% endfor %}
 </dl>
 <div class="columns">
 <section class="attackers">
@@ -129,7 +131,7 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 {% for row in bits %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
 </tbody></table></details>{% endif %}</section>
 <section class="actions"><h2>What to do next</h2><ol>
-{% for text, command in steps %}<li><p>{{ text }}</p>
+{% for text, command in steps %}<li><p>{{ text|with_code }}</p>
 {% if command %}<pre tabindex="0" role="group" aria-label="Command of step {{ loop.index }}">
 {{ command|command_line }}</pre>{% endif %}</li>{% endfor %}</ol></section>
 </div></section>
