@@ -189,9 +189,12 @@ def _price(row: Row, delta: float | None, cohorts: Sequence[int], parameters: in
     ratio = noise_ratio(
         (2 if is_replaced else 1) * math.sqrt(rounds), delta, clients=clients, parameters=parameters
     )
+    # Nothing is promised for less.
+    suffers = "; above 1 the model is likely to suffer" if ratio > 1 else ""
     return (
         f"; for ε ≤ {TARGET:g} the noise is at least {number(ratio, 2)} times the mean update of "
         f"{counted(clients, 'client')} ({counted(rounds, 'round')}, {parameters:,} parameters)"
+        f"{suffers}"
     )
 
 

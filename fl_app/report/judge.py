@@ -669,7 +669,7 @@ def _of_row(row: Row, run: Run, verdict: Verdict) -> Iterator[str]:
         yield from _see_more(row, run)
         yield "To bound what any such attacker could learn, add noise and account for it."
     else:
-        yield from _noise_for(row.attacker, run)
+        yield from _noise_for(row.attacker, run, row.question)
 
 
 def _of_block(block: Block, run: Run) -> Iterator[str]:
@@ -699,7 +699,7 @@ def _against(row: Row, run: Run, verdict: Verdict) -> Iterator[str]:
         yield f"Raise the floor of the clients' noise{_now(run, 'wfna-floor')}."
         yield "Fewer rounds, or more clients in each, also leave less of a record in the sums."
         return
-    yield from _noise_for(row.attacker, run)
+    yield from _noise_for(row.attacker, run, row.question)
     promised = [] if row.at_most is None else [row.at_most]
     if _hides_among_many([*row.findings, *promised], row.attacker, run):
         yield _MORE_CLIENTS.format(_now(run, "sample"))
@@ -727,8 +727,8 @@ def _hides_among_many(findings: Sequence[Finding], model: ThreatModel, run: Run)
     return is_sum and "partition" not in games and not is_noised
 
 
-def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
-    """Yield the noise that helps against this observer."""
+def _noise_for(attacker: ThreatModel, run: Run, question: Question | None = None) -> Iterator[str]:
+    """Yield the noise that helps against this observer, for what it asks."""
     noise = run.settings.get("noise")
     inside = attacker.observer != "outsider"
     if noise in ("distributed", "local") or (noise == "central" and not inside):
@@ -747,21 +747,20 @@ def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
             f"noise to them ({_set(run, 'distributed')})."
         )
     elif attacker.sees == "updates":
-        own = f": {_set(run, 'local', _START)}" if noise is not None else ""
+        own = f": {_started(run, 'local', question)}" if noise is not None else ""
         yield (
             "Hide single updates by secure aggregation, or let each client clip and add enough "
             f"noise itself{own}."
         )
     elif inside:
         yield "Let clients clip and add noise before the sum" + (
-            f": {_set(run, 'distributed', _START)}."
+            f": {_started(run, 'distributed', question)}."
             if noise is not None
             else ": secure aggregation hides single updates, not what their sum gives away."
         )
     else:
-        yield "Clip updates and add noise to each mean before it is released" + (
-            f": {_set(run, 'central', _START)}. The report then also has an upper bound, and "
-            "accuracy may drop a lot."
+        yield "Clip updates and add noise before a mean is released" + (
+            f": {_started(run, 'central', question)}. The report then also has an upper bound."
             if noise is not None
             else " (DP-FedAvg), and account for it."
         )
@@ -791,7 +790,7 @@ def _about_guarantee(row: Row, run: Run) -> Iterator[str]:
     yield f"A guarantee bounds this attacker: {claim(row.at_most)}{terms(row.at_most)}."
     if row.high > _MUCH:
         yield "An upper bound this large promises little. " + " ".join(
-            _noise_for(row.attacker, run)
+            _noise_for(row.attacker, run, row.question)
         )
     yield "It is valid as long as the assumptions in the table hold, and only for this observer."
 
@@ -802,6 +801,22 @@ def _now(run: Run, name: str) -> str:
     if value is None:
         return aside(name, run.spelling) if run.spelling in ("python", "audit") else ""
     return aside(name, run.spelling, f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _started(run: Run, noise: str, question: Question | None) -> str:
+    """Return the settings of a noise to begin with, and its effect: those of the next steps.
+
+    Where these have rehearsed a noise that helps here as well, that one is named.
+    """
+    is_pair = question is not None and question.adjacency == "replace"
+    change = noise_changes(run) or {}
+    heard = next((one for one in run.rehearsals if dict(one.settings) == change), None)
+    covers = noise in (change.get("noise"), "central")  # any noise helps against outsiders
+    if heard is not None and covers and (change["target-adjacency"] == "replace" or not is_pair):
+        named = {name: change[name] for name in (*_START, "target-adjacency")}
+        return f"{_set(run, str(change['noise']), named)} ({_effect(run, heard)})"
+    pair = {"target-adjacency": "replace"} if is_pair else {}
+    return f"{_set(run, noise, {**_START, **pair})} (accuracy may drop a lot; not rehearsed)"
 
 
 def _set(run: Run, noise: str, more: Mapping[str, float | str] | None = None) -> str:

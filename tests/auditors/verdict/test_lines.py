@@ -185,6 +185,13 @@ def test_a_run_without_attackers_has_no_table_and_what_is_wrong_comes_last() -> 
     assert first.command == "OneShotCanaries(seats=4)"
 
 
+def test_noise_that_is_longer_than_a_mean_update_is_said_to_hurt() -> None:
+    for parameters, is_bad in ((100, False), (100_000, True)):
+        [first, *_] = steps(judge([bound(9.0)]), [30] * 3, parameters=parameters)
+        assert "times the mean update" in first.text
+        assert ("the model is likely to suffer" in first.text) == is_bad
+
+
 def test_lines_keep_to_the_width_of_the_terminal() -> None:
     found = [bound(5.0), guarantee(9.0)]
     noised = ThreatModel(observer="outsider", sees="noised sum", knows_cohort=True)

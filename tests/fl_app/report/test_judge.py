@@ -18,7 +18,7 @@ from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import AUTO
-from leakmeter.fl_app.report.judge import advice, next_steps, so_far, verdict_of
+from leakmeter.fl_app.report.judge import advice, next_steps, noise_changes, so_far, verdict_of
 from leakmeter.fl_app.report.page import first_screen, page
 from leakmeter.fl_app.report.read import Rehearsal, Round, Run
 from tests.fl_app.report.makers import CANARY, bound, conditional, finding, guarantee, one, run
@@ -293,6 +293,18 @@ def test_what_makes_all_other_numbers_worthless_is_the_first_step(
     assert all(words[words.index(name) + 1] == value for name, value in advised.items())
     covered = any(step.text.startswith("Let clients add the noise") for step in steps)
     assert covered == (changes.get("noise") == "central")
+
+
+def test_a_card_advises_the_noise_of_the_next_steps_with_its_effect() -> None:
+    ours = our_run(bound(9.0, observer="server", sees="round sum", adjacency="replace"))
+    change = noise_changes(ours)
+    assert change is not None
+    heard = Rehearsal(settings=change, seed=0, accuracies=(0.088,), without_noise=0.94)
+    for made, effect in ((ours, "not rehearsed"), (replace(ours, rehearsals=(heard,)), "0.088")):
+        verdict = verdict_of(made)
+        words = " ".join(advice(verdict.rows[0], made, verdict))
+        assert "--target-epsilon 8 --target-adjacency replace (accuracy " in words
+        assert effect in words
 
 
 def test_a_page_prints_the_steps_of_the_terminal() -> None:
