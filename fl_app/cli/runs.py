@@ -75,6 +75,8 @@ def _list(arguments: argparse.Namespace) -> int:
     folder = expanded("DIR", arguments.folder)
     if folder.is_file():
         raise ConfigError(f"DIR must be a folder of runs, got a file: {folder}. Try {_RUNS}.")
+    if not folder.exists() and arguments.folder != _RUNS:  # before the first run there is none
+        raise ConfigError(f"DIR must be a folder of runs, got no folder: {folder}. Try {_RUNS}.")
     is_run = any((folder / name).is_file() for name in FILES)
     listed = [_listed(one) for one in ([folder] if is_run else runs_in(folder))]
     if arguments.json:
@@ -185,7 +187,10 @@ def set_up_report(parser: argparse.ArgumentParser) -> None:
     parser.description = _REPORT
     parser.set_defaults(call=_report)
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="folder of a run, or of runs for the newest"
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help=f"folder of a run, or of runs for the newest (default: {_RUNS})",
     )
     parser.add_argument(
         "--out",
@@ -231,7 +236,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if more := printed[1:] or unused[: len(printed)]:
         does = "summary.html alone" if printed[0] == "summary" else "no file"
         raise ConfigError(f"--{printed[0]} writes {does}; leave out --{more[0]}")
-    folders = [named_run(Path(run), "RUN") for run in arguments.runs]
+    folders = [named_run(Path(run), "RUN") for run in arguments.runs or [_RUNS]]
     if arguments.json:
         return _print_json(folders)
     runs = read_runs(folders)

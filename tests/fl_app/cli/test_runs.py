@@ -136,6 +136,7 @@ def test_a_folder_without_runs_says_so_and_what_to_do_next(call: Call) -> None:
         ("--resume empty", "nothing has run there: start with --out"),
         ("--resume nowhere", "start with --out"),
         ("--resume other", "leakmeter list"),
+        ("list nope", "must be a folder of runs, got no folder"),
         ("list file", "must be a folder of runs, got a file"),
         ("report --json copies/cut", "after round 4. Finish it: python run_sim.py --resume "),
         ("gate copies --max-epsilon 1", "the newest run in it is "),
@@ -200,6 +201,8 @@ def test_report_of_a_folder_of_runs_is_about_the_newest(runs: Path, capsys: Prin
     assert main(["report", "--json", "runs"]) == 0
     printed = capsys.readouterr()
     assert printed.err == f"the newest run in {runs}: {runs / 'whole'}\n"
+    assert main(["report", "--json"]) == 0
+    assert capsys.readouterr() == printed  # the folder runs is where they go by default
     assert (
         json.loads(printed.out)["name"]
         == json.loads((runs / "whole" / "report.json").read_text())["name"]
