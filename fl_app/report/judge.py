@@ -328,7 +328,7 @@ def _learning(run: Run) -> Iterator[NextStep]:
         return
     asked = str(settings.get("target-adjacency", "zero-out"))
     less |= {"clip-norm": CLIP_NORM, "clipping": "measured", "noise-multiplier": 1.0}
-    text = f"{named} See which ε is affordable with {words}:"
+    text = f"{named} See what ε costs with {words}:"
     yield from _swept(run, text, {**less, **_NO_TARGET}, asked)
 
 
@@ -504,8 +504,7 @@ def _searched(
     ratio = 1 / heard.signal_to_noise if heard.signal_to_noise else math.inf
     said = (
         f"Noise for {promise} would ruin this model: {_effect(run, heard)}. "
-        f"{run.settings['sample']} clients per round are too few: the noise is {number(ratio, 2)} "
-        "times their mean update."
+        f"It is {number(ratio, 2)} times the mean of {run.settings['sample']} updates."
     )
     if not heard.instead:
         yield NextStep(
@@ -513,7 +512,7 @@ def _searched(
         )
         return
     words = " ".join(f"--{name} {value}" for name, value in heard.instead.items())
-    text = f"{said} See which ε is affordable with {words}:"
+    text = f"{said} See what ε costs with {words}:"
     settings = {**change, **heard.instead, **_NO_TARGET}
     yield from _swept(run, text, settings, change["target-adjacency"])
 
