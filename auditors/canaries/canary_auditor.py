@@ -343,11 +343,12 @@ class CanaryPlan(Resumable):
         if self.drawn is not None:
             self.drawn.forget()
         most = seats_of(len(chosen)) if self.seats == "auto" else len(chosen)
+        seats = most if self.seats == "auto" else min(self.seated, most)
+        if self.client_rounds is None and population and self.begun is None and seats:
+            # Those in seats send no update of their own.
+            share = min((len(chosen) - seats) / population, 1.0)
+            self.client_rounds = max(round(share * self._num_rounds), 1)
         if self.seats == "auto" and not self.seated and most:
-            if self.client_rounds is None and population:
-                # Those in seats send no update of their own.
-                share = min((len(chosen) - most) / population, 1.0)
-                self.client_rounds = max(round(share * self._num_rounds), 1)
             self.repetitions = self._busy(most, server_round)
             self._make(most, server_round)
             about = (self._name, most, len(chosen), self.num_canaries)

@@ -456,8 +456,8 @@ NO_ANSWER: Final = (
 )
 UNDECIDED: Final = (
     "a seat could not tell whether its client app replies with a model or a difference, because "
-    "its update is zero or longer than the model, so it played no canary in that round; in code, "
-    "set sends='models' or sends='differences'"
+    "its update is zero or longer than the model, so it played no canary in that round; once "
+    "honest replies tell, seats play"
 )
 MISTAKEN: Final = (
     "seats took what their client app replies with for the wrong one of models and differences, so "

@@ -95,6 +95,7 @@ _NAMES: Final = {
     "mutual-information": "MI",
     "mine": "MINE",
 }
+NOT_YET: Final = "not known yet"  # of a run that is not finished
 _MAX_LETTERS = 24  # columns of a cell whose words are another project's
 CLAIM_HEADS: Final = ("Claim", "Delivered", "Shown", "Verdict", "Claimed by")
 _FLOWERS: Final = "DifferentialPrivacy"  # all of Flower's wrappers begin with it
@@ -132,6 +133,8 @@ def level(verdict: Verdict) -> str:
     """Return how severe a verdict is, as the line above its headline."""
     if verdict.is_distorted:
         return "distorted run"
+    if verdict.is_pending:
+        return "unfinished run"
     case, row = verdict.headline
     if case == "interval" and row is not None and 0 < row.low <= row.high <= CERTAIN:
         return f"{SEVERITIES['shown'][0]}, limited by a guarantee"  # a lower bound has no size
@@ -179,6 +182,8 @@ def shown_cell(row: Row) -> str:
     """Return what is shown, as a cell; a bound under a condition is no number without it."""
     if row.shown is not None and row.low > 0:
         return amount(row.shown)
+    if row.is_pending:
+        return NOT_YET
     if row.is_audited:
         return "nothing"
     if row.conditional is not None:
@@ -214,6 +219,8 @@ def evidence(row: Row) -> str:
     """Return how strong the evidence of a row is, as a cell."""
     if row.low > 0:
         return f"proven {percent(row.confidence or 0.0)}"
+    if row.alone and row.is_pending:
+        return "single rounds"
     if row.conditional is not None:
         return "conditional"
     if row.is_tried:

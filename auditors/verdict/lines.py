@@ -19,6 +19,7 @@ from leakmeter.auditors.verdict.sentences import (
     numbers_of,
     observations,
     parts,
+    rounds_so_far,
     surprises,
     too_high,
     unsaid_bounds,
@@ -109,6 +110,11 @@ def _steps(
     if verdict.is_distorted:
         return  # what else it shows is not that of a sound run
     yield from map(claim_step, verdict.false_claims[:1])
+    # A run that goes on may still be audited.
+    is_tried = verdict.progress is not None or any(row.is_tried for row in verdict.rows)
+    if not is_tried:
+        way = "--auditors one-shot" if spelling == "audit" else "OneShotCanaries(seats=4)"
+        yield NextStep("Audit an ε; now no test can show a leak:", way)
     few = kinds.get("few-canaries")
     if few is not None:
         yield _more_canaries(few, cohorts, spelling)
@@ -121,7 +127,7 @@ def _steps(
     for row in leaks:
         yield _against(row, _price(row, verdict.delta, cohorts, parameters))
     yield from fewer_releases(verdict.rows)
-    if not (leaks or few or is_unshaken):
+    if is_tried and not (leaks or few or is_unshaken):
         yield NextStep(f"Give the audit more to see: more {more[0]}, {more[1]} or {more[2]}.")
     is_hidden = all(row.attacker.sees == "updates" for row in leaks)  # noise is no step yet
     if is_hidden and all(math.isinf(row.high) for row in verdict.rows):
@@ -211,9 +217,12 @@ def _price(row: Row, delta: float | None, cohorts: Sequence[int], parameters: in
     ratio = noise_ratio(
         (2 if is_replaced else 1) * math.sqrt(rounds), delta, clients=clients, parameters=parameters
     )
+    # Nothing is promised for less.
+    suffers = "; above 1 the model is likely to suffer" if ratio > 1 else ""
     return (
         f"; for ε ≤ {TARGET:g} the noise is at least {number(ratio, 2)} times the mean update of "
         f"{counted(clients, 'client')} ({counted(rounds, 'round')}, {parameters:,} parameters)"
+        f"{suffers}"
     )
 
 
@@ -316,11 +325,12 @@ def summary(
         "",
         *_claims(verdict, ending),
         *_table(verdict, ending),
+        *[line for one in rounds_so_far(verdict) for line in ending.wrapped(one)],
         *ending.wrapped(" ".join(filter(None, below))),
         *_notes(failures, verdict, ending),
         *_bits(verdict, ending),
         "",
-        *_next(ending, is_sound=not verdict.warnings and not failures),
+        *_next(verdict, ending, is_sound=not verdict.warnings and not failures),
         *map(ending.spelled, ending.places),
     ]
     return [plain_spaces(line) for line in said]
@@ -414,7 +424,7 @@ def _notes(failures: Sequence[str], verdict: Verdict, ending: Ending) -> list[st
     return lines
 
 
-def _next(ending: Ending, *, is_sound: bool) -> list[str]:
+def _next(verdict: Verdict, ending: Ending, *, is_sound: bool) -> list[str]:
     """Return the next steps, each with its command in a line of its own to copy."""
     lines = []
     for i, step in enumerate(ending.steps[:MAX_STEPS], start=1):
@@ -423,7 +433,10 @@ def _next(ending: Ending, *, is_sound: bool) -> list[str]:
         if step.command:
             lines.append(ending.spelled(f"{' ' * len(_NEXT)}   {step.command}"))
     if not lines:
-        words = "Nothing to do." if is_sound else "Fix what the warnings name, then run again."
+        rows = verdict.rows  # beyond certainty a guarantee promises practically nothing
+        is_done = bool(rows) and all(row.high <= CERTAIN for row in rows)
+        words = "Nothing to do." if is_done else "No further step is known."
+        words = words if is_sound else "Fix what the warnings name, then run again."
         return [f"{_NEXT}{words}"]
     return lines
 

@@ -23,6 +23,7 @@ from leakmeter.auditors.verdict.claim import (
     unsized,
 )
 from leakmeter.auditors.verdict.labels import (
+    NOT_YET,
     amount,
     at_most_cell,
     delivered_cell,
@@ -67,12 +68,15 @@ from leakmeter.auditors.wording import (
 
 # What leads: a bound before what is merely estimated, and that before what is promised.
 _ORDER = ("lower_bound", "estimate", "approximation", "guarantee", "diagnostic")
+_MAX_ALONE = 3  # rounds of an unfinished run in one sentence
 _NOT_PRIVATE = "This is not a proof of privacy: another attacker, or more samples, may show a leak."
 
 
 def ends(row: Row) -> str:
     """Return what is shown and what is guaranteed against one attacker."""
     shown = "nothing" if row.low <= 0 or row.shown is None else number_with_remark(row.shown)
+    if row.alone and row.is_pending:
+        return f"{NOT_YET}; {so_far(row)}"
     if row.at_most is None or math.isinf(row.high):
         return f"{shown} shown, nothing guaranteed"
     wrong = ": an assumption of one of them does not hold" if row.low > row.high else ""
@@ -309,12 +313,43 @@ _OBSERVED_RISKS: Final = {
 
 def headline(verdict: Verdict) -> str:
     """Return the verdict on a run for everybody."""
-    said = _headline(verdict)
+    said = unfinished(verdict) + _headline(verdict)
     if verdict.is_distorted:
         return f"The run is distorted, so its numbers say little about a sound one. {said}"
     if verdict.is_costly:
         return f"{said} The price is accuracy: {_accuracy(verdict)}."
     return said
+
+
+def unfinished(verdict: Verdict) -> str:
+    """Return how far an unfinished run is, before another sentence; empty if it is finished."""
+    if verdict.progress is None:
+        return ""
+    done, planned = verdict.progress
+    of = counted(done, "round") if planned is None else f"{done} of {counted(planned, 'round')}"
+    return f"Unfinished: {of}. "
+
+
+def so_far(row: Row) -> str:
+    """Return the bounds of the last single rounds of an unfinished run, the newest last."""
+    *first, last = row.alone or (None,)
+    if last is None:
+        return ""
+    shown = [*first[1 - _MAX_ALONE :], last]
+    told = [f"{amount(f)} (round {f.server_round})" for f in shown if f is not None]
+    before = len(first) + 1 - len(shown)
+    earlier = f", after {counted(before, 'earlier round')}" if before else ""
+    return f"so far, each on its own: {', '.join(told)}{earlier}"
+
+
+def rounds_so_far(verdict: Verdict) -> list[str]:
+    """Return what single rounds of an unfinished run have shown, a sentence for each attacker."""
+    return [
+        f"{capital(who(row.attacker))}, {so_far(row)}. At the end the bounds of all rounds share "
+        "one confidence."
+        for row in verdict.rows
+        if row.alone and row.is_pending
+    ]
 
 
 def protection(verdict: Verdict) -> str:
@@ -324,6 +359,8 @@ def protection(verdict: Verdict) -> str:
 
 def _protection(verdict: Verdict) -> str:
     case, row = verdict.headline
+    if verdict.is_pending:
+        return "not known before the end of the run"
     if case == "claim":
         bound = verdict.false_claims[0].bound
         assert bound is not None
@@ -386,6 +423,8 @@ def upper_end(verdict: Verdict, *, adds_noise: bool | None = None) -> str:
         adds_noise: Whether the run adds noise; None where nobody knows.
     """
     bounded = [row for row in verdict.rows if math.isfinite(row.high)]
+    if not bounded and verdict.progress is not None and adds_noise is not False:
+        return "Upper bounds are known at the end of the run."
     if not bounded:
         return (
             "No upper bound: this run adds no noise."
@@ -475,6 +514,8 @@ def _accuracy(verdict: Verdict) -> str:
 
 def _headline(verdict: Verdict) -> str:
     case, row = verdict.headline
+    if verdict.is_pending:
+        return "What it leaks is not known yet: most bounds are made at the end of the run."
     if case == "claim":
         return _false_claim(verdict)
     if case == "rebuilt":

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from scipy.special import ndtri
 
@@ -91,6 +91,8 @@ class Row:
         cap: The largest ε that any audit behind this row could have shown; None if there is none.
         num_estimates: Estimates of the run, for whose number a band is corrected.
         is_priced: Whether another row differs in the rounds of a client alone.
+        alone: In an unfinished run, bounds of single rounds, each at its own confidence; they do
+            not hold together, so none of them is `shown`. None in a finished run.
     """
 
     attacker: ThreatModel
@@ -102,6 +104,7 @@ class Row:
     cap: float | None = None
     num_estimates: int = 1
     is_priced: bool = False
+    alone: tuple[Finding, ...] | None = None
 
     @property
     def low(self) -> float:
@@ -119,9 +122,16 @@ class Row:
         return any(_is_bound(f) for f in self.findings)
 
     @property
+    def is_pending(self) -> bool:
+        """Whether the run must end before anything is known here."""
+        if self.alone is None or self.low > 0:
+            return False
+        return bool(self.alone) or (self.conditional is None and self.estimate is None)
+
+    @property
     def is_tried(self) -> bool:
         """Whether any audit tried to prove something, be it under a condition."""
-        return any(f.kind == "lower_bound" for f in self.findings)
+        return bool(self.alone) or any(f.kind == "lower_bound" for f in self.findings)
 
     @property
     def is_saturated(self) -> bool:
@@ -209,6 +219,13 @@ class Block:
         return None if is_own else self.at_most
 
 
+class Progress(NamedTuple):
+    """How far an unfinished run is; `planned` is None where nobody knows."""
+
+    done: int
+    planned: int | None = None
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a run says.
@@ -225,6 +242,7 @@ class Verdict:
         accuracy: Of the last model, where anybody measured it.
         without_noise: Of the model that the same rounds give without noise, where that is known.
         claims: What was claimed, with what the audit makes of it; those that are refuted first.
+        progress: How far the run is; None if it is finished.
     """
 
     rows: tuple[Row, ...]
@@ -236,6 +254,13 @@ class Verdict:
     accuracy: float | None = None
     without_noise: float | None = None
     claims: tuple[ClaimResult, ...] = ()
+    progress: Progress | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the run must end before its verdict is known."""
+        cases = ("suspected", "observed", "nothing")
+        return self.progress is not None and self.headline[0] in cases
 
     @property
     def false_claims(self) -> list[ClaimResult]:

@@ -32,6 +32,7 @@ _BUNDLED: Final = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 # The same grammar as that of `flwr run --run-config`: pairs, separated by blanks.
 _PAIR: Final = re.compile(r"""\s*([^\s=]+)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|\S+)\s*""")
 _COMPONENT: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_IMPORT: Final = re.compile(rf"^\s*(from|import)\s+{_OURS}\b", re.MULTILINE)
 _ROUNDS: Final = ("num-server-rounds", "num-rounds", "rounds")
 _NUMBERS: Final = {"partition-id", "num-partitions"}  # which every client is given
 _EXAMPLE: Final = 'serverapp = "my_app.server_app:app"'
@@ -84,11 +85,21 @@ class AppProject:
     @property
     def rounds(self) -> int | None:
         """How many rounds its settings plan; None where no setting has a usual name."""
+        name = self.rounds_name
+        found = None if name is None else int(self.config[name])
+        return found if found and found > 0 else None
+
+    @property
+    def rounds_name(self) -> str | None:
+        """What its settings call the number of rounds; None where none has a usual name."""
         # The outermost last: of two equal names it counts.
         settings = sorted(self.config.items(), key=lambda item: -item[0].count("."))
-        named = {key.rpartition(".")[2].replace("_", "-"): value for key, value in settings}
-        found = [named[name] for name in _ROUNDS if type(named.get(name)) is int]
-        return int(found[0]) if found and int(found[0]) > 0 else None
+        named = {
+            key.rpartition(".")[2].replace("_", "-"): key
+            for key, value in settings
+            if type(value) is int
+        }
+        return next((named[name] for name in _ROUNDS if name in named), None)
 
     def files(self, *left_out: Path) -> list[Path]:
         """Return the files that Flower would bundle, without folders that are `left_out`."""
@@ -116,9 +127,16 @@ def _is_own(folder: Path, hidden: set[Path]) -> bool:
 def _no_app(folder: Path) -> str:
     """Return what is wrong with a folder without an app, with the nearest one that has it."""
     inside = sorted(folder.glob(f"*/{_PYPROJECT}")) if folder.is_dir() else []
+    inside.sort(key=lambda file: _audits_itself(file.parent))  # one that does needs no command
     what = "a folder without one" if folder.is_dir() else "no folder"
     fix = f" Try {inside[0].parent}." if inside else " Try the folder where you call `flwr run .`."
     return f"PATH must be the folder of a Flower app with {_PYPROJECT}, got {what}: {folder}.{fix}"
+
+
+def _audits_itself(folder: Path) -> bool:
+    """Whether any code in a folder imports this package."""
+    files = folder.rglob("*.py")
+    return any(_IMPORT.search(one.read_text("utf-8", errors="replace")) for one in files)
 
 
 def _component(folder: Path, app: Mapping[str, Any], name: str) -> str:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, fields
 from textwrap import wrap
@@ -33,6 +33,8 @@ from leakmeter.fl_app.config.field import (
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, LOGGERS
 from leakmeter.fl_app.report import program
 
+# Options for one thing with two names, by command.
+_SISTERS = {"--seats": "--canary-seats", "--canary-seats": "--seats"}
 _SHELLS = ("bash", "zsh", "fish")
 # What an argument takes, by what the help calls it, where that is not a list of values itself.
 _TAKES: dict[str, Callable[[], tuple[str, ...]]] = {
@@ -229,10 +231,27 @@ class _Parser(argparse.ArgumentParser):
         option = next((word.split("=")[0] for word in unknown if word.startswith("-")), None)
         if option is None:
             self.error(f"unexpected argument {unknown[0]}")
-        hint = nearest(option, self._option_string_actions)
+        given = next((word for word in unknown if word.startswith(option)), option)
+        value = given.partition("=")[2] or next(iter(unknown[unknown.index(given) + 1 :]), "N")
+        hint = self._sister(option, value, getattr(found, "path", None))
+        hint = hint or nearest(option, self._option_string_actions)
         if not hint:
             self.error(f"unknown option {option}")
         raise ConfigError(f"unknown option {option}{hint}")
+
+    def _sister(self, option: str, value: str, app: str | None) -> str:
+        """Return what an option of another command is called here, to copy; or nothing."""
+        known = self._option_string_actions
+        if (here := _SISTERS.get(option)) in known:
+            return f"; here it is {here} {value}"
+        if option != "--rounds" or "--run-config" not in known:
+            return ""
+        from leakmeter.fl_app.audit_app.project import AppProject
+
+        name = None
+        with suppress(ConfigError):  # the option is the first mistake to name
+            name = AppProject.read(app or "").rounds_name
+        return f'; an app has its own setting: --run-config "{name or "num-server-rounds"}={value}"'
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,8 @@ def _list(arguments: argparse.Namespace) -> int:
     folder = expanded("DIR", arguments.folder)
     if folder.is_file():
         raise ConfigError(f"DIR must be a folder of runs, got a file: {folder}. Try {_RUNS}.")
+    if not folder.exists() and arguments.folder != _RUNS:  # before the first run there is none
+        raise ConfigError(f"DIR must be a folder of runs, got no folder: {folder}. Try {_RUNS}.")
     is_run = any((folder / name).is_file() for name in FILES)
     listed = [_listed(one) for one in ([folder] if is_run else runs_in(folder))]
     if arguments.json:
@@ -119,7 +121,7 @@ def _listed(folder: Path) -> dict[str, Any]:
 
 def _in_short(verdict: Verdict) -> str:
     """Return the most that a run shows, and to whom."""
-    from leakmeter.auditors.verdict.labels import shown_cell
+    from leakmeter.auditors.verdict.labels import NOT_YET, shown_cell
 
     if verdict.is_distorted:
         return "distorted"
@@ -127,7 +129,7 @@ def _in_short(verdict: Verdict) -> str:
         return "claim refuted"
     most = next(iter(verdict.rows), None)
     if most is None or not most.low:
-        return "nothing"
+        return "nothing" if verdict.progress is None else NOT_YET
     return f"{shown_cell(most)}, {most.attacker.observer}"
 
 
@@ -184,7 +186,10 @@ def set_up_report(parser: argparse.ArgumentParser) -> None:
     parser.description = _REPORT
     parser.set_defaults(call=_report)
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="folder of a run, or of runs for the newest"
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help=f"folder of a run, or of runs for the newest (default: {_RUNS})",
     )
     parser.add_argument(
         "--out",
@@ -230,7 +235,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if more := printed[1:] or unused[: len(printed)]:
         does = "summary.html alone" if printed[0] == "summary" else "no file"
         raise ConfigError(f"--{printed[0]} writes {does}; leave out --{more[0]}")
-    folders = [named_run(Path(run), "RUN") for run in arguments.runs]
+    folders = [named_run(Path(run), "RUN") for run in arguments.runs or [_RUNS]]
     if arguments.json:
         return _print_json(folders)
     runs = read_runs(folders)

@@ -31,7 +31,7 @@ _AUDITED = ("wfna", "record-gd", "record-isotropic")
 
 @dataclass(frozen=True)
 class OneShotSettings(AuditorSettings):
-    """Canaries in a few seats of each round: did this client take part?"""
+    """Canaries in a few seats of each round: did this client send an update?"""
 
     auditor = "one-shot"
     short_name = "canaries"

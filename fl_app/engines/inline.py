@@ -13,6 +13,7 @@ nobody.
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import logging
 import threading
@@ -106,7 +107,10 @@ class InlineGrid(NumberedGrid):
         if self._waits > _MOST_WAITS:
             few = len(self.nodes)
             allowed = "as many as the app waits for (min_available_nodes of its strategy)"
-            raise out_of_range("--clients", allowed, few, fix=f"Try --clients {2 * few}")
+            fix = "How many it waits for is not known here: look where the app calls get_node_ids"
+            if (wanted := _awaited()) is not None and wanted > few:
+                fix = f"Try --clients {wanted}"
+            raise out_of_range("--clients", allowed, few, fix=fix)
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -154,6 +158,20 @@ class InlineGrid(NumberedGrid):
         self._contexts.keep(context)
         reply.metadata.__dict__["_message_id"] = str(next(self._ids))
         return reply
+
+
+def _awaited() -> int | None:
+    """Return for how many nodes a caller waits; None if none says it.
+
+    Flower's `sample_nodes`, which all of its strategies call, has the number in a variable alone.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        found = frame.f_locals.get("min_available_nodes")
+        if isinstance(found, int):
+            return found
+        frame = frame.f_back
+    return None
 
 
 class _Contexts(dict[int, Context]):

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from leakmeter import __version__
 from leakmeter.auditors.codec import plain
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.run_log import REPORT
+from leakmeter.auditors.run_log import REPORT, ROUNDS
 from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.verdict.claim import Claim, ClaimResult
 from leakmeter.auditors.verdict.gate import SAID, Check, Gate, Outcome, lines
@@ -39,7 +39,7 @@ _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in _APART]
 _HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null_high"]
 _CLAIM = ["run", "result", *ClaimResult(Claim(0.0)).to_json()]
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula of a spreadsheet begins
-_REST = "All findings, with their assumptions, are in report.json."
+_REST = "All findings, with their assumptions, are in {}."
 _CURVE = ["figure", "line", "x_label", "y_label", "x", "y", "low", "high"]
 # What each check asks, for tools that list rules.
 _RULES: Final = {
@@ -78,7 +78,11 @@ def text(run: Run, *, is_named: bool = False) -> list[str]:
         *([f"=== {run.name}"] if is_named else []),
         *summary(verdict, run.failures, ending),
         *details(verdict, run.failures, run.limitations),
-        *(["", _REST] if verdict.rows or verdict.others else []),
+        *(
+            ["", _REST.format(REPORT if run.is_finished else ROUNDS)]
+            if verdict.rows or verdict.others
+            else []
+        ),
     ]
 
 

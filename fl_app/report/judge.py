@@ -32,6 +32,7 @@ from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import (
     Asked,
     Block,
+    Progress,
     Row,
     Verdict,
     costs_too_much,
@@ -62,7 +63,7 @@ def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
     """Return the verdict on a run; on an unfinished one, what holds so far.
 
     There, only bounds that hold at all rounds together are proven, so that what is proven never
-    shrinks. A bound of one round is in no row: see `this_round`.
+    shrinks. A bound of one round is never shown for the run: see `so_far`.
     """
     told: Any = {"accuracy": run.accuracy, "claims": run.claims}
     told["without_noise"] = run.without_noise
@@ -73,29 +74,38 @@ def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
         if f.is_anytime:
             largest[f.auditor, _asked(f)] = f
     others = [f for f in _latest(run) if f.kind != "lower_bound"]
-    asked = (*also, *this_round(run))
-    return judge([*largest.values(), *others], run.warnings, also=asked, **told)
+    alone = so_far(run)
+    found = judge([*largest.values(), *others], run.warnings, also=(*also, *alone), **told)
+    deltas = [found.delta, *(f.delta for one in alone.values() for f in one)]
+    planned, noted = run.config.get("rounds"), run.config.get("delta")
+    deltas.append(noted if isinstance(noted, float) else None)
+    return replace(
+        found,
+        rows=tuple(replace(row, alone=alone.get(row.asked, ())) for row in found.rows),
+        delta=next((one for one in deltas if one), None),
+        progress=Progress(len(run.rounds), planned if isinstance(planned, int) else None),
+    )
 
 
-def this_round(run: Run) -> dict[Asked, Finding]:
-    """Return the largest bound of the last round of an unfinished run, by attacker and question.
+def so_far(run: Run) -> dict[Asked, tuple[Finding, ...]]:
+    """Return the bounds of single rounds of an unfinished run, by attacker and question.
 
-    It is about that round alone: looking after every round, and keeping the largest, would break
-    its confidence.
+    Each is about its round alone, at its own confidence: keeping the largest would break that. The
+    bounds of the run are made at its end, from all rounds, and share its 5 %.
     """
-    found: dict[Asked, Finding] = {}
-    for f in sorted(_latest(run), key=lambda f: f.value):
+    found: dict[Asked, tuple[Finding, ...]] = {}
+    for f in () if run.is_finished else run.findings:
         asked = _asked(f)
         is_of_round = f.kind == "lower_bound" and not f.is_anytime and not f.is_conditional
         if is_of_round and is_epsilon(f) and asked is not None:
-            found[asked] = f
+            found[asked] = (*found.get(asked, ()), f)
     return found
 
 
 def _latest(run: Run) -> list[Finding]:
-    """Return the findings of the last audited round of an unfinished run."""
-    last = max((f.server_round or 0 for f in run.findings), default=0)
-    return [f for f in run.findings if f.server_round == last and not run.is_finished]
+    """Return what each auditor found in the last round that it audited, in an unfinished run."""
+    last = {f.auditor: f.server_round for f in run.findings}  # they are in the order of rounds
+    return [f for f in run.findings if f.server_round == last[f.auditor] and not run.is_finished]
 
 
 def _asked(finding: Finding) -> Asked | None:
@@ -238,6 +248,10 @@ def _option(name: str, value: Any) -> list[str]:
 CLIP_NORM = AUTO  # like the target, where a search for better values begins
 _DROWNED = 10.0  # times the longest mean update: noise that no learning rate makes up for
 _SEARCHED = "2..32"  # targets of a sweep
+_NO_TARGET = {"target-epsilon": 0.0, "target-adjacency": "zero-out"}  # a sweep has its own
+_NOTHING = 0.05  # above a guess: so little may be chance
+# Data with ten classes of about the same size.
+_OF_TEN = ("digits", "mnist", "fashion-mnist", "emnist-digits", "cifar10")
 
 
 def next_steps(run: Run) -> list[NextStep]:
@@ -261,6 +275,9 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[NextStep]:
     if is_distorted(run.warnings):
         return  # what else it shows is not that of a sound run
     yield from map(claim_step, verdict.false_claims[:1])
+    if run.is_finished:
+        yield from _learning(run)
+        yield from _audit(run, verdict)
     if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
         text = "Turn on secure aggregation; now the server sees every single update:"
         yield from _changed(run, text, {"secagg": "on", **_behind_masks(run)}, "secagg")
@@ -269,8 +286,69 @@ def _steps(run: Run, verdict: Verdict) -> Iterator[NextStep]:
         yield from _noise(run, verdict)
         yield from fewer_releases(rows)
     yield from _closer_look(run, rows)
-    if not found and _is_noise_wanted(verdict):
+    if not found and (_is_noise_wanted(verdict) or _is_server_open(run, verdict)):
         yield from _noise(run, verdict)
+    if REPLAY_OF in run.settings and not all(math.isfinite(row.high) for row in rows):
+        yield NextStep("Repeat the recorded run with noise: a replay trains nothing.")
+
+
+def _is_server_open(run: Run, verdict: Verdict) -> bool:
+    """Whether the server adds the noise and nothing is guaranteed against the server itself."""
+    return run.settings.get("noise") == "central" and any(
+        math.isinf(row.high) and row.attacker.observer != "outsider" for row in verdict.rows
+    )
+
+
+def _learning(run: Run) -> Iterator[NextStep]:
+    """Yield that the model has learnt nothing: then nothing else is worth a run."""
+    guess, accuracy, settings = _guess(run), run.accuracy, run.settings
+    if guess is None or accuracy is None or accuracy > guess + _NOTHING:
+        return
+    said = (
+        f"The model has learnt nothing: accuracy {share(accuracy)}, and a guess has "
+        f"{number(guess, 2)}."
+    )
+    if settings.get("noise") == "none":
+        yield from _changed(
+            run, f"{said} Train longer:", {"rounds": 2 * int(settings["rounds"])}, "longer"
+        )
+        return
+    everybody = int(settings["clients"]) - int(settings["canary-seats"])
+    less = {"model": "linear", "sample": max(int(settings["sample"]), everybody)}
+    words = " ".join(f"--{name} {value}" for name, value in less.items())
+    named = f"{said} The noise is too much for it."
+    if settings.get("noise") in RECORD_NOISES or REPLAY_OF in settings:
+        yield NextStep(f"{named} A smaller model, or more clients per round, helps.")
+        return
+    asked = str(settings.get("target-adjacency", "zero-out"))
+    less |= {"clip-norm": CLIP_NORM, "clipping": "measured", "noise-multiplier": 1.0}
+    text = f"{named} See what ε costs with {words}:"
+    yield from _swept(run, text, {**less, **_NO_TARGET}, asked)
+
+
+def _guess(run: Run) -> float | None:
+    """Return the accuracy of a guess among the classes of the data; None if it is not known."""
+    name = run.settings.get("dataset")
+    if name == "synthetic":
+        return 1 / int(run.settings["synthetic-classes"])
+    return 0.1 if name in _OF_TEN else None
+
+
+def _audit(run: Run, verdict: Verdict) -> Iterator[NextStep]:
+    """Yield an audit of an ε, where none was run: without one nothing can be shown."""
+    if added := _missing(run, verdict):
+        yield from _changed(run, "Audit an ε; now no test can show a leak:", added, "audited")
+
+
+def _missing(run: Run, verdict: Verdict) -> dict[str, str]:
+    """Return the auditors with one of an ε, where a run has none."""
+    if any(row.is_tried for row in verdict.rows) or not run.is_finished:
+        return {}
+    names = [name.strip() for name in str(run.settings.get("auditors", "")).split(",")]
+    # The noise of clients that hides records leaves a client open, and canaries replace clients.
+    new = "record-likelihood-ratio" if run.settings.get("noise") in RECORD_NOISES else "one-shot"
+    kept = [name for name in names if name not in ("", "none", new)]
+    return {"auditors": ",".join([*kept, new])}
 
 
 def _behind_masks(run: Run) -> dict[str, str]:
@@ -329,8 +407,11 @@ def _noise(run: Run, verdict: Verdict) -> Iterator[NextStep]:
         yield from _searched(run, promise, change, heard)
         return
     effect = "accuracy may drop a lot (not rehearsed)" if heard is None else _effect(run, heard)
-    text = f"Add noise: guarantee {promise}; {effect}:"
-    yield from _changed(run, text, change, f"{fits}-{target:g}")
+    deed = "Add noise: guarantee"
+    if run.settings.get("noise") == "central" and fits == "distributed":
+        deed = "Let clients add the noise, so that the server is covered too: guarantee"
+    text = f"{deed} {promise}; {effect}:"
+    yield from _changed(run, text, {**change, **_missing(run, verdict)}, f"{fits}-{target:g}")
 
 
 def noise_changes(run: Run) -> dict[str, Any] | None:
@@ -417,21 +498,27 @@ def _searched(
     ratio = 1 / heard.signal_to_noise if heard.signal_to_noise else math.inf
     said = (
         f"Noise for {promise} would ruin this model: {_effect(run, heard)}. "
-        f"{run.settings['sample']} clients per round are too few: the noise is {number(ratio, 2)} "
-        "times their mean update."
+        f"It is {number(ratio, 2)} times the mean of {run.settings['sample']} updates."
     )
     if not heard.instead:
         yield NextStep(
             f"{said} More clients, a smaller model, fewer rounds or a public start help."
         )
         return
-    settings = {**change, **heard.instead, "target-epsilon": 0.0, "target-adjacency": "zero-out"}
+    words = " ".join(f"--{name} {value}" for name, value in heard.instead.items())
+    text = f"{said} See what ε costs with {words}:"
+    settings = {**change, **heard.instead, **_NO_TARGET}
+    yield from _swept(run, text, settings, change["target-adjacency"])
+
+
+def _swept(run: Run, text: str, settings: Mapping[str, Any], adjacency: str) -> Iterator[NextStep]:
+    """Yield the sweep over targets for this adjacency, with these settings."""
     ours = {k: v for k, v in run.config.items() if k != LAUNCH}  # a sweep has a command of its own
     called, out = f"{program()} sweep", _beside(run, "sweep")
     command = repeat_command(replace(run, config=ours), settings, out=out, called=called)
     if command is not None:
-        asked = f"--target-epsilon {_SEARCHED} --target-adjacency {change['target-adjacency']}"
-        yield NextStep(f"{said} See which ε is possible:", f"{command} {asked}")
+        asked = f"--target-epsilon {_SEARCHED} --target-adjacency {adjacency}"
+        yield NextStep(text, f"{command} {asked}")
 
 
 def _who(noise: str) -> str:
@@ -575,7 +662,7 @@ def _of_row(row: Row, run: Run, verdict: Verdict) -> Iterator[str]:
         yield from _see_more(row, run)
         yield "To bound what any such attacker could learn, add noise and account for it."
     else:
-        yield from _noise_for(row.attacker, run)
+        yield from _noise_for(row.attacker, run, row.question)
 
 
 def _of_block(block: Block, run: Run) -> Iterator[str]:
@@ -605,7 +692,7 @@ def _against(row: Row, run: Run, verdict: Verdict) -> Iterator[str]:
         yield f"Raise the floor of the clients' noise{_now(run, 'wfna-floor')}."
         yield "Fewer rounds, or more clients in each, also leave less of a record in the sums."
         return
-    yield from _noise_for(row.attacker, run)
+    yield from _noise_for(row.attacker, run, row.question)
     promised = [] if row.at_most is None else [row.at_most]
     if _hides_among_many([*row.findings, *promised], row.attacker, run):
         yield _MORE_CLIENTS.format(_now(run, "sample"))
@@ -633,8 +720,8 @@ def _hides_among_many(findings: Sequence[Finding], model: ThreatModel, run: Run)
     return is_sum and "partition" not in games and not is_noised
 
 
-def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
-    """Yield the noise that helps against this observer."""
+def _noise_for(attacker: ThreatModel, run: Run, question: Question | None = None) -> Iterator[str]:
+    """Yield the noise that helps against this observer, for what it asks."""
     noise = run.settings.get("noise")
     inside = attacker.observer != "outsider"
     if noise in ("distributed", "local") or (noise == "central" and not inside):
@@ -653,21 +740,20 @@ def _noise_for(attacker: ThreatModel, run: Run) -> Iterator[str]:
             f"noise to them ({_set(run, 'distributed')})."
         )
     elif attacker.sees == "updates":
-        own = f": {_set(run, 'local', _START)}" if noise is not None else ""
+        own = f": {_started(run, 'local', question)}" if noise is not None else ""
         yield (
             "Hide single updates by secure aggregation, or let each client clip and add enough "
             f"noise itself{own}."
         )
     elif inside:
         yield "Let clients clip and add noise before the sum" + (
-            f": {_set(run, 'distributed', _START)}."
+            f": {_started(run, 'distributed', question)}."
             if noise is not None
             else ": secure aggregation hides single updates, not what their sum gives away."
         )
     else:
-        yield "Clip updates and add noise to each mean before it is released" + (
-            f": {_set(run, 'central', _START)}. The report then also has an upper bound, and "
-            "accuracy may drop a lot."
+        yield "Clip updates and add noise before a mean is released" + (
+            f": {_started(run, 'central', question)}. The report then also has an upper bound."
             if noise is not None
             else " (DP-FedAvg), and account for it."
         )
@@ -697,7 +783,7 @@ def _about_guarantee(row: Row, run: Run) -> Iterator[str]:
     yield f"A guarantee bounds this attacker: {claim(row.at_most)}{terms(row.at_most)}."
     if row.high > _MUCH:
         yield "An upper bound this large promises little. " + " ".join(
-            _noise_for(row.attacker, run)
+            _noise_for(row.attacker, run, row.question)
         )
     yield "It is valid as long as the assumptions in the table hold, and only for this observer."
 
@@ -708,6 +794,22 @@ def _now(run: Run, name: str) -> str:
     if value is None:
         return aside(name, run.spelling) if run.spelling in ("python", "audit") else ""
     return aside(name, run.spelling, f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _started(run: Run, noise: str, question: Question | None) -> str:
+    """Return the settings of a noise to begin with, and its effect: those of the next steps.
+
+    Where these have rehearsed a noise that helps here as well, that one is named.
+    """
+    is_pair = question is not None and question.adjacency == "replace"
+    change = noise_changes(run) or {}
+    heard = next((one for one in run.rehearsals if dict(one.settings) == change), None)
+    covers = noise in (change.get("noise"), "central")  # any noise helps against outsiders
+    if heard is not None and covers and (change["target-adjacency"] == "replace" or not is_pair):
+        named = {name: change[name] for name in (*_START, "target-adjacency")}
+        return f"{_set(run, str(change['noise']), named)} ({_effect(run, heard)})"
+    pair = {"target-adjacency": "replace"} if is_pair else {}
+    return f"{_set(run, noise, {**_START, **pair})} (accuracy may drop a lot; not rehearsed)"
 
 
 def _set(run: Run, noise: str, more: Mapping[str, float | str] | None = None) -> str:

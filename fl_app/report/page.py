@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from html import escape
@@ -23,13 +23,13 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.reconstruction.inversion import FOLDER
 from leakmeter.auditors.run_log import REPORT, write_atomically
 from leakmeter.auditors.verdict import labels, sentences
-from leakmeter.auditors.verdict.verdict import Asked, Row, Verdict
+from leakmeter.auditors.verdict.verdict import Row, Verdict
 from leakmeter.auditors.wording import CERTAIN, KINDS, counted, percent, plain_spaces, share
 from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.curves import figures
 from leakmeter.fl_app.report.details import alias_runs, cards, comparison, forest, repeat, tables
 from leakmeter.fl_app.report.figure import Figure
-from leakmeter.fl_app.report.judge import next_steps, this_round, verdict_of
+from leakmeter.fl_app.report.judge import next_steps, verdict_of
 from leakmeter.fl_app.report.read import REPLAY_OF, Run, read_runs
 from leakmeter.fl_app.report.template import SCRIPT, STYLE, figure, pictures, render
 
@@ -71,7 +71,9 @@ _TEMPLATE = """
 <h1>{{ said }}</h1><p>{{ protection }}</p></div></div>
 {% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
 <dl class="facts">
-{% for name, value in facts %}<div><dt>{{ term(name) }}</dt><dd>{{ value }}</dd></div>{% endfor %}
+{% for name, value in facts %}<div><dt>{{ term(name) }}</dt><dd>
+{% for word in value.split() %}<span>{{ word }}</span>{{ "" if loop.last else " " }}{% endfor %}
+</dd></div>{% endfor %}
 </dl>
 <div class="columns">
 <section class="attackers">
@@ -129,7 +131,7 @@ The auditors produced no findings about an attacker; this is not evidence of pri
 {% for row in bits %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
 </tbody></table></details>{% endif %}</section>
 <section class="actions"><h2>What to do next</h2><ol>
-{% for text, command in steps %}<li><p>{{ text }}</p>
+{% for text, command in steps %}<li><p>{{ text|with_code }}</p>
 {% if command %}<pre tabindex="0" role="group" aria-label="Command of step {{ loop.index }}">
 {{ command|command_line }}</pre>{% endif %}</li>{% endfor %}</ol></section>
 </div></section>
@@ -158,7 +160,7 @@ def first_screen(run: Run) -> Markup:
         is_bad=verdict.is_distorted,
         level=labels.level(verdict),
         severity=verdict.severity,
-        said=_unbroken(_headline(run, verdict)),
+        said=_unbroken(sentences.headline(verdict)),
         protection=_unbroken(sentences.protection(verdict)),
         notes=notes(run),
         facts=run_facts(run, verdict),
@@ -167,7 +169,7 @@ def first_screen(run: Run) -> Markup:
             (labels.cells_of_claim(one), "" if one.is_refuted else sentences.claim_worth(one))
             for one in verdict.claims
         ],
-        rows=_rows(verdict, this_round(run)),
+        rows=_rows(verdict),
         tests=[labels.cells_of_test(test) for test in verdict.tests],
         pictures=[*pictures(run.folder / FOLDER)][:1] if is_rebuilt else [],
         bits=labels.in_bits(verdict),
@@ -178,14 +180,7 @@ def first_screen(run: Run) -> Markup:
     )
 
 
-def _headline(run: Run, verdict: Verdict) -> str:
-    if run.is_finished or any(row.low > 0 for row in verdict.rows):
-        return sentences.headline(verdict)
-    done = counted(len(run.rounds), "round")
-    return f"Nothing is proven after {done}. Most bounds are known at the end of the run."
-
-
-def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]]:
+def _rows(verdict: Verdict) -> list[dict[str, Any]]:
     """Return the worst attackers. A number that was said, by the headline first, is not repeated.
 
     The headline names both ends of its row, except what is guaranteed where nothing is.
@@ -201,8 +196,8 @@ def _rows(verdict: Verdict, now: Mapping[Asked, Finding]) -> list[dict[str, Any]
     made = []
     for row in verdict.rows[:_MAX_ROWS]:
         one = _row(row, said)
-        if (found := now.get(row.asked)) is not None and row.low <= 0:
-            one |= {"sure": f"this round {labels.amount(found)}", "strength": ("not proven",) * 2}
+        if row.alone and row.is_pending:
+            one |= {"sure": sentences.so_far(row), "strength": ("not proven",) * 2}
         made.append(one)
         said += [row.shown, row.at_most]
     return made
@@ -263,8 +258,8 @@ def notes(run: Run) -> Iterator[str]:
         done = counted(len(run.rounds), "whole round")
         now = "is in progress" if run.is_running else "is not finished"
         yield (
-            f"This run {now}: {done}{of}. What is proven holds so far and never shrinks; what is "
-            "called this round is about the last round alone."
+            f"This run {now}: {done}{of}. What is proven holds so far and never shrinks; bounds of "
+            "single rounds do not hold together."
         )
     for failure in run.failures:
         yield f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."

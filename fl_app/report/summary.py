@@ -38,7 +38,7 @@ from leakmeter.fl_app.report.page import EPSILON, Live, document, notes, page_st
 from leakmeter.fl_app.report.read import DEPLOYMENT, LAUNCH, Run
 from leakmeter.fl_app.report.template import render
 
-State = Literal["shown", "suspected", "nothing shown", "not audited"]
+State = Literal["shown", "suspected", "nothing shown", "not known yet", "not audited"]
 NOT_SHOWN: Final = "Not shown"
 _WORTHLESS: Final = "Above 20, ε promises practically nothing."
 _REFUTED: Final = "The audit refutes the guarantee: an assumption does not hold."
@@ -182,6 +182,8 @@ def _evidence(verdict: Verdict, rows: list[Row], quantities: Iterable[str]) -> t
     seen = " ".join(f"Observed, no claim: {signed_number(f)}." for f in others[:1])
     if said:
         return "shown", " ".join([*said, seen]).strip()
+    if pending := [sentences.so_far(row) for row in rows if row.alone]:
+        return "not known yet", f"{capital(pending[0])}. {seen}".strip()
     beyond = (f.null_band is not None and f.value > f.null_band[1] for f in others)
     if any(row.severity == "suspected" for row in rows) or any(beyond):
         hint = "An estimate or a bound under a condition points to it; nothing is proven."
@@ -378,6 +380,8 @@ _QUESTIONS: Final[tuple[tuple[str, str, Callable[[_Facts], str]], ...]] = (
 
 
 def _nothing(run: Run) -> str:
+    if not run.is_finished and run.settings.get("noise") != "none":
+        return f"{NOT_SHOWN}: guarantees are known at the end of the run."
     why = " The run adds no noise." if run.settings.get("noise") == "none" else ""
     return f"{NOT_SHOWN}: nothing is guaranteed.{why}"
 

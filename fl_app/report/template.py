@@ -207,9 +207,12 @@ def command_line(text: str) -> Markup:
     return Markup("<code>{}</code>").format(Markup(" ").join(spans))
 
 
+_WORDED = "--(?:noise|clip-norm|model|target-adjacency|auditors)"  # options whose values are words
+
+
 def with_code(words: str) -> Markup:
     """Return a sentence with its options and their values set as code, which does not break."""
-    pieces = re.split(r"(--(?:noise|clip-norm) [a-z]+|--[a-z0-9-]+(?: \d[\d.e-]*\b)?)", words)
+    pieces = re.split(rf"({_WORDED} [a-z][a-z-]*|--[a-z0-9-]+(?: \d[\d.e-]*\b)?)", words)
     code = Markup("<code>{}</code>")
     return Markup("").join(code.format(p) if p.startswith("--") else p for p in pieces)
 
@@ -302,6 +305,8 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .facts div:first-child { border-left: 0; }
 .facts dt { font-size: .76rem; color: var(--soft); }
 .facts dd { margin: 0; font-weight: 620; font-size: .95rem; line-height: 1.35; }
+.facts div:not(:nth-child(2)) { min-width: min-content; }
+.facts div:not(:nth-child(2)) span { white-space: nowrap; }
 .columns { display: grid; grid-template-columns: minmax(0, 1.6fr) minmax(0, 1.1fr); gap: .7rem;
   margin-top: .55rem; }
 .attackers, .actions { background: var(--sheet); border: 1px solid var(--rule);
@@ -359,7 +364,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .card dd { margin: .1rem 0 0; }
 .card dd p { margin: 0 0 .4rem; }
 .card ul { margin: .1rem 0 0; padding-left: 1.1rem; }
-.card code { white-space: nowrap; }
+.card code, .actions p code { white-space: nowrap; }
 .figures { display: grid; gap: .7rem; margin-top: .6rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
 .figures:has(> :only-child) { grid-template-columns: minmax(0, 35rem); }

@@ -133,12 +133,18 @@ class Results:
 
     @cached_property
     def questions(self) -> tuple[Question, ...]:
-        """What ε is about: the question that orders the points first."""
+        """What ε is about: the question that orders the points first, as a rule the target's."""
+        configs = (one.point.configs[0] for one in self.points)
+        aimed = {config.target_adjacency for config in configs if config.target_epsilon}
         found = dict.fromkeys(question for _, question in self.asked)
         answered = {
             q: sum(self.guaranteed(one, q) is not None for one in self.points) for q in found
         }
-        return tuple(sorted(found, key=lambda q: (-answered[q], _ORDER.index(q.adjacency), q.unit)))
+
+        def place(q: Question) -> tuple[int, bool, int, str]:
+            return -answered[q], q.adjacency not in aimed, _ORDER.index(q.adjacency), q.unit
+
+        return tuple(sorted(found, key=place))
 
     def guaranteed(self, result: Result, question: Question) -> Finding | None:
         """Return the largest guarantee over attackers and seeds; None if one of them lacks any."""

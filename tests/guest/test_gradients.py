@@ -130,6 +130,7 @@ def test_seats_that_cannot_tell_stay_honest_and_say_so() -> None:
     first, words = first_swap(Cell(strategy, clients))
     assert first == 2  # the honest replies of round 1 have decided
     assert "a seat could not tell whether its client app replies with a model" in words
+    assert "sends=" not in words  # leakmeter audit has no code to set it in
 
 
 class Decaying(Gradients):

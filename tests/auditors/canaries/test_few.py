@@ -11,7 +11,7 @@ from leakmeter.auditors import Anytime, Finding, OneShotCanaries, check_auditor
 from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.bounds.one_run import FEW, share_bound
-from leakmeter.auditors.canaries.canary_auditor import seats_of
+from leakmeter.auditors.canaries.canary_auditor import CanaryPlan, seats_of
 from leakmeter.auditors.wording import Assumption
 from tests.helpers.canary_runs import lower_bounds, play
 from tests.helpers.numbers import few_or_many, first_fast, most_allowed
@@ -120,6 +120,24 @@ def test_seats_come_from_the_first_cohort(clients: int) -> None:
     seats = seats_of(clients)
     assert findings == run(OneShotCanaries(seats=seats), [clients] * 3)
     assert auditor.canaries_played is not None
+
+
+@pytest.mark.parametrize(("seats", "played"), [("auto", 8), (2, 1)])
+def test_how_often_clients_send_is_known_whoever_chose_the_seats(seats: Any, played: int) -> None:
+    plan = CanaryPlan(
+        "one-shot",
+        seats=seats,
+        canaries=None,
+        repetitions="auto",
+        include="auto",
+        excluded="zero",
+        seed=0,
+    )
+    plan.begin(DIM, 10)
+    plan.orders("one-shot", 1, range(10), population=10)
+    assert (plan.client_rounds, plan.repetitions) == (8, played)
+    plan.orders("one-shot", 2, range(5), population=10)  # the first cohort has said it
+    assert plan.client_rounds == 8
 
 
 def test_the_plan_waits_for_a_cohort_that_is_large_enough_and_never_takes_half() -> None:

@@ -173,7 +173,21 @@ def test_a_run_without_attackers_has_no_table_and_what_is_wrong_comes_last() -> 
     assert not any(line.startswith(HEADS) for line in lines)
     assert "Not audited as planned: x: y" in lines
     assert lines[-1] == "NEXT  Fix what the warnings name, then run again."
-    assert summary(judge([]), (), Ending())[-1] == "NEXT  Nothing to do."
+    ends: dict[str, list[Finding]] = {
+        "No further step is known.": [],
+        "Nothing to do.": [guarantee(8.0)],
+    }
+    for words, found in ends.items():
+        assert summary(judge(found), (), Ending())[-1] == f"NEXT  {words}"
+    [first, *_] = steps(judge([]))
+    assert first.command == "OneShotCanaries(seats=4)"
+
+
+def test_noise_that_is_longer_than_a_mean_update_is_said_to_hurt() -> None:
+    for parameters, is_bad in ((100, False), (100_000, True)):
+        [first, *_] = steps(judge([bound(9.0)]), [30] * 3, parameters=parameters)
+        assert "times the mean update" in first.text
+        assert ("the model is likely to suffer" in first.text) == is_bad
 
 
 def test_lines_keep_to_the_width_of_the_terminal() -> None:

@@ -179,6 +179,8 @@ def test_a_folder_without_an_app_is_an_error_with_a_suggestion(
         assert main(["audit", str(folder)]) == 2
         return capsys.readouterr().err
 
+    other = app_in(tmp_path / "apps" / "audited")
+    (other / "audit.py").write_text("import leakmeter\n")
     app = app_in(tmp_path / "apps" / "mine")
     assert f"Try {app}." in refused(tmp_path / "apps")
     assert "got no folder" in refused(tmp_path / "nowhere")
@@ -258,18 +260,54 @@ def test_clients_get_what_their_nodes_are_configured_with(
         assert "give by --node-config." in said
 
 
-@pytest.mark.parametrize("command", ["audit", "check"])
+WAITING = """
+import time
+
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    while len(list(grid.get_node_ids())) < 13:
+        time.sleep(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "server", "fix"),
+    [
+        ("audit", FEDAVG.replace("FedAvg(", "FedAvg(min_available_nodes=13, "), "Try --clients 13"),
+        ("check", FEDAVG.replace("FedAvg(", "FedAvg(min_available_nodes=13, "), "Try --clients 13"),
+        ("audit", WAITING, "is not known here: look where the app calls get_node_ids"),
+    ],
+)
 def test_an_app_that_waits_for_more_clients_does_not_wait_forever(
-    command: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
+    command: str, server: str, fix: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(inline, "_PAUSE", 0.0)
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda _: None)
-    server = FEDAVG.replace("FedAvg(", "FedAvg(min_available_nodes=20, ")
     assert main([command, str(app_in(tmp_path / "app", server=server))]) == 2
     assert not list((tmp_path / "here" / "runs").glob("*"))
     said = capsys.readouterr().err
     assert "the app waits for (min_available_nodes of its strategy), got 10" in said
-    assert "Try --clients 20." in said
+    assert fix in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--canary-seats 3", "--seats 3"),
+        ("--rounds 5", '--run-config "num-server-rounds=5"'),
+        ("--rounds=5", '--run-config "num-server-rounds=5"'),
+    ],
+)
+def test_an_option_of_a_run_is_named_as_an_audit_calls_it(
+    options: str, said: str, tmp_path: Path, capsys: Printed
+) -> None:
+    assert main(["audit", str(app_in(tmp_path / "app")), *options.split()]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_an_app_of_the_legacy_api_gets_a_number(tmp_path: Path, capsys: Printed) -> None:

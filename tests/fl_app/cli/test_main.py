@@ -75,6 +75,7 @@ def refused(arguments: list[str], capsys: Printed) -> str:
         (["--clients", "four"], "--clients must be a whole number, got 'four'. Try --clients 60."),
         (["--clients"], "--clients: expected one argument; see python run_sim.py --help"),
         (["--round=4"], "unknown option --round; did you mean --rounds?"),
+        (["--seats", "3"], "unknown option --seats; here it is --canary-seats 3"),
         (["--no-downlod"], "unknown option --no-downlod; did you mean --no-download?"),
         (["--nothing", "4"], "unknown option --nothing; see python run_sim.py --help"),
         (["somewhere"], "unexpected argument somewhere; see python run_sim.py --help"),
@@ -173,7 +174,7 @@ def test_help_and_mistakes_import_nothing_heavy() -> None:
     )
     lines = (
         *("--help", "--help all", "--version", "--dataset cifar", "--round 4", "reprot"),
-        *("report --help", "report", "reproduce --help", "reproduce --list", "list --help"),
+        *("report --help", "gate", "reproduce --help", "reproduce --list", "list --help"),
     )
     for done in run_copies(program, [line.split() for line in lines]):
         assert done.returncode == 0, done
@@ -217,7 +218,8 @@ def test_the_version_is_that_of_the_package(command: list[str], capsys: Printed)
         (["--preset", "quik"], "--preset must be one of quick, thorough, paper, got 'quik'; did "),
         (["--resume", "x", "--preset", "quick"], "--resume takes all settings from the folder; le"),
         (["report", "--cvs", "here", "runs/x"], "unknown option --cvs; did you mean --csv?"),
-        (["report"], "the following arguments are required: RUN; see python run_sim.py report"),
+        (["gate"], "the following arguments are required: DIR; see python run_sim.py gate"),
+        (["report"], "RUN must be the folder of a run with report.json or rounds.jsonl, got "),
         (["reproduce", "--lst"], "unknown option --lst; did you mean --list?"),
         (["run", "--csv"], "unknown option --csv; see python run_sim.py --help"),
     ],

@@ -130,6 +130,7 @@ def test_a_folder_without_runs_says_so_and_what_to_do_next(call: Call) -> None:
         ("--resume empty", "nothing has run there: start with --out"),
         ("--resume nowhere", "start with --out"),
         ("--resume other", "leakmeter list"),
+        ("list nope", "must be a folder of runs, got no folder"),
         ("list file", "must be a folder of runs, got a file"),
         ("report --json copies/cut", "after round 4. Finish it: python run_sim.py --resume "),
         ("gate copies --max-epsilon 1", "the newest run in it is "),
@@ -195,6 +196,8 @@ def test_report_of_a_folder_of_runs_is_about_the_newest(runs: Path, capsys: Prin
     printed = capsys.readouterr()
     assert printed.err == f"the newest run in {runs}: {runs / 'whole'}\n"
     assert json.loads(printed.out)["name"] == report_in(runs / "whole")["name"]
+    assert main(["report", "--json"]) == 0
+    assert capsys.readouterr() == printed  # the folder runs is where they go by default
     assert main(["report", "runs"]) == 0
     assert capsys.readouterr().out == f"page: {runs / 'whole' / 'report.html'}\n"
 

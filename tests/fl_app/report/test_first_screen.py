@@ -46,9 +46,9 @@ _COVERED = """
 """
 # Parts of commands that take more than one line although one has room for them.
 _BROKEN = """
-  return [...document.querySelectorAll("pre code span")].filter((one) => {
+  return [...document.querySelectorAll("pre code span, .actions p code")].filter((one) => {
     const line = parseFloat(getComputedStyle(one).lineHeight);
-    const room = one.closest("pre").clientWidth - 30;
+    const room = one.closest("pre, p").clientWidth - 30;
     return one.getBoundingClientRect().height > 1.5 * line && one.scrollWidth < room;
   }).map((one) => one.textContent);
 """
@@ -181,6 +181,10 @@ def test_no_words_of_a_chart_cover_each_other_and_no_option_is_broken(
     window.open(pages[name], width, 800)
     assert window.run(_COVERED, "#figures svg.chart, #tradeoff, #frontier") == []
     assert window.run(_BROKEN) == []
+    facts = "[...document.querySelectorAll('.facts div:not(:nth-child(2)) dd span')]"
+    rects = window.run(f"return {facts}.map((one) => one.getClientRects().length)")
+    assert set(rects) <= {1}
+    assert rects or name != "single"
 
 
 @pytest.mark.parametrize("name", ["single", "compared", "swept"])

@@ -18,7 +18,7 @@ from leakmeter.auditors.verdict import sentences
 from leakmeter.auditors.wording import Assumption
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.settings import AUTO
-from leakmeter.fl_app.report.judge import advice, next_steps, this_round, verdict_of
+from leakmeter.fl_app.report.judge import advice, next_steps, noise_changes, so_far, verdict_of
 from leakmeter.fl_app.report.page import first_screen, page
 from leakmeter.fl_app.report.read import Rehearsal, Round, Run
 from tests.fl_app.report.makers import CANARY, bound, conditional, finding, guarantee, one, run
@@ -56,15 +56,17 @@ def test_what_is_called_proven_never_shrinks_while_a_run_goes_on() -> None:
         verdict = verdict_of(unfinished)
         assert verdict.confidence == pytest.approx(0.95)  # one bound, however many rounds
         proven.append(max(row.low for row in verdict.rows))
-        assert [f.value for f in this_round(unfinished).values()] == [alone]
+        [kept] = so_far(unfinished).values()
+        assert [f.value for f in kept] == list(single[:i])  # those of earlier rounds as well
         words = first_screen(unfinished).striptags()
         # Once something is proven the server, who sees these models too, has that instead.
-        assert (f"this round ε ≥ {alone:g}" in words) == (proven[-1] == 0)
+        assert (f"ε ≥ {alone:g} (round {i})" in words) == (proven[-1] == 0)
+        assert verdict.is_pending == (proven[-1] == 0)
     assert proven == [0.0, 0.4, 0.9, 0.9, 0.9]
+    assert so_far(run(*found)) == {}  # a finished run has its report
     estimated = replace(run(finding(kind="estimate", server_round=7)), is_finished=False)
     [part] = verdict_of(estimated).rows
     assert "this round (7)" in " ".join(sentences.findings_in_words(part))
-    assert this_round(run(*found)) == {}  # a finished run has its report
 
 
 def our_run(*found: Finding, **changes: object) -> Run:
@@ -144,7 +146,7 @@ def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
     suspected = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
     found = (suspected, guarantee(8.0, adjacency="add-remove"))
     noised = our_run(*found, noise="central", **{"clip-norm": 1.0, "target-epsilon": 8.0})
-    assert settings(next_steps(noised)[0].command)["--target-epsilon"] == "4"
+    assert _noise_asked(noised)["--target-epsilon"] == "4"
 
 
 @pytest.mark.parametrize(
@@ -244,6 +246,62 @@ def test_folders_are_named_as_their_user_may_type_them(
         named = [Path(word) for word in words if "my demo" in word]
         assert named
         assert all((here / one).is_relative_to(tmp_path / below / "runs") for one in named)
+
+
+@pytest.mark.parametrize(
+    ("found", "changes", "accuracy", "first", "advised"),
+    [
+        ((), {"auditors": "none"}, 0.9, "Audit an ε", {"--auditors": "one-shot"}),
+        (
+            (finding(kind="diagnostic", quantity="clients", value=1.0),),
+            {"auditors": "recorder,mine"},
+            0.9,
+            "Audit an ε",
+            {"--auditors": "recorder,mine,one-shot"},
+        ),
+        ((bound(9.0),), {}, 0.12, "The model has learnt nothing", {"--rounds": "12"}),
+        (
+            (bound(0.0), guarantee(8.0)),
+            {"noise": "distributed", "clip-norm": 1.0},
+            0.096,
+            "The model has learnt nothing",
+            {"--model": "linear", "--target-epsilon": "2..32"},
+        ),
+        (
+            (bound(0.0, observer="server"), guarantee(2.0, adjacency="replace")),
+            {"noise": "central", "clip-norm": 1.0},
+            0.9,
+            "Play more canaries",
+            {},
+        ),
+    ],
+)
+def test_what_makes_all_other_numbers_worthless_is_the_first_step(
+    found: tuple[Finding, ...],
+    changes: dict[str, Any],
+    accuracy: float,
+    first: str,
+    advised: dict[str, str],
+) -> None:
+    ours = replace(our_run(*found, **changes), rounds=(Round(1, accuracy, 10, {}),))
+    steps = next_steps(ours)
+    assert steps[0].text.startswith(first)
+    words = shlex.split(steps[0].command)
+    assert all(words[words.index(name) + 1] == value for name, value in advised.items())
+    covered = any(step.text.startswith("Let clients add the noise") for step in steps)
+    assert covered == (changes.get("noise") == "central")
+
+
+def test_a_card_advises_the_noise_of_the_next_steps_with_its_effect() -> None:
+    ours = our_run(bound(9.0, observer="server", sees="round sum", adjacency="replace"))
+    change = noise_changes(ours)
+    assert change is not None
+    heard = Rehearsal(settings=change, seed=0, accuracies=(0.088,), without_noise=0.94)
+    for made, effect in ((ours, "not rehearsed"), (replace(ours, rehearsals=(heard,)), "0.088")):
+        verdict = verdict_of(made)
+        words = " ".join(advice(verdict.rows[0], made, verdict))
+        assert "--target-epsilon 8 --target-adjacency replace (accuracy " in words
+        assert effect in words
 
 
 def test_a_page_prints_the_steps_of_the_terminal() -> None:

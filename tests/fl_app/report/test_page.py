@@ -366,7 +366,9 @@ def test_a_project_of_another_kind_gets_a_page(tmp_path: Path, capsys: Printed) 
     assert "--noise" not in page.words  # its settings are not ours
 
 
-def test_an_unfinished_run_says_so_and_how_to_go_on(plain: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_says_so_and_how_to_go_on(
+    plain: Path, tmp_path: Path, capsys: Printed
+) -> None:
     folder = tmp_path / "cut"
     shutil.copytree(plain, folder)
     (folder / "report.json").unlink()
@@ -381,6 +383,16 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(plain: Path, tmp_path: Path)
     assert "figure-1-tradeoff-likelihood-ratio" in page.charts()
     rows = [row for row in page.findings if row]
     assert len(rows) == sum(len(json.loads(line)["findings"]) for line in lines[:3])
+    told = []
+    for words in (["report", "--text", folder], ["list", tmp_path], ["gate", folder, "--claims"]):
+        capsys.readouterr()
+        main([str(word) for word in words])
+        told.append(capsys.readouterr().out)
+    assert told[0].startswith("VERDICT  Unfinished: 3 of 4 rounds.")
+    assert "Unfinished: 3 of 4 rounds." in page.words
+    assert "are in rounds.jsonl" in told[0]  # report.json is not there yet
+    assert "not known yet" in told[1]
+    assert "δ = 1e-05" in told[2]
 
 
 def test_a_run_without_a_round_or_a_finding_has_a_page(tmp_path: Path) -> None:

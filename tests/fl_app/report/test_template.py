@@ -19,6 +19,9 @@ def test_text_is_escaped_and_markup_is_not() -> None:
     assert with_code("<b> with --lr 0.5 & more") == (
         "&lt;b&gt; with <code>--lr 0.5</code> &amp; more"
     )
+    assert with_code("with --model linear --sample 50:") == (
+        "with <code>--model linear</code> <code>--sample 50</code>:"
+    )
 
 
 def test_a_missing_value_is_an_error() -> None:

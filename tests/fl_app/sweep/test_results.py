@@ -92,10 +92,11 @@ def rehearsal(accuracy: float, *guarantees: Finding, seed: int = 0) -> Rehearsal
     return Rehearsal(settings={}, seed=seed, accuracies=(0.1, accuracy), guarantees=guarantees)
 
 
-def results(*of_points: list[Rehearsal], against: str = "") -> Results:
+def results(*of_points: list[Rehearsal], against: str = "", **more: Any) -> Results:
     """Return a sweep of learning rates in which these rehearsals were seen."""
     rates = ",".join(str(i + 1) for i in range(len(of_points)))
-    settings = {"against": against} if against else {}
+    settings = {name.replace("_", "-"): value for name, value in more.items()}
+    settings |= {"against": against} if against else {}
     plan = plan_of(settings, [f"lr={rates}"], seeds=len(of_points[0]))
     points, _ = plan.points()
     found = zip(points, of_points, strict=True)
@@ -137,6 +138,14 @@ def test_the_worst_attacker_counts_and_each_adjacency_is_named() -> None:
     assert ends == [["ε ≤ 2", "ε ≤ 5"], ["ε ≤ 3", "ε ≤ 7"]]
     assert found.heads == ["lr", "accuracy", "zero-out", "replace", "shown"]
     assert found.about.endswith("against: server, all sums; outsider, noised sums.")
+
+
+def test_the_question_of_the_target_leads() -> None:
+    both = [rehearsal(0.5, guarantee(0.9), guarantee(2.0, adjacency="replace"))]
+    aimed = {"noise": "distributed", "clip_norm": 1.0, "target_epsilon": 2.0}
+    for adjacency, end in (("zero-out", "ε ≤ 0.9"), ("replace", "ε ≤ 2")):
+        found = results(both, both, **aimed, target_adjacency=adjacency)
+        assert f"{end} ({adjacency})" in found.headline.replace("\u00a0", " ")
 
 
 def test_a_point_that_guarantees_nothing_to_an_attacker_of_another_one_is_on_no_frontier() -> None:
