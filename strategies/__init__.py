@@ -9,10 +9,8 @@ from leakmeter._rooms import alias, front_page
 if TYPE_CHECKING:
     from leakmeter.strategies.accounting.dp_sgd import DpSgdAccountant as DpSgdAccountant
     from leakmeter.strategies.chosen import Chosen as Chosen
-    from leakmeter.strategies.protection.mechanism import AdaptiveClip as AdaptiveClip
     from leakmeter.strategies.protection.mechanism import Central as Central
     from leakmeter.strategies.protection.mechanism import Distributed as Distributed
-    from leakmeter.strategies.protection.mechanism import FixedClip as FixedClip
     from leakmeter.strategies.protection.mechanism import Local as Local
     from leakmeter.strategies.protection.noised import Clipped as Clipped
     from leakmeter.strategies.protection.noised import Noised as Noised

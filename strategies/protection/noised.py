@@ -54,6 +54,7 @@ from leakmeter.strategies.flower import left_out, trained
 from leakmeter.strategies.protection.mechanism import (
     Clip,
     Clipping,
+    FixedClip,
     Mechanism,
     NotNoisedError,
     Summed,
@@ -71,8 +72,8 @@ class Noised(Wrapper):
     Args:
         strategy: Gets only noised means; its optimiser is post-processing.
         noise: The mechanism: who adds how much, and whom it hides.
-        clipping: The clip norm of updates, for a mechanism that clips them; adaptive only with
-            central Gaussian noise.
+        clipping: The clip norm of updates, for a mechanism that clips them: a number, or how it is
+            chosen. Adaptive only with central Gaussian noise.
         expected_clients: The public number that sums are divided by; None takes the size of the
             first round, which must then not be random.
         delta: The delta of the guarantees.
@@ -86,7 +87,7 @@ class Noised(Wrapper):
         spending: What was released so far, and who took part how often.
 
     Example:
-        inner = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(0.5), expected_clients=50)
+        inner = Noised(FedAvg(), noise=Central(1.0), clipping=0.5, expected_clients=50)
         result = Masked(inner, max_weight=1).start(grid, initial_arrays, num_rounds=20)
     """
 
@@ -101,7 +102,7 @@ class Noised(Wrapper):
         strategy: Strategy,
         *,
         noise: Mechanism,
-        clipping: Clipping | None = None,
+        clipping: Clipping | float | None = None,
         expected_clients: float | None = None,
         delta: float = 1e-5,
         seed: int | None = None,
@@ -116,6 +117,9 @@ class Noised(Wrapper):
         positive = {"clip_mean": clip_mean, "expected_clients": expected_clients}
         require("(0, inf)", is_optional=True, **positive)
         require("(0, 1)", delta=delta)
+        if isinstance(clipping, (int, float)):
+            require("(0, inf)", clipping=clipping)
+            clipping = FixedClip(clipping)
         noise.check_clipping(clipping, clip_mean)
         check_is_inside(self)
         if any(isinstance(held, Noised) for held in wrappers(strategy)):

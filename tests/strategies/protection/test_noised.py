@@ -475,6 +475,7 @@ def test_distributed_noise_and_the_secure_sum_name_the_same_colluders() -> None:
         ("min_honest", lambda: Distributed(1.0, 0)),
         ("colluders", lambda: Distributed(1.0, 3, -1)),
         ("norm", lambda: FixedClip(0.0)),
+        ("clipping", lambda: make(Central(1.0), clipping=-0.5)),
         ("norm", lambda: FixedClip(math.inf)),
         ("quantile", lambda: AdaptiveClip(1.0, quantile=1.0)),
         ("rate", lambda: AdaptiveClip(1.0, rate=0.0)),
@@ -485,6 +486,10 @@ def test_distributed_noise_and_the_secure_sum_name_the_same_colluders() -> None:
 def test_impossible_settings_are_refused_at_once(name: str, make_it: Callable[[], Any]) -> None:
     with refuses(name):
         make_it()
+
+
+def test_a_number_is_a_fixed_clip_norm() -> None:
+    assert make(Central(1.0), clipping=0.5)._clipping == FixedClip(0.5)
 
 
 def test_wrong_nesting_is_refused() -> None:
