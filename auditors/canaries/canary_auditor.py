@@ -344,7 +344,7 @@ class CanaryPlan(Resumable):
             self.drawn.forget()
         most = seats_of(len(chosen)) if self.seats == "auto" else len(chosen)
         seats = most if self.seats == "auto" else min(self.seated, most)
-        if self.client_rounds is None and population and self.begun is None and seats:
+        if self.client_rounds is None and population and seats:
             # Those in seats send no update of their own.
             share = min((len(chosen) - seats) / population, 1.0)
             self.client_rounds = max(round(share * self._num_rounds), 1)
