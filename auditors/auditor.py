@@ -240,7 +240,7 @@ class RoundMessages:
 
     Attributes:
         grid: Delivers messages to the clients.
-        by_client: Client index to the content that the client is sent.
+        by_client: Client index to the message that the client is sent.
         layout: Turns the arrays of a message into a vector.
         model: What they send.
         weight_key: The metric by which the strategy weights clients.

@@ -408,7 +408,7 @@ class Bound:
         sample_sizes: How many samples of what went in.
         cap: The largest value this method could have shown with these samples.
         saturated: Whether the value has reached the cap.
-        assumptions: Names of what must be true for the kind to be deserved; see `assumptions`.
+        assumptions: Names of what must be true for the kind to be deserved; see `Assumption`.
     """
 
     value: float

@@ -49,7 +49,7 @@ _TAIL = 10.0
 
 
 @dataclass(frozen=True)
-class Grid:
+class RoundingGrid:
     """What a sum needs beside noise and L2 sensitivity, where its noise is not Gaussian.
 
     Attributes:
@@ -81,7 +81,7 @@ class Reach:
     """
 
     sensitivity: float
-    grid: Grid | None = None
+    grid: RoundingGrid | None = None
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class IntegerDistribution(Distribution):
         """
         step = std / MAX_STD
         steps = np.clip(np.rint(vector / step), -_MAX_STEPS, _MAX_STEPS).astype(np.int64)
-        noise = Sampler.of(self, (std / step) ** 2).draw(vector.size, rng)
+        noise = IntegerSampler.of(self, (std / step) ** 2).draw(vector.size, rng)
         return np.asarray((steps + noise) * step)
 
     def of_server(self, moved: float, std: float, dim: int) -> Reach:
@@ -250,7 +250,7 @@ class IntegerDistribution(Distribution):
         step = std / MAX_STD
         l2 = moved / step * (1 + _FLOAT_ERROR) + math.sqrt(dim)
         norms = RoundedNorms.within(l2**2, dim)
-        return Reach(norms.l2 * step, Grid(step, norms.l1, dim))
+        return Reach(norms.l2 * step, RoundingGrid(step, norms.l1, dim))
 
     def of_clients(self, clip_norm: float, step: float, dim: int) -> Reach:
         """Return how far a client reaches whose update is rounded within `RoundedNorms`."""
@@ -260,7 +260,7 @@ class IntegerDistribution(Distribution):
                 "give the rounding step of the secure sum, Masked.step"
             )
         norms = RoundedNorms.of(clip_norm / step, dim)
-        return Reach(norms.l2 * step, Grid(step, norms.l1, dim))
+        return Reach(norms.l2 * step, RoundingGrid(step, norms.l1, dim))
 
     def total_variation(self, variance: float) -> float:
         """Return a bound for one draw.
@@ -317,7 +317,7 @@ class RoundedNorms:
 
 
 @dataclass(frozen=True, eq=False)
-class Sampler:
+class IntegerSampler:
     """Draws integers of one distribution by inversion.
 
     Attributes:
@@ -334,7 +334,7 @@ class Sampler:
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def of(distribution: IntegerDistribution, variance: float) -> Sampler:
+    def of(distribution: IntegerDistribution, variance: float) -> IntegerSampler:
         """Return the sampler of a distribution; the tables of the last few are kept."""
         check_variance(variance)
         weights = distribution.weights(Fraction(variance))  # a float is a fraction, exactly
@@ -348,7 +348,7 @@ class Sampler:
         guide_bits = min(max(10, math.ceil(math.log2(variance) / 2) + 5), 20)
         edges = np.arange((1 << guide_bits) + 1, dtype=np.uint64) << np.uint64(_HIGH - guide_bits)
         guide = np.searchsorted(high, edges, side="left").astype(np.int32)
-        return Sampler(tuple(limits), high, guide, guide_bits)
+        return IntegerSampler(tuple(limits), high, guide, guide_bits)
 
     def draw(self, dim: int, rng: np.random.Generator | None) -> NDArray[np.int64]:
         """Return independent draws from `rng`, or from the operating system's source if None."""

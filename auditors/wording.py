@@ -301,10 +301,15 @@ def is_certain(finding: Finding) -> bool:
     return is_epsilon(finding) and CERTAIN < finding.value < math.inf
 
 
+def digits_of(epsilon: float) -> int:
+    """Return with how many digits an ε is printed: of a large one, few have a meaning."""
+    return 2 if CERTAIN < epsilon < math.inf else _DIGITS
+
+
 def value(finding: Finding) -> str:
     """Return the value as it is printed everywhere."""
     if is_epsilon(finding):
-        return number(finding.value, 2 if is_certain(finding) else _DIGITS, finding.kind)
+        return number(finding.value, digits_of(finding.value), finding.kind)
     if finding.quantity in INFORMATION:
         return f"{number(finding.value, kind=finding.kind)} bits (log₂)"
     # A count is exact: rounding up a number of clients would promise clients that do not exist.

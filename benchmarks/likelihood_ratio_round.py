@@ -120,10 +120,10 @@ def fitted(dim: int, size: Size, watch: Watch) -> SumDistribution:
 def one(dim: int, size: Size) -> float:
     """Play one round and return its seconds."""
     watch = Watch()
-    law = fitted(dim, size, watch)
+    distribution = fitted(dim, size, watch)
     candidates = stored(dim, size.candidates, 99, watch)
     with watch:
-        test = challenge(candidates, law)
+        test = challenge(candidates, distribution)
     for first in range(0, size.trials, PART):
         rows = drawn(dim, PART, 100 + first)
         with watch:

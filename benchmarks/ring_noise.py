@@ -23,13 +23,17 @@ CLIENTS, STD, CLIP = 50, 0.2, 1.0
 FLOAT = "Gaussian noise in float64"
 
 
-def ours(update: Vector, law: str, bits: int) -> Callable[[], object]:
+def ours(update: Vector, distribution: str, bits: int) -> Callable[[], object]:
     """Return the integer path; its table is made beforehand, as it is kept between rounds."""
     quantiser = Quantiser(
-        clip_range=CLIP, bits=bits, max_clients=CLIENTS, noise_std=STD, noise_distribution=law
+        clip_range=CLIP,
+        bits=bits,
+        max_clients=CLIENTS,
+        noise_std=STD,
+        noise_distribution=distribution,
     )
     limits = RoundedNorms.of(CLIP / quantiser.step, len(update))
-    share = IntegerNoise(law, (STD / quantiser.step) ** 2)
+    share = IntegerNoise(distribution, (STD / quantiser.step) ** 2)
     noise = RingNoise(quantiser.step, CLIP, limits, share.sampler)
     return lambda: quantiser.encode_integers(noise.applied(update, None))
 
@@ -42,14 +46,14 @@ def floats(update: Vector, bits: int) -> Callable[[], object]:
 
 
 def measure(scale: Scale) -> Iterator[Row]:
-    """Yield a row for each law and size of the ring."""
+    """Yield a row for each distribution and size of the ring."""
     dim, repetitions = (1_000_000, 7) if scale != "quick" else (2_000, 2)
     update = np.random.default_rng(0).standard_normal(dim)
     update *= CLIP / np.linalg.norm(update)
-    laws: tuple[str, ...] = ("skellam", "discrete-gaussian")
-    for law in laws:
+    distributions: tuple[str, ...] = ("skellam", "discrete-gaussian")
+    for distribution in distributions:
         for bits in (16, 32):
-            works = {OURS: ours(update, law, bits), FLOAT: floats(update, bits)}
+            works = {OURS: ours(update, distribution, bits), FLOAT: floats(update, bits)}
             times = interleave({n: timer(w) for n, w in works.items()}, repetitions)
-            row = partial(Row, f"{law}, d = {dim:,}, {bits} bits", times[OURS])
+            row = partial(Row, f"{distribution}, d = {dim:,}, {bits} bits", times[OURS])
             yield row(times[FLOAT], peer=FLOAT, target=1 / 3)

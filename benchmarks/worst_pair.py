@@ -36,22 +36,22 @@ def measure(scale: Scale) -> Iterator[Row]:
     scatter = Scatter(dim)
     for _ in range(0, dim + CHUNK, CHUNK):
         scatter.add(rng.standard_normal((CHUNK, dim), dtype=np.float32))
-    law = DenseGaussian.fit(scatter.moments(), shrinkage=0.1)
+    others = DenseGaussian.fit(scatter.moments(), shrinkage=0.1)
     rows = rng.standard_normal((candidates, dim), dtype=np.float32)
-    inverse = cho_solve((law.factor, True), np.eye(dim)) / np.outer(law.std, law.std)
-    few, std = rows[:FEW].astype(np.float64), law.std.astype(law.factor.dtype)
+    inverse = cho_solve((others.factor, True), np.eye(dim)) / np.outer(others.std, others.std)
+    few, std = rows[:FEW].astype(np.float64), others.std.astype(others.factor.dtype)
 
     def euclid() -> tuple[int, ...]:
-        white = solve_triangular(law.factor, (rows / std).T, lower=True).T
+        white = solve_triangular(others.factor, (rows / std).T, lower=True).T
         distances = squareform(pdist(white))
         return tuple(map(int, np.unravel_index(distances.argmax(), distances.shape)))
 
-    ours = [(a - b) @ law.solve(a - b) for i, a in enumerate(few) for b in few[i + 1 :]]
+    ours = [(a - b) @ others.solve(a - b) for i, a in enumerate(few) for b in few[i + 1 :]]
     assert np.allclose(pdist(few, "mahalanobis", VI=inverse) ** 2, ours, rtol=1e-4)
-    assert euclid() == farthest_pair(law.gram(rows))
+    assert euclid() == farthest_pair(others.gram(rows))
     times = interleave(
         {
-            OURS: timer(lambda: farthest_pair(law.gram(rows))),
+            OURS: timer(lambda: farthest_pair(others.gram(rows))),
             EUCLID: timer(euclid),
             LITERAL: timer(
                 lambda: pdist(few, "mahalanobis", VI=inverse),

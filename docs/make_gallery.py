@@ -54,7 +54,7 @@ from leakmeter.papers.gaussian import classical_sigma_unsafe_above_epsilon_1  # 
 
 FOLDER = Path(__file__).with_name("gallery")
 EXAMPLES = ROOT / "examples"
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
 
 _EDGE, _LINE = 20, 20
 _COLORS = ("c0", "c1", "c2", "c3", "c4", "c5", "ref")
@@ -92,7 +92,7 @@ def main(names: Sequence[str]) -> int:
     for name in names or PICTURES:
         _seed()
         text = PICTURES[name]()
-        assert len(text.encode()) < MOST_BYTES, (name, len(text.encode()))
+        assert len(text.encode()) < MAX_BYTES, (name, len(text.encode()))
         (FOLDER / f"{name}.svg").write_text(text, encoding="utf-8")
         print(f"{FOLDER.name}/{name}.svg: {len(text.encode()):,} bytes")
     return 0

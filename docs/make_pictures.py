@@ -23,7 +23,7 @@ from leakmeter.fl_app.report.live import open_server, serving
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -163,8 +163,8 @@ def main(names: list[str]) -> int:
         for name in names or PICTURES:
             path = FOLDER / f"report-{name}.png"
             PICTURES[name](studio, path)
-            if path.stat().st_size > MOST_BYTES:
-                print(f"{path.name} has more than {MOST_BYTES} bytes", file=sys.stderr)
+            if path.stat().st_size > MAX_BYTES:
+                print(f"{path.name} has more than {MAX_BYTES} bytes", file=sys.stderr)
                 return 1
             print(path)
     return 0

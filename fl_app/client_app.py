@@ -30,7 +30,7 @@ from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.fl_app.config.config import Config, from_context
 from leakmeter.fl_app.config.field import ConfigError
 from leakmeter.fl_app.deployment import client_keys, is_deployed, noise_seed, own_threshold
-from leakmeter.fl_app.task import Task, device_of, load_task, trained, update_rule
+from leakmeter.fl_app.task import Task, device_of, load_task, train_client, update_rule
 from leakmeter.strategies.flower import UNUSABLE
 
 Mod: TypeAlias = Callable[[Message, Context, Call], Message]
@@ -82,7 +82,7 @@ def client_app_of(
         own = config_of(context)
         task, rule = _task_here(own), update_rule(own)
         client = int(context.node_config["partition-id"])
-        arrays, done = trained(own, rule, task, message, client)
+        arrays, done = train_client(own, rule, task, message, client)
         metrics = MetricRecord({"num-examples": done.num_examples, "train-loss": done.loss})
         reply = RecordDict({"arrays": arrays, "metrics": metrics})
         if isinstance(rule, GaussianSampling):

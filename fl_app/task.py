@@ -325,7 +325,7 @@ class _Local:
         }
 
 
-def trained(
+def train_client(
     config: Config, rule: UpdateRule, task: Task, message: Message, client: int
 ) -> tuple[ArrayRecord, Trained]:
     """Return a client's model after its training, and what it tells beside it."""

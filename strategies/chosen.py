@@ -28,11 +28,11 @@ from leakmeter.strategies.flower import (
     PartialGrid,
     Places,
     ReadArray,
-    evaluated,
     known_nodes,
     left_out,
     shapes,
-    trained,
+    usable_evaluate_replies,
+    usable_train_replies,
 )
 
 _log = logging.getLogger("flwr")
@@ -245,8 +245,8 @@ class Chosen(Wrapper):
 
         A client with other arrays than it was sent, or other metrics than most, has dropped out.
         """
-        come, key = self._ordered(replies), weight_key(self.strategy)
-        usable = trained(come, key, lambda record: shapes(record) == self._shapes)
+        come, key = self._in_order(replies), weight_key(self.strategy)
+        usable = usable_train_replies(come, key, lambda record: shapes(record) == self._shapes)
         self.unused = left_out(come, usable)
         for message in (one for one in usable if one.has_content()):
             record = wire.arrays(message.content)
@@ -258,10 +258,10 @@ class Chosen(Wrapper):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Aggregate in the order of clients, as in training."""
-        usable = evaluated(self._ordered(replies), weight_key(self.strategy))
+        usable = usable_evaluate_replies(self._in_order(replies), weight_key(self.strategy))
         return self._inner_aggregate_evaluate(server_round, usable)
 
-    def _ordered(self, replies: Iterable[Message]) -> list[Message]:
+    def _in_order(self, replies: Iterable[Message]) -> list[Message]:
         """Return the replies in the order of clients; one that was delivered twice counts once."""
         last = len(self._client_of)  # errors that come from the SuperLink
         once = wire.distinct(replies)
@@ -280,10 +280,10 @@ class Chosen(Wrapper):
         if nodes is not None and len(nodes) >= self._num_clients:
             self._client_of, self._node_of = Places(nodes), nodes
         else:
-            self._client_of = self._asked(grid)
+            self._client_of = self._ask_identities(grid)
             self._node_of = {client: node for node, client in self._client_of.items()}
 
-    def _asked(self, grid: Grid) -> dict[int, int]:
+    def _ask_identities(self, grid: Grid) -> dict[int, int]:
         """Wait for all nodes and return which client each of them says it is."""
         deadline = time.monotonic() + self._patience
         while len(nodes := list(grid.get_node_ids())) < self._num_clients:

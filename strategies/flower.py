@@ -1,7 +1,7 @@
 """What surrounds Flower's own strategies: grids before them, and what they can do with replies.
 
-Grids show only some nodes, send a message again, or can be stopped. Some know by themselves which
-client each node is, and what they deliver in one go, so that an app can train clients together.
+Grids show only some nodes, send a message again, or can be stopped. Some know which client each
+node is, and deliver several messages at once, so that an app can train clients together.
 
 Flower's strategies raise if one reply differs in form, so only those are kept that they can
 aggregate. They keep momentum and their own copy of the model in attributes. Which ones is listed
@@ -64,7 +64,7 @@ _ATTRIBUTES: dict[type[Strategy], tuple[str, ...]] = {
 }
 
 
-def trained(
+def usable_train_replies(
     replies: Iterable[Message], weight_key: str, fits: Callable[[ArrayRecord], bool]
 ) -> list[Message]:
     """Return errors and the replies of a training round that can be averaged.
@@ -89,7 +89,7 @@ def trained(
     return _alike(replies, weight_key, form)
 
 
-def evaluated(replies: Iterable[Message], weight_key: str) -> list[Message]:
+def usable_evaluate_replies(replies: Iterable[Message], weight_key: str) -> list[Message]:
     """Return errors and the replies of an evaluation round that can be averaged."""
     return _alike(replies, weight_key, lambda reply: _of_metrics(reply, weight_key))
 

@@ -134,7 +134,7 @@ class Audited(AuditReader, Wrapper):
             if call.takes("num_rounds"):
                 call.put("num_rounds", max(num_rounds - self.audit.offset, 0))
             result = super().start(*call.args, **call.more)
-        self.ended = self.audit.limit.reason
+        self.ended = self.audit.stop_rule.reason
         self.audit.finish(num_rounds)
         return result
 
@@ -200,7 +200,7 @@ class Audited(AuditReader, Wrapper):
     ) -> MetricRecord | None:
         """Note what the clients measured."""
         metrics = self._inner_aggregate_evaluate(self.audit.number_in_run(server_round), replies)
-        self.audit.limit.keep("evaluate_metrics_clientapp", server_round, metrics)
+        self.audit.stop_rule.keep("evaluate_metrics_clientapp", server_round, metrics)
         self.audit.evaluated(metrics)
         return metrics
 
@@ -220,7 +220,7 @@ class Audited(AuditReader, Wrapper):
             number = self.audit.number_in_run(server_round)
             self.audit.released(arrays)
             metrics = evaluate_fn(number, arrays)
-            self.audit.limit.keep("evaluate_metrics_serverapp", server_round, metrics)
+            self.audit.stop_rule.keep("evaluate_metrics_serverapp", server_round, metrics)
             self.audit.evaluated(metrics)
             self.audit.flush()
             return metrics

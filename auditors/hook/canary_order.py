@@ -498,7 +498,7 @@ CLAIMED: Final = (
 
 def size_warning(size: Size) -> str:
     """Return that canaries are longer than updates, and why."""
-    least = f" or than the clip norm {size.least_norm:g}" if size.least_norm else ""
+    least = f" (or as the clip norm {size.least_norm:g}, if longer)" if size.least_norm else ""
     return (
         f"a claim is tested, so canaries are {size.times:g} times as long as the update that they "
         f"replace{least}: with shorter ones, a clip per parameter, a clip after the noise and "

@@ -134,7 +134,7 @@ class AuditedGrid(AuditReader, GridWrapper):
     ) -> Iterable[Message]:
         """Send with orders, and return the replies without our answers."""
         sent = list(messages)
-        if not self._is_opened(sent):
+        if not self._open_round(sent):
             return self.grid.send_and_receive(sent, timeout=timeout)
         replies = list(self.grid.send_and_receive(sent, timeout=timeout))
         self.audit.replied(self._rounds, replies)
@@ -143,7 +143,7 @@ class AuditedGrid(AuditReader, GridWrapper):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send with orders; the messages of one call are a round."""
         sent = list(messages)
-        is_round = self._is_opened(sent)
+        is_round = self._open_round(sent)
         ids = list(self.grid.push_messages(sent))
         self._asked = set(ids) if is_round else self._asked
         return ids
@@ -158,8 +158,8 @@ class AuditedGrid(AuditReader, GridWrapper):
             take_answer(reply)
         return replies
 
-    def _is_opened(self, messages: Sequence[Message]) -> bool:
-        """Give messages their orders if they are a round; take any model for that of the last."""
+    def _open_round(self, messages: Sequence[Message]) -> bool:
+        """Give messages their orders if they are a round; any model is the one after the last."""
         model = next((r for m in messages for r in m.content.array_records.values()), None)
         if model is None:
             return False

@@ -131,7 +131,7 @@ class LegacyAudited(Strategy):
                 "round %d is not audited: num_rounds is %d", server_round, self._num_rounds
             )
             return self.strategy.configure_fit(server_round=server_round, **asked)
-        if self.audit.has_begun and self.audit.limit.reason is not None:
+        if self.audit.has_begun and self.audit.stop_rule.reason is not None:
             return []  # the run was stopped; the server counts on
         model = record_of(parameters)
         try:

@@ -518,7 +518,7 @@ class RoundObserver(Resumable):
         left_out = unused_nodes(self._strategy)
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
         view = self._view(opened, replies, updates, arrays)
-        # What neither masks nor noise hide: the truth, or as sent; else none.
+        # Updates that can be checked: the truth where there is any, else those sent in plain.
         is_hidden = opened.is_noised or not updates.are_plain
         # First, and guarded separately: a failing auditor must not suppress the warnings.
         with self._panel.keep_training_on_error(f"warnings may lack round {opened.server_round}"):

@@ -110,7 +110,7 @@ class RunAudit(Resumable):
         on_report: Called before the report is written; returns fields to add to it.
         offset: Rounds of the run that were done before this start.
         seen: Rounds that were closed since this start.
-        limit: The largest proven ε at which the run continues.
+        stop_rule: When the run ends early, and the metrics that Flower then lacks.
         has_begun: Whether a run is under way.
     """
 
@@ -118,7 +118,7 @@ class RunAudit(Resumable):
     _layout: Kept[Layout | None]
     _reply_kind: Kept[ReplyKind]
     _observer: Kept[RoundObserver]
-    limit: Kept[StopRule]
+    stop_rule: Kept[StopRule]
     _panel: Kept[Panel]
     _claims: Kept[RunClaims]
 
@@ -140,11 +140,11 @@ class RunAudit(Resumable):
         self._claims = RunClaims(claims_of(claims))
         self._strategy = strategy
         self._panel = Panel(auditors)
-        self.limit = StopRule(callbacks, auditors)
+        self.stop_rule = StopRule(callbacks, auditors)
         self._known: tuple[Limitation, ...] = ()
         self._reply_kind = ReplyKind(sends)
         log = RunLog(Path(out).expanduser(), config or {}, rounds_done, name=name) if out else None
-        self.lines = RoundLog(log)
+        self.lines = PendingLine(log)
         self._listeners = Listeners([ProgressFile(), *callbacks])
         self._name, self._config = name, dict(config or {})
         self._has_metrics = metrics
@@ -231,7 +231,7 @@ class RunAudit(Resumable):
         if self.seen:  # a second start is another run
             self.lines.findings, self._layout = [], None
             self._observer.health = Health()
-            self.limit.begin()
+            self.stop_rule.begin()
             self._claims.begin()
             if self.lines.run_log is not None:
                 self.lines.run_log.start_again()
@@ -284,7 +284,7 @@ class RunAudit(Resumable):
         self.flush()
         self._panel.tidy()
         self._open = self._replied = None
-        self.limit.check(arrays)
+        self.stop_rule.check(arrays)
 
     def opened(
         self, server_round: object, arrays: ArrayRecord, messages: Sequence[Message], grid: Grid
@@ -368,14 +368,14 @@ class RunAudit(Resumable):
         if replied is not None and replied.answers:
             with self._panel.keep_training_on_error("what clients claim could not be read"):
                 self._claims.note_answers(replied.answers)
-        self.limit.note(findings)
+        self.stop_rule.note(findings)
         answered = 0 if replied is None else replied.num_replies
         line = RoundLine(number, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
         if after is not None:
             self.lines.put(line, after)
         metrics = with_findings(metrics, findings) if self._has_metrics else metrics
-        self.limit.keep("train_metrics_clientapp", number - self.offset, metrics)
+        self.stop_rule.keep("train_metrics_clientapp", number - self.offset, metrics)
         return metrics
 
     def released(self, arrays: ArrayRecord) -> None:
@@ -430,9 +430,9 @@ class RunAudit(Resumable):
         self.flush()
         self.has_begun = False
         has_ended = any(wrapper.ended for wrapper in wrappers(self._strategy))
-        has_ended |= self.limit.reason is not None
+        has_ended |= self.stop_rule.reason is not None
         if has_ended:
-            kind: EarlyEnd = "ended-early" if self.limit.reason is None else "stopped-above"
+            kind: EarlyEnd = "ended-early" if self.stop_rule.reason is None else "stopped-above"
             self._observer.health.note_end(self.offset + self.seen, num_rounds, kind)
         # A resumed run may have no round left to play.
         was_seen = self.seen > 0 or num_rounds <= self.offset or has_ended
@@ -442,7 +442,7 @@ class RunAudit(Resumable):
     def _report(self, *, was_seen: bool) -> None:
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(UNSEEN))
-        final = self.limit.with_conditions(self._panel.report()) if was_seen else []
+        final = self.stop_rule.with_conditions(self._panel.report()) if was_seen else []
         self._claims.add(claim for auditor in self.auditors for claim in auditor.claimed)
         final = self._claims.with_conditions(final, self._observer.size.times)
         for wrapper in wrappers(self._strategy):  # what the mechanism itself guarantees
@@ -499,7 +499,7 @@ class RunAudit(Resumable):
 OnRound = Callable[[RoundLine, ArrayRecord], None]
 
 
-class RoundLog:
+class PendingLine:
     """Collects what is known about each round and writes it when the round is over.
 
     Args:

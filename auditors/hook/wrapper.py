@@ -26,7 +26,7 @@ Link = TypeVar("Link", bound=Strategy)
 
 @dataclass(frozen=True)
 class SumOpening:
-    """A secure sum whose masks the server is about to ask for.
+    """A secure sum for which the server is about to ask for shares of masks.
 
     Attributes:
         asked: Nodes that were asked to train.
@@ -217,7 +217,7 @@ def lend_methods(strategy: Strategy, wrapper: Strategy) -> Iterator[None]:
             f"it: write Audited({name}(...), ...), or give it a __dict__"
         ) from None
     before = {name: own[name] for name in _METHODS if name in own}
-    own.update({name: _Hook(strategy, name, getattr(wrapper, name)) for name in _METHODS})
+    own.update({name: _LentMethod(strategy, name, getattr(wrapper, name)) for name in _METHODS})
     try:
         yield
     finally:
@@ -226,7 +226,7 @@ def lend_methods(strategy: Strategy, wrapper: Strategy) -> Iterator[None]:
         own.update(before)
 
 
-class _Hook:
+class _LentMethod:
     """Stands in for a method of one strategy; in copies and pickles of it the method is back.
 
     A strategy that saves itself, for a checkpoint of its own, must not save us.

@@ -20,7 +20,7 @@ from leakmeter.auditors.verdict.labels import amount, tells, who
 from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.sentences import claim_sentence, given_that, refutation
 from leakmeter.auditors.verdict.verdict import REBUILT, Row, Verdict, is_rebuilt
-from leakmeter.auditors.wording import counted, is_certain, number, percent, plain_spaces, share
+from leakmeter.auditors.wording import counted, digits_of, number, percent, plain_spaces, share
 
 Outcome = Literal["passed", "exceeded", "unable"]
 # What a process ends with; 1 is a failure of the program, 2 a wrong call.
@@ -382,7 +382,7 @@ def _attackers(rows: Sequence[Row]) -> str:
 
 def _above(limit: float, finding: Finding) -> str:
     """Return a value as it is printed elsewhere, or with digits that show it above the limit."""
-    for digits in range(2 if is_certain(finding) else 3, _MAX_DIGITS):
+    for digits in range(digits_of(finding.value), _MAX_DIGITS):
         text = number(finding.value, digits, finding.kind)
         if text != number(limit, digits):
             return text

@@ -22,6 +22,7 @@ from leakmeter.auditors.wording import (
     SEEN,
     SIGNS,
     counted,
+    digits_of,
     is_epsilon,
     number,
     percent,
@@ -259,7 +260,7 @@ def delivered_cell(claim: Claim) -> str:
 
 def exactly(epsilon: float) -> str:
     """Return an ε that is neither shown nor guaranteed: "ε = 10.4"."""
-    return f"ε = {number(epsilon, 2 if epsilon > CERTAIN else 3)}"
+    return f"ε = {number(epsilon, digits_of(epsilon))}"
 
 
 def upper(epsilon: float) -> str:

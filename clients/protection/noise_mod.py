@@ -43,8 +43,8 @@ from leakmeter.auditors.hook.mods import Call, OrderedMod, failure_note, mods_ar
 from leakmeter.auditors.noise import (
     Distribution,
     IntegerDistribution,
+    IntegerSampler,
     RoundedNorms,
-    Sampler,
     gaussian,
 )
 from leakmeter.auditors.rng import stream
@@ -121,7 +121,7 @@ class NoiseMod(OrderedMod):
             return call_next(message, context)
         # Everything that an order says is checked before anybody trains.
         try:
-            half = self._ordered(message, context)
+            half = self._order_in(message, context)
         except ValueError as error:
             raise wire.RefusedError(str(error)) from None
         if half is None:
@@ -143,7 +143,7 @@ class NoiseMod(OrderedMod):
         mods = mods_around(call_next)
         return Message(with_answer(message, mods, trained, content), reply_to=message)
 
-    def _ordered(self, message: Message, context: Context) -> _Half | None:
+    def _order_in(self, message: Message, context: Context) -> _Half | None:
         """Return what a message asks this client to do; None if it asks for nothing.
 
         Raises:
@@ -164,7 +164,7 @@ class NoiseMod(OrderedMod):
 
     def _of_clients(self, message: Message, order: ConfigRecord, context: Context) -> _ClientHalf:
         """Return what clips and noises the update."""
-        norm, std = self._allowed(order)
+        norm, std = self._sizes_in(order)
         sent = wire.own_arrays(message.content)
         layout = Layout.of(sent, wire.left_out(message.content))
         noise = wire.noise_distribution(message.content)
@@ -195,7 +195,7 @@ class NoiseMod(OrderedMod):
             raise BadValueError("the noise of an update", "finite", half.std)
         return half
 
-    def _allowed(self, order: ConfigRecord) -> tuple[float, float]:
+    def _sizes_in(self, order: ConfigRecord) -> tuple[float, float]:
         """Return the clip norm and noise that the order asks for, if the owner allows them."""
         if missing := sorted({"clip-norm", "share-std", "weight-key", "round"} - set(order)):
             raise ValueError(f"{wire.NOISE!r} must say {', '.join(missing)}")
@@ -410,7 +410,7 @@ class RingNoise:
     step: float
     clip_range: float
     limits: RoundedNorms
-    sampler: Sampler
+    sampler: IntegerSampler
 
     @classmethod
     def ordered(cls, content: RecordDict, clip_norm: float, std: float, dim: int) -> Self | None:
@@ -436,7 +436,7 @@ class RingNoise:
                 f"{quantiser.noise_distribution} of {quantiser.noise_std:g}"
             )
         limits = RoundedNorms.of(clip_norm / quantiser.step, dim)
-        sampler = Sampler.of(distribution, (std / quantiser.step) ** 2)
+        sampler = IntegerSampler.of(distribution, (std / quantiser.step) ** 2)
         return cls(quantiser.step, quantiser.clip_range, limits, sampler)
 
     @property

@@ -73,8 +73,8 @@ class MaskMod:
 
     Place it first in the list of mods: whoever is before it sees every message and may change it.
     If training fails, or gives what cannot be summed, the client uploads zeros of weight 0, masked
-    like any other upload, and says what was wrong only in its own log. One that signs takes a
-    weight beyond the sum's limits for the nearest one. Under an order to noise,
+    like any other upload, and says what was wrong only in its own log. One that signs
+    replaces a weight beyond the sum's limits by the nearest one within. Under an order to noise,
     `NoiseMod`, directly behind this mod, sends its share of the noise in place of the update.
 
     With `identity` and `trusted` the server may do anything: the client takes keys only from
@@ -256,11 +256,11 @@ class MaskMod:
     ) -> Message:
         """Check all that was ordered; then train, encode and mask."""
         boxes = get_by_number(order, "boxes")
-        summed = self._accepted(len(boxes), message, mods)
+        summed = self._sum_order(len(boxes), message, mods)
         opened = before.open(boxes, self.policy, self._seats(message.content, before.number))
         # Before training: whoever comes next in the list may change the message.
-        digest = self._told(message, before, context)
-        vector, trained, notes = self._encoded(
+        digest = self._digest_of(message, before, context)
+        vector, trained, notes = self._train_and_encode(
             summed, before.session.server_round, message, context, call_next
         )
         ring = summed.quantiser.ring
@@ -271,7 +271,7 @@ class MaskMod:
         upload = RecordDict({**put_upload(masked, ring), **notes})
         return Message(with_answer(message, mods, trained, upload), reply_to=message)
 
-    def _encoded(
+    def _train_and_encode(
         self,
         summed: _Summed,
         server_round: int,
@@ -306,7 +306,7 @@ class MaskMod:
         context.state = context.state if isinstance(context.state, RecordDict) else kept
         return vector, trained, notes
 
-    def _accepted(self, num_peers: int, message: Message, mods: ModList) -> _Summed:
+    def _sum_order(self, num_peers: int, message: Message, mods: ModList) -> _Summed:
         """Return how to encode an update; whatever is wrong with the order is refused."""
         content = message.content
         shared = wire.config(content, wire.SUM_ORDER)
@@ -329,7 +329,7 @@ class MaskMod:
         about = (self.weight_key, next(iter(asked), None), self.signing is not None)
         return _Summed(quantiser, layout, sent, *about)
 
-    def _told(self, message: Message, before: Participant, context: Context) -> bytes:
+    def _digest_of(self, message: Message, before: Participant, context: Context) -> bytes:
         """Return the digest of all that this client was told, which enters its mask keys."""
         told = (fingerprint(context.run_config), before.roster, Instructions().of(message))
         return binding(before.session, before.threshold, *told)

@@ -4,9 +4,9 @@ Flower's simulation takes seconds to start and milliseconds a message; this take
 the order of everything is fixed. It knows two internals of Flower: message ids, and from release
 1.38 the identity of the running task, without which no message can be made.
 
-`OpenSums` and `OpenMod` are secure sums without masks: this process plays both sides and so has
-nobody to hide from. Masks cancel in the sum, whatever they are, so quantising, rounding, what is
-summed, charged and reported are the same to the last bit, in a third of the time. They protect
+`UnmaskedSums` and `UnmaskedMod` are secure sums without masks: this process plays both sides and
+has nobody to hide from. Masks cancel in the sum, whatever they are, so quantising, rounding, what
+is summed, charged and reported are the same to the last bit, in a third of the time. They protect
 nobody.
 """
 
@@ -44,7 +44,7 @@ from leakmeter.strategies.secure_sum.topology import GraphPlan
 _log = logging.getLogger("flwr")
 
 _RUN_ID = 1
-_PAUSE, _MOST_WAITS = 0.5, 4  # seconds between two questions for nodes, and how many such pauses
+_PAUSE, _MAX_WAITS = 0.5, 4  # seconds between two questions for nodes, and how many such pauses
 _TRIED = "1.26.1 and 1.41.0"
 
 App = ClientApp | Callable[[Message, Context], Message]
@@ -104,7 +104,7 @@ class InlineGrid(NumberedGrid):
         # Apps that wait sleep in between; those that do something else send messages now and then.
         self._waits += now - self._asked > _PAUSE
         self._asked = now
-        if self._waits > _MOST_WAITS:
+        if self._waits > _MAX_WAITS:
             few = len(self.nodes)
             allowed = "as many as the app waits for (min_available_nodes of its strategy)"
             fix = "How many it waits for is not known here: look where the app calls get_node_ids"
@@ -291,10 +291,10 @@ def cheapest_sums(config: Config) -> tuple[type[Masked], type[MaskMod]]:
     Clients that sign or drop out do more than to mask, so there the whole protocol is played.
     """
     can_open = config.engine == "inline" and config.secagg == "on" and not config.dropout
-    return (OpenSums, OpenMod) if can_open else (Masked, MaskMod)
+    return (UnmaskedSums, UnmaskedMod) if can_open else (Masked, MaskMod)
 
 
-class OpenSums(Masked):
+class UnmaskedSums(Masked):
     """The server's half: sums what clients have encoded, and asks for no keys and shares."""
 
     def _exchange(self, grid: Grid, messages: Mapping[int, Message]) -> Exchange:
@@ -307,7 +307,7 @@ class OpenSums(Masked):
         return _OpenCohort(exchange.session, keys, alone, plan.threshold)
 
 
-class OpenMod(MaskMod):
+class UnmaskedMod(MaskMod):
     """The client's half: encodes the update as all were told, and masks nothing."""
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
@@ -316,9 +316,11 @@ class OpenMod(MaskMod):
         if order is None:
             return call_next(message, context)
         mods = mods_around(call_next)
-        summed = self._accepted(0, message, mods)
+        summed = self._sum_order(0, message, mods)
         server_round = wire.get_int(order, "round")
-        vector, trained, notes = self._encoded(summed, server_round, message, context, call_next)
+        vector, trained, notes = self._train_and_encode(
+            summed, server_round, message, context, call_next
+        )
         upload = RecordDict({**put_upload(vector, summed.quantiser.ring), **notes})
         return Message(with_answer(message, mods, trained, upload), reply_to=message)
 

@@ -41,7 +41,7 @@ _log = logging.getLogger("flwr")
 _ANY: Adjacency = "add-remove"  # every release can be priced for it
 _WRITABLE = "make it a file that can be written, or name another with --ledger ledger.jsonl"
 _RUN = "ledger-run"  # the file of a run with its name in the ledger
-_MOST_REPORTS = 20  # reports that are compared with the ledger, the newest ones
+_MAX_REPORTS = 20  # reports that are compared with the ledger, the newest ones
 _SAME = 1 + 1e-9  # a cost that grew by more than this factor did not grow by rounding
 
 
@@ -297,7 +297,7 @@ def _heads_in_reports(ledger: Ledger, homes: Collection[Path]) -> dict[str, Head
         for run in home.glob(f"*/{_RUN}")
         if run.with_name(REPORT).is_file()
     ]
-    newest = sorted(reports, key=lambda one: one.stat().st_mtime)[-_MOST_REPORTS:]
+    newest = sorted(reports, key=lambda one: one.stat().st_mtime)[-_MAX_REPORTS:]
     heads = {str(report): _head_in(report, ledger) for report in newest}
     return {source: head for source, head in heads.items() if head is not None}
 

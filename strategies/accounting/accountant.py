@@ -28,7 +28,7 @@ import numpy as np
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
 from leakmeter.auditors.errors import BadValueError
 from leakmeter.auditors.finding import Adjacency, Bound
-from leakmeter.auditors.noise import Grid, Shift, distribution_named
+from leakmeter.auditors.noise import RoundingGrid, Shift, distribution_named
 from leakmeter.auditors.values import Vector, require
 from leakmeter.auditors.wording import Assumption, counted
 
@@ -67,7 +67,7 @@ class Release:
     population: int = 0
     bit_std: float | None = None
     distribution: str = "gaussian"
-    grid: Grid | None = None
+    grid: RoundingGrid | None = None
 
     def __post_init__(self) -> None:
         require("[0, inf)", noise_std=self.noise_std)

@@ -50,7 +50,7 @@ from leakmeter.auditors.values import Vector, require
 from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.protection.noise_mod import clip
 from leakmeter.strategies.accounting.assurance import Charge, Guarantees, Spending
-from leakmeter.strategies.flower import left_out, trained
+from leakmeter.strategies.flower import left_out, usable_train_replies
 from leakmeter.strategies.protection.mechanism import (
     Clip,
     Clipping,
@@ -482,7 +482,7 @@ class Clipped(Wrapper):
         if self._layout is None:
             return self._inner_aggregate_train(server_round, replies)
         come = wire.distinct(replies)
-        replies = trained(come, self._weight_key, self._layout.fits)
+        replies = usable_train_replies(come, self._weight_key, self._layout.fits)
         self.unused = left_out(come, replies)
         if good := [m for m in replies if m.has_content()]:
             start = self._layout.flatten(self._sent)

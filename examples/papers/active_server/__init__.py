@@ -1,6 +1,6 @@
 """A malicious server against the real client mods: the reference attacks, and what they read.
 
-- `attacks`: the attacks, a row each in `ATTACKS`, `REMAINING` and `TRAPS`.
+- `attacks`: the attacks, a row each in `ATTACKS`, `REMAINING` or `TRAP_…`.
 - `server`: plays rounds of `Masked` over a wire that an attack controls.
 - `federation`: the clients; `perceptron`: what they train.
 - `table`: the experiment, which counts over many rounds.

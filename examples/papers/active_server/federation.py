@@ -141,7 +141,7 @@ class Federation:
 class Unbound(MaskMod):
     """A client of the textbook's protocol: it masks, and binds nothing of what it was told."""
 
-    def _told(self, *_: object) -> bytes:
+    def _digest_of(self, *_: object) -> bytes:
         """Return the same for every message."""
         return bytes(KEY_BYTES)
 

@@ -12,5 +12,5 @@ Federated Learning, arXiv:2302.03098.
 
 Shared: `audit` runs this project with canaries and turns scores into estimates and bounds,
 `gaussian_sum` simulates a Gaussian sum. How often the bound of section 5 and ours are above the
-truth is in `experiments.coverage`.
+truth is in `coverage`.
 """

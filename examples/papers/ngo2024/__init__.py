@@ -7,5 +7,5 @@ Inference Attacks, arXiv:2403.17775.
 - `transcript`: all rounds in one test, beyond the paper.
 - `secure_sum`: Fig. 2 (ADULT), Fig. 3 and 4 (MNIST); `game` plays it.
 
-Equation (8), the bound with the best threshold, is in `experiments.coverage`.
+Equation (8), the bound with the best threshold, is in `coverage`.
 """

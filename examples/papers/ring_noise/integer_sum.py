@@ -25,7 +25,7 @@ from leakmeter.auditors.audited_round import Claims, Trials
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
 from leakmeter.auditors.noise import (
     IntegerDistribution,
-    Sampler,
+    IntegerSampler,
     check_variance,
     distribution_named,
 )
@@ -63,9 +63,9 @@ class IntegerNoise:
         return found
 
     @property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> IntegerSampler:
         """Draws it."""
-        return Sampler.of(self.family, self.variance)
+        return IntegerSampler.of(self.family, self.variance)
 
     def weights(self) -> list[int]:
         """Return integers in proportion to P(0), P(1), …; the other side is the same."""

@@ -72,7 +72,7 @@ def run(scale: str, cells: Cells) -> Table:
         f"{config.clients} clients per round, each once, {config.rounds} rounds, target "
         f"ε = {config.target_epsilon:g} at δ = 1e-5, {wording.counted(size.seeds, 'run')} per row",
         columns=(
-            *("bits per coordinate", "law", "noise multiplier", "ε against the server"),
+            *("bits per coordinate", "distribution", "noise multiplier", "ε against the server"),
             *("step / clip norm", "norm after rounding / clip norm", "accuracy"),
         ),
         rows=rows,

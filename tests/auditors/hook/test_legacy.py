@@ -310,7 +310,7 @@ def test_a_run_above_the_limit_asks_no_client_any_more() -> None:
     canaries = OneShotCanaries(seats=2, confidence=Anytime(0.95))
     strategy = audited(strategy_of(), [canaries], callbacks=[StopAbove(0.5)])
     told = run(strategy)
-    assert strategy.audit.limit.reason is not None
+    assert strategy.audit.stop_rule.reason is not None
     assert len(told[0]) == strategy.audit.seen < ROUNDS
     assert any(warning.kind == "stopped-above" for warning in strategy.audit.warnings)
 

@@ -266,7 +266,7 @@ def test_canaries_are_ten_times_as_long_exactly_where_a_claim_is_tested(
     assert len(told) == (length is not None)
     if told:
         assert caplog.text.index("times as long") < caplog.text.index("[ROUND 1/1]")
-        assert ("or than the clip norm 50" in told[0]) == (length == 500.0)
+        assert ("or as the clip norm 50" in told[0]) == (length == 500.0)
         assert "they distort the model" in told[0]
 
 

@@ -27,7 +27,7 @@ from tests.helpers.numbers import first_fast
 from tests.helpers.project import ROOT
 
 Choices = Mapping[int, Collection[Part]]
-MOST_SAMPLES = 100_000
+MAX_SAMPLES = 100_000
 compiled = pytest.mark.skipif(not has_compiler(), reason="the search is in C, and there is no cc")
 
 
@@ -270,14 +270,14 @@ def sample(setting: Setting, choices: Choices, seed: int) -> Iterator[dict[int, 
 def check_replays(setting: Setting, readable: int, others: int) -> None:
     """Play rounds in which sums can be read, and others, and compare with what was predicted."""
     left = {True: readable, False: others}
-    for parts in islice(sample(setting, explored(setting), seed=37), MOST_SAMPLES):
+    for parts in islice(sample(setting, explored(setting), seed=37), MAX_SAMPLES):
         is_readable = bool(knowledge(parts).groups)
         if left[is_readable]:
             left[is_readable] -= 1
             check_replay(setting, parts)
         if not any(left.values()):
             return
-    pytest.fail(f"in {MOST_SAMPLES} rounds too few had sums that can be read")
+    pytest.fail(f"in {MAX_SAMPLES} rounds too few had sums that can be read")
 
 
 def check_replay(setting: Setting, parts: Mapping[int, Part]) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.inline import OpenSums
+from leakmeter.fl_app.engines.inline import UnmaskedSums
 from leakmeter.fl_app.run import rehearsal
 from leakmeter.fl_app.run.folder import locked_folder
 from leakmeter.fl_app.run.launch import launch
@@ -323,7 +323,9 @@ def test_sums_without_masks_leave_the_same_report(
 ) -> None:
     config = replace(panel_config, clients=12, sample=6, rounds=2, **more)
     launch(new_run(config, tmp_path / "masked"), Progress())
-    with patch.object(OpenSums, "_cohort", autospec=True, side_effect=OpenSums._cohort) as opened:
+    with patch.object(
+        UnmaskedSums, "_cohort", autospec=True, side_effect=UnmaskedSums._cohort
+    ) as opened:
         launch(new_run(config, tmp_path / "open"), Progress(), without_masks=True)
     assert opened.call_count == 2
     one, other = ((tmp_path / name / "report.json").read_bytes() for name in ("masked", "open"))

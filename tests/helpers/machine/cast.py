@@ -30,7 +30,7 @@ from leakmeter.clients.secure_sum.wire import put_by_number
 
 SESSION = Session(2**63 + 5, 3)
 RING = Ring(32)
-MOST_IDENTITIES = 12
+MAX_IDENTITIES = 12
 INSTRUCTIONS = {0: b"\x00" * 32, 1: b"\x01" * 32}  # fingerprints of two train messages
 SETTINGS = bytes(32)
 
@@ -44,7 +44,7 @@ def identity(of: int) -> Identity:
 @cache
 def signing_client(of: int) -> SigningClient:
     """Return the client as its owner has set it up: it trusts everybody who may play."""
-    keys = [identity(one).line for one in range(1, MOST_IDENTITIES + 1)]
+    keys = [identity(one).line for one in range(1, MAX_IDENTITIES + 1)]
     return SigningClient(identity(of), TrustedKeys.of(keys))
 
 

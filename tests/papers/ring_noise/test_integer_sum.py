@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.noise import Grid, RoundedNorms
+from leakmeter.auditors.noise import RoundedNorms, RoundingGrid
 from leakmeter.auditors.verdict.claim import covers
 from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.protection.noise_mod import to_integers
@@ -35,7 +35,7 @@ def pair(norm: float, dim: int, adjacency: str, seed: int = 0) -> tuple[np.ndarr
 def guarantee(game: IntegerSum, norm: float, adjacency: str) -> Any:
     """Return what the accountant guarantees against the server in one round."""
     limits = RoundedNorms.of(norm, len(game.first))
-    grid = Grid(1.0, limits.l1, len(game.first), game.shares)
+    grid = RoundingGrid(1.0, limits.l1, len(game.first), game.shares)
     named = {"distribution": game.noise.distribution, "grid": grid}
     release = Release(math.sqrt(game.shares * game.noise.variance), limits.l2, **named)
     noise = Distributed(1.0, min_honest=game.shares, distribution=game.noise.distribution)

@@ -11,7 +11,7 @@ from scipy.special import gammaln, ive
 from scipy.stats import norm, skellam
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.noise import Grid
+from leakmeter.auditors.noise import RoundingGrid
 from leakmeter.auditors.rng import stream
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
@@ -91,7 +91,7 @@ def test_noise_of_integers_conveys_less_than_is_guaranteed(clip: int, variance: 
     is_there = (p > 0) & (q > 0)
     half = (p[is_there] + q[is_there]) / 2
     truth = sum(float(np.sum(one[is_there] * np.log(one[is_there] / half))) / 2 for one in (p, q))
-    grid = Grid(step=1.0, l1=float(clip), dim=1, shares=1)
+    grid = RoundingGrid(step=1.0, l1=float(clip), dim=1, shares=1)
     bound = nats(Release(math.sqrt(variance), float(clip), distribution="skellam", grid=grid))
     assert 0 < truth <= bound
 

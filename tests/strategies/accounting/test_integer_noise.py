@@ -17,7 +17,7 @@ import pytest
 from scipy.special import gammaln, logsumexp
 
 from leakmeter.auditors.bounds.gaussian import epsilon_gaussian
-from leakmeter.auditors.noise import Grid, RoundedNorms, Shift, distribution_named
+from leakmeter.auditors.noise import RoundedNorms, RoundingGrid, Shift, distribution_named
 from leakmeter.strategies.accounting.accountant import (
     ORDERS,
     Release,
@@ -42,10 +42,10 @@ def discrete_gaussian_divergence(
 
 
 @lru_cache(maxsize=64)
-def log_pmf(law: str, share: float, shares: int) -> np.ndarray:
+def log_pmf(distribution: str, share: float, shares: int) -> np.ndarray:
     """Return the exact log-probabilities of a sum of shares, from -REACH to REACH."""
     k = np.abs(np.arange(-REACH, REACH + 1))
-    if law == "skellam":
+    if distribution == "skellam":
         m = np.arange(400)[:, None]
         terms = (2 * m + k) * math.log(share / 2) - gammaln(m + 1) - gammaln(m + k + 1)
         one = logsumexp(terms, axis=0) - share
@@ -70,9 +70,11 @@ def renyi(p: np.ndarray, q: np.ndarray, order: float) -> float:
     return float(logsumexp(order * p[inside] - (order - 1) * q[inside])) / (order - 1)
 
 
-def divergence(law: str, share: float, shares: int, shift: tuple[int, ...], a: float) -> float:
+def divergence(
+    distribution: str, share: float, shares: int, shift: tuple[int, ...], a: float
+) -> float:
     """Return the exact divergence of noise and shifted noise: coordinates are independent."""
-    p = log_pmf(law, share, shares)
+    p = log_pmf(distribution, share, shares)
     return sum(renyi(_shifted(p, v), p, a) for v in shift)
 
 
@@ -89,21 +91,21 @@ SUMS = [
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-@pytest.mark.parametrize(("law", "share", "shares"), SUMS)
+@pytest.mark.parametrize(("distribution", "share", "shares"), SUMS)
 def test_the_bound_is_above_the_exact_divergence(
-    law: str, share: float, shares: int, shift: tuple[int, ...]
+    distribution: str, share: float, shares: int, shift: tuple[int, ...]
 ) -> None:
-    orders = np.array([2.0, 3.0, 8.0] if law == "skellam" else [1.25, 2.0, 3.0, 8.0])
+    orders = np.array([2.0, 3.0, 8.0] if distribution == "skellam" else [1.25, 2.0, 3.0, 8.0])
     l2, l1 = math.hypot(*shift), sum(map(abs, shift))
     moved = Shift(l2, l1, share * shares, len(shift), shares)
-    bounds = distribution_named(law).divergence(moved, orders)
-    exact = [divergence(law, share, shares, shift, a) for a in orders]
+    bounds = distribution_named(distribution).divergence(moved, orders)
+    exact = [divergence(distribution, share, shares, shift, a) for a in orders]
     assert all(e <= b * (1 + 1e-9) for e, b in zip(exact, bounds, strict=True))
     # And near it, where noise is ample.
     at_two = orders.tolist().index(2.0)
-    if law == "skellam" and share * shares >= 18:
+    if distribution == "skellam" and share * shares >= 18:
         assert bounds[at_two] <= 1.15 * exact[at_two]
-    if law != "skellam" and (shares == 1 or share >= 2):
+    if distribution != "skellam" and (shares == 1 or share >= 2):
         assert bounds[at_two] <= 1.25 * exact[at_two] + 1e-6
 
 
@@ -137,9 +139,9 @@ def corners(values: tuple[float, ...], limits: RoundedNorms) -> Iterator[tuple[f
     yield from ((chance / total, whole) for chance, whole in found)
 
 
-def density(law: str, share: float, shares: int, roundings: list) -> np.ndarray:  # type: ignore[type-arg]
+def density(distribution: str, share: float, shares: int, roundings: list) -> np.ndarray:  # type: ignore[type-arg]
     """Return the exact probabilities of a rounded and noised vector, over a grid of outcomes."""
-    one = np.exp(log_pmf(law, share, shares))
+    one = np.exp(log_pmf(distribution, share, shares))
     total: np.ndarray | float = 0.0
     for chance, whole in roundings:
         each = np.ones(())
@@ -156,21 +158,21 @@ def density(law: str, share: float, shares: int, roundings: list) -> np.ndarray:
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
 @pytest.mark.parametrize("values", [(1.3,), (1.2, -0.7), (0.4, 0.9, -1.1)])
 @pytest.mark.parametrize(
-    ("law", "share", "shares"),
+    ("distribution", "share", "shares"),
     [("skellam", 0.4, 5), ("skellam", 2.0, 2), ("discrete-gaussian", 0.5, 4)],
 )
 def test_rounded_and_noised_worlds_are_within_epsilon_and_delta(
-    law: str, share: float, shares: int, values: tuple[float, ...], adjacency: str
+    distribution: str, share: float, shares: int, values: tuple[float, ...], adjacency: str
 ) -> None:
     """The whole mechanism, exactly: both worlds are mixtures over all roundings."""
     dim, norm, delta = len(values), math.hypot(*values), 1e-3
     limits = RoundedNorms.of(norm, dim)
-    grid = Grid(1.0, limits.l1, dim, shares)
-    release = Release(math.sqrt(share * shares), limits.l2, distribution=law, grid=grid)
+    grid = RoundingGrid(1.0, limits.l1, dim, shares)
+    release = Release(math.sqrt(share * shares), limits.l2, distribution=distribution, grid=grid)
     bound = unamplified([release], delta, participations=1, adjacency=adjacency)  # type: ignore[arg-type]
     other = tuple(-v for v in values) if adjacency == "replace" else (0.0,) * dim
-    p = density(law, share, shares, list(corners(values, limits)))
-    q = density(law, share, shares, list(corners(other, limits)))
+    p = density(distribution, share, shares, list(corners(values, limits)))
+    q = density(distribution, share, shares, list(corners(other, limits)))
     assert p.sum() == pytest.approx(1, abs=1e-9)
     for a, b in ((p, q), (q, p)):
         assert np.maximum(a - math.exp(bound.value) * b, 0).sum() <= delta
@@ -197,8 +199,8 @@ def test_the_samplers_distance_costs_delta() -> None:
     assert epsilon_of(curve, delta, 1e-6) == math.inf  # (1 + e^ε)·1e-6 is above δ
 
 
-def on_grid(std: float = 30.0, l2: float = 20.0, law: str = "skellam") -> Release:
-    return Release(std, l2, distribution=law, grid=Grid(1.0, 4 * l2, 16, 5))
+def on_grid(std: float = 30.0, l2: float = 20.0, distribution: str = "skellam") -> Release:
+    return Release(std, l2, distribution=distribution, grid=RoundingGrid(1.0, 4 * l2, 16, 5))
 
 
 def test_each_order_takes_its_own_costliest_releases() -> None:
@@ -211,8 +213,8 @@ def test_each_order_takes_its_own_costliest_releases() -> None:
 
 def test_ample_integer_noise_costs_little_more_than_gaussian_noise() -> None:
     gaussian = unamplified([Release(30.0, 20.0)], 1e-5, participations=1, adjacency="zero-out")
-    for law in ("skellam", "discrete-gaussian"):
-        release = on_grid(law=law)
+    for distribution in ("skellam", "discrete-gaussian"):
+        release = on_grid(distribution=distribution)
         found = unamplified([release], 1e-5, participations=1, adjacency="zero-out")
         assert gaussian.value < found.value < 1.12 * gaussian.value
         twice = unamplified([release], 1e-5, participations=1, adjacency="replace")
@@ -226,7 +228,7 @@ def test_what_has_no_proof_is_refused() -> None:
         replace(on_grid(), bit_std=1.0)
     with pytest.raises(ValueError, match="distribution must be one of gaussian"):
         replace(on_grid(), distribution="laplace")
-    silent = Release(0.0, 1.0, distribution="skellam", grid=Grid(1.0, 1.0, 3, 0))
+    silent = Release(0.0, 1.0, distribution="skellam", grid=RoundingGrid(1.0, 1.0, 3, 0))
     nothing = unamplified([silent], 1e-5, participations=1, adjacency="zero-out")
     assert nothing.value == math.inf  # no noise, and no honest share
     between = skellam_divergence(1.0, 1.0, 4.0, np.array([1.5, 2.0, 2.5, 3.0]))
@@ -235,4 +237,4 @@ def test_what_has_no_proof_is_refused() -> None:
         replace(on_grid(), distribution="gaussian")
     for wrong in ({"step": 0.0}, {"l1": math.inf}, {"dim": 0}, {"shares": -1}):
         with pytest.raises(ValueError, match="must be"):
-            Grid(**{"step": 1.0, "l1": 1.0, "dim": 1, **wrong})  # type: ignore[arg-type]
+            RoundingGrid(**{"step": 1.0, "l1": 1.0, "dim": 1, **wrong})  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from leakmeter.auditors.noise import Distribution, Grid, Reach, Shift
+from leakmeter.auditors.noise import Distribution, Reach, RoundingGrid, Shift
 
 
 class Laplace(Distribution):
@@ -20,7 +20,7 @@ class Laplace(Distribution):
         return vector + rng.laplace(scale=std / math.sqrt(2), size=vector.size)
 
     def of_server(self, moved: float, std: float, dim: int) -> Reach:
-        return Reach(moved, Grid(1.0, moved * math.sqrt(dim), dim))
+        return Reach(moved, RoundingGrid(1.0, moved * math.sqrt(dim), dim))
 
     def of_clients(self, clip_norm: float, step: float, dim: int) -> Reach:
         return self.of_server(clip_norm, 1.0, dim)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.noise import MAX_STD, RoundedNorms, Sampler, distribution_named
+from leakmeter.auditors.noise import MAX_STD, IntegerSampler, RoundedNorms, distribution_named
 from leakmeter.auditors.wording import Assumption
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.protection.noise_mod import RingNoise
@@ -323,7 +323,7 @@ def test_whatever_a_server_orders_is_refused_in_words_or_within_the_limits(
         return
     assert noise is not None
     assert noise.norm > 0
-    exact = Sampler.of(distribution_named("skellam"), (std / noise.step) ** 2)  # type: ignore[arg-type]
+    exact = IntegerSampler.of(distribution_named("skellam"), (std / noise.step) ** 2)  # type: ignore[arg-type]
     assert noise.sampler.limits == exact.limits
 
 

@@ -21,7 +21,7 @@ from leakmeter.papers.ngo2024.ldp.privacy_loss import LARGEST, NODES, Cells, End
 # Tails below e^-(_CUT + cap) of the peak go to the ends. The cap is part of it because delta counts
 # Q's mass e^eps times.
 _CUT = 70.0
-_MOST = 2**18  # cells of one coordinate
+_MAX_CELLS = 2**18  # cells of one coordinate
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def loss_cells(loss: LossDistribution, d: int, fine: int) -> tuple[Cells, float]
     """
     coarse = _cells(loss, (loss.high - loss.low) / 20_000)
     spread = min(_std(coarse), _std(coarse.reversed()))
-    room = max((loss.high - loss.low) / _MOST, 20 * spread * math.sqrt(d) / LARGEST)
+    room = max((loss.high - loss.low) / _MAX_CELLS, 20 * spread * math.sqrt(d) / LARGEST)
     return _cells(loss, max(spread / fine, room)), spread
 
 
