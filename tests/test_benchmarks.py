@@ -76,6 +76,7 @@ def test_the_cpu_of_a_command_includes_what_outlives_it_and_waits_for_nobody_els
     assert spent > 0.3
 
 
+@pytest.mark.slow
 def test_cpu_of_a_process_that_nobody_waits_for_is_counted() -> None:
     work = "import time\nwhile time.process_time() < 0.8: pass"
     code = f"""
@@ -281,6 +282,7 @@ def test_listing_the_questions_imports_nothing_heavy() -> None:
     assert run_python("-c", code).count("?") == len(QUESTIONS)
 
 
+@pytest.mark.slow
 def test_the_command_measures_in_a_process_of_its_own() -> None:
     """Run from the shell: a module that is `__main__` cannot be found by its children."""
     printed = run_python("-m", "benchmarks", "epsilon_of_two_gaussians", "--quick")

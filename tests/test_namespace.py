@@ -288,6 +288,7 @@ def test_the_papers_of_a_checkout_are_found_from_any_folder(tmp_path: Path) -> N
     assert Path(printed.strip()) == ROOT / PAPERS / "registry.py"
 
 
+@pytest.mark.slow
 def test_an_installation_says_that_reproducing_needs_a_clone(site: Path, tmp_path: Path) -> None:
     program = "from leakmeter.fl_app.cli.main import main; raise SystemExit(main())"
     env = environment(PYTHONPATH=str(site))
@@ -463,6 +464,7 @@ def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_foreign_project_keeps_its_names_before_and_after(
     foreign: Path, site: Path, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @BUNDLES
+@pytest.mark.slow
 def test_flowers_bundle_has_the_rooms_but_not_the_command_line(bundle: Path) -> None:
     found = contents(bundle)
     texts = {"LICENSE", "README.md", "pyproject.toml", ".info/CONTENT"}
@@ -86,6 +87,7 @@ def test_flowers_bundle_has_the_rooms_but_not_the_command_line(bundle: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
+@pytest.mark.slow
 def test_the_bundle_could_be_published_on_flower_hub_as_it_is(bundle: Path, tmp_path: Path) -> None:
     formats = pytest.importorskip("flwr.supercore.fab_format_version", reason="an older Flower")
     from flwr.cli.utils import collect_files, filter_paths_for_publish

@@ -114,6 +114,7 @@ def test_sizes_of_a_new_data_set_are_those_of_its_loader(project: Path) -> None:
     assert run(project, "-c", code) == "((6, 6), 2)\n"
 
 
+@pytest.mark.slow
 def test_a_new_noise_is_run_priced_and_calibrated_by_its_row(project: Path) -> None:
     assert "local|twofold|wfna" in "".join(run(project, "run_sim.py", "--help", "all").split())
     assert "twofold" in run(project, "run_sim.py", "completion", "bash")

@@ -180,6 +180,7 @@ def peak() -> Iterator[Callable[[Callable[[], Any]], int]]:
     ),
 )
 @pytest.mark.usefixtures("flower_task")
+@pytest.mark.slow
 def test_a_replayed_audit_holds_a_few_vectors_and_not_all_clients(
     make: Any, peak: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

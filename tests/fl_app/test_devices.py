@@ -113,7 +113,7 @@ def report(folder: Path, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("short_page", "few_sums")
-@pytest.mark.parametrize("path", first_fast(3, PATHS))
+@pytest.mark.parametrize("path", first_fast(1, PATHS))
 def test_a_round_on_another_device_has_the_numbers_of_the_cpu(
     path: str, device: StandIn, tmp_path: Path
 ) -> None:

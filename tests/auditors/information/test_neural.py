@@ -290,6 +290,7 @@ def test_parts_are_views_of_all_weights_and_the_network_starts_at_nothing() -> N
     assert not any(part.any() for part in ours.parts)
 
 
+@pytest.mark.slow
 def test_adam_takes_the_steps_of_torchs() -> None:
     ours = torch.linspace(-1, 1, 12).view(3, 4)
     theirs = ours.clone().requires_grad_()

@@ -97,6 +97,7 @@ def test_the_cluster_of_the_environment_is_looked_for_as_well(
     assert "RAY_ADDRESS must be where a Ray cluster listens" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ray_that_does_not_start_is_one_sentence_with_a_way_out(
     tiny: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:

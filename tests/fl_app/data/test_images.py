@@ -120,6 +120,7 @@ def test_one_data_set_is_not_taken_for_another(tmp_path: Path, name: str) -> Non
         ],
     ),
 )
+@pytest.mark.slow
 def test_images_are_fetched_only_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_million_clients_are_loaded_without_any_of_them() -> None:
     assert len(dataset.train_x) == 0  # whoever takes them for all records notices
 
 
+@pytest.mark.slow
 def test_generated_records_have_the_law_of_the_listed_ones() -> None:
     """Chance of failure by bad luck: 1e-4 each (fixed seed)."""
     listed = load("synthetic", seed=2, synthetic_examples=20_000)

@@ -22,7 +22,10 @@ BROWSER = next(
     ),
     None,
 )
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
+]
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -60,7 +63,6 @@ def test_the_page_runs_without_an_error_and_shows_all_findings(plain: Path, tmp_
     assert len(charts) == (plain / "report.html").read_text().count('class="chart"') >= 6
 
 
-@pytest.mark.slow
 def test_an_error_on_a_page_would_be_seen(plain: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     text = (plain / "report.html").read_text()
@@ -71,7 +73,6 @@ def test_an_error_on_a_page_would_be_seen(plain: Path, tmp_path: Path) -> None:
     assert not re.search(r'<html[^>]* class="ready"', done.stdout)
 
 
-@pytest.mark.slow
 def test_markup_that_got_into_a_page_neither_runs_nor_changes_its_look(
     plain: Path, tmp_path: Path
 ) -> None:
@@ -115,7 +116,6 @@ def framed(
     return show
 
 
-@pytest.mark.slow
 def test_nothing_can_be_fetched(framed: Callable[[int], subprocess.CompletedProcess[str]]) -> None:
     assert any("Content Security Policy" in line for line in console(framed(360)))
 
@@ -148,7 +148,6 @@ onload = () => {{
 """
 
 
-@pytest.mark.slow
 def test_values_answer_to_the_keyboard_and_to_the_pointer(plain: Path, tmp_path: Path) -> None:
     text = (plain / "report.html").read_text().replace("&", "&amp;").replace('"', "&quot;")
     (tmp_path / "probe.html").write_text(_PROBE.format(page=text))
@@ -165,7 +164,6 @@ def printed(page: Path, folder: Path) -> Path:
     return folder / "page.pdf"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdftoppm") is None, reason="poppler-utils are not installed")
 def test_sheets_have_numbers_a_date_and_a_release_and_none_is_nearly_empty(
     plain: Path, tmp_path: Path
@@ -179,7 +177,6 @@ def test_sheets_have_numbers_a_date_and_a_release_and_none_is_nearly_empty(
     assert min(paper.used(pdf)[:-1]) > 1 / 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_is_no_wider_than_the_window(
     framed: Callable[[int], subprocess.CompletedProcess[str]], width: int

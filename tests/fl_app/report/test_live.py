@@ -398,6 +398,7 @@ def test_an_interrupted_run_takes_its_page_with_it(tiny: list[str], tmp_path: Pa
 
 
 @pytest.mark.launch
+@pytest.mark.slow
 @pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium is installed")
 def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
     tiny: list[str], tmp_path: Path

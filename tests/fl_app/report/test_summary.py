@@ -385,6 +385,7 @@ def test_a_name_never_becomes_markup() -> None:
     assert "<script>alert" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     BROWSER is None or shutil.which("pdftoppm") is None, reason="no Chromium or no poppler-utils"
 )
