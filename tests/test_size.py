@@ -92,3 +92,8 @@ def test_comments_say_why_as_often_as_before() -> None:
     lines = sum(text.count("\n") for text in texts().values())
     comments = sum(num_comments(text) for text in texts().values())
     assert 100 * comments / lines >= MIN_COMMENTS
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    classes = (n.name for tree in trees() for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+    assert not [name for name, count in Counter(classes).items() if count > 1]

@@ -219,7 +219,7 @@ class Block:
         return None if is_own else self.at_most
 
 
-class Progress(NamedTuple):
+class RoundsDone(NamedTuple):
     """How far an unfinished run is; `planned` is None where nobody knows."""
 
     done: int
@@ -254,7 +254,7 @@ class Verdict:
     accuracy: float | None = None
     without_noise: float | None = None
     claims: tuple[ClaimResult, ...] = ()
-    progress: Progress | None = None
+    progress: RoundsDone | None = None
 
     @property
     def is_pending(self) -> bool:

@@ -32,7 +32,7 @@ from leakmeter.auditors.verdict.result import AuditResult
 from leakmeter.auditors.verdict.verdict import (
     Asked,
     Block,
-    Progress,
+    RoundsDone,
     Row,
     Verdict,
     costs_too_much,
@@ -83,7 +83,7 @@ def verdict_of(run: Run, also: Sequence[Asked] = ()) -> Verdict:
         found,
         rows=tuple(replace(row, alone=alone.get(row.asked, ())) for row in found.rows),
         delta=next((one for one in deltas if one), None),
-        progress=Progress(len(run.rounds), planned if isinstance(planned, int) else None),
+        progress=RoundsDone(len(run.rounds), planned if isinstance(planned, int) else None),
     )
 
 

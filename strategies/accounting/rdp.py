@@ -111,7 +111,7 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Round:
+class RecordRelease:
     """One released sum.
 
     Attributes:
@@ -187,7 +187,7 @@ class Round:
         return np.where(alpha > 1, worst, math.inf)
 
 
-def composed(rounds: Sequence[Round]) -> Curve:
+def composed(rounds: Sequence[RecordRelease]) -> Curve:
     """Return the Rényi divergence of all rounds together, the sum at each order."""
     if not rounds:
         raise ValueError("rounds must not be empty, got none")
@@ -242,7 +242,9 @@ def epsilon_of(
     return max(min(float(found.fun), float(values[best])), 0.0)
 
 
-def guarantee(rounds: Sequence[Round], delta: float, *, conversion: Conversion = "tight") -> Bound:
+def guarantee(
+    rounds: Sequence[RecordRelease], delta: float, *, conversion: Conversion = "tight"
+) -> Bound:
     """Return the guarantee of all rounds together for a record of any client in them.
 
     Args:
@@ -258,7 +260,7 @@ def guarantee(rounds: Sequence[Round], delta: float, *, conversion: Conversion =
     return _worded(rounds, delta, value, f"{rule}, {conversion} conversion")
 
 
-def best_guarantee(rounds: Sequence[Round], delta: float) -> Bound:
+def best_guarantee(rounds: Sequence[RecordRelease], delta: float) -> Bound:
     """Return the smallest ε that we can prove for these rounds, all of one mechanism.
 
     Args:
@@ -282,7 +284,9 @@ def best_guarantee(rounds: Sequence[Round], delta: float) -> Bound:
     return guarantee(rounds, delta)
 
 
-def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) -> dict[str, float]:
+def _secret_batches(
+    rounds: Sequence[RecordRelease], delta: float, separation: float
+) -> dict[str, float]:
     """Return ε by rule, where batches are secret.
 
     For one round row 1 with the exact ε' at δD/B (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647,
@@ -313,7 +317,7 @@ def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) ->
     return found
 
 
-def _worded(rounds: Sequence[Round], delta: float, value: float, rule: str) -> Bound:
+def _worded(rounds: Sequence[RecordRelease], delta: float, value: float, rule: str) -> Bound:
     """Return ε with its assumptions; saturation voids it, coarse rounding weakens its kind."""
     kinds = sorted({one.mechanism for one in rounds})
     saturated = sum(one.saturated for one in rounds)

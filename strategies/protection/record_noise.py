@@ -34,7 +34,7 @@ from leakmeter.strategies.accounting.ledger import Entry
 from leakmeter.strategies.accounting.rdp import (
     NOISED,
     Contribution,
-    Round,
+    RecordRelease,
     best_guarantee,
     finding_of,
 )
@@ -71,7 +71,7 @@ class RecordNoise(Mechanism):
 
     order_key: ClassVar[str] = wire.FILLED
     clips_updates: ClassVar[bool] = False
-    release: ClassVar[type[Priced]] = Round
+    release: ClassVar[type[Priced]] = RecordRelease
     needs_sums: ClassVar[str] = "RecordNoise needs Masked around Noised: one client's noise is weak"
 
     sigma2: float
@@ -150,7 +150,7 @@ class RecordNoise(Mechanism):
         if summed.saturated:
             _log.warning("water filling: saturated coordinates void the guarantee")
         step = max(summed.grain, summed.step) / self.lr
-        release = Round((self._member(),), self.kind, step=step, saturated=summed.saturated)
+        release = RecordRelease((self._member(),), self.kind, step=step, saturated=summed.saturated)
         return Charge(release, max(summed.contributors - summed.seats, 0))
 
     def charge(self, summed: Summed, clients: tuple[int, ...], **about: Any) -> Charge:
@@ -252,7 +252,7 @@ class RecordAssurance(Guarantees):
         weakest = next((bound for bound in found if bound.kind == "approximation"), worst)
         return replace(weakest, value=worst.value, rule=worst.rule, sample_sizes=worst.sample_sizes)
 
-    def _patterns(self) -> list[tuple[Round, ...]]:
+    def _patterns(self) -> list[tuple[RecordRelease, ...]]:
         """Return the rounds of the clients, each pattern once: many took part in equal rounds."""
         if self.noise.kind == "minibatch":
             # Its accountant takes seconds per pattern. One pattern is at least as bad as every
@@ -265,10 +265,10 @@ class RecordAssurance(Guarantees):
         patterns = {tuple(sorted(map(self._round, sums), key=_order)) for sums in self._taken()}
         return sorted(patterns, key=len)
 
-    def _round(self, charge: Charge) -> Round:
+    def _round(self, charge: Charge) -> RecordRelease:
         """Return a sum with the noise of all who count."""
-        return cast(Round, charge.release.of_shares(self._honest(charge)))
+        return cast(RecordRelease, charge.release.of_shares(self._honest(charge)))
 
 
-def _order(one: Round) -> tuple[int, float, int]:
+def _order(one: RecordRelease) -> tuple[int, float, int]:
     return len(one.members), one.step, one.saturated

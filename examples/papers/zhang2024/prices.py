@@ -17,7 +17,7 @@ from leakmeter.auditors.values import Floats
 from leakmeter.strategies.accounting.rdp import (
     Contribution,
     Conversion,
-    Round,
+    RecordRelease,
     best_guarantee,
     diluted,
     epsilon_of,
@@ -115,7 +115,7 @@ def minibatch_epsilon(
         # If the members of the batch are known, only the batch counts: D is B.
         drawn = Contribution(floor, clip, 1, batch)
         return diluted(_equal(drawn, users, "full", 1, delta, "plain"), batch / examples)
-    one = Round((Contribution(floor, clip, batch, examples),) * users, "minibatch")
+    one = RecordRelease((Contribution(floor, clip, batch, examples),) * users, "minibatch")
     return best_guarantee([one] * rounds, delta).value
 
 
@@ -124,7 +124,8 @@ def theorem_two(
 ) -> Floats:
     """Return (19), and (34) in a subspace; infinite outside 1 < α < DS/C².
 
-    `Round.rdp` with the mechanism "sampling" and floors that add up to S/B is mostly smaller.
+    `RecordRelease.rdp` with the mechanism "sampling" and floors that add up to S/B is mostly
+    smaller.
 
     Args:
         alpha: Orders.
@@ -178,7 +179,7 @@ def _equal(
     conversion: Conversion,
 ) -> float:
     _check(users, rounds)
-    each = Round((one,) * users, mechanism)
+    each = RecordRelease((one,) * users, mechanism)
     return guarantee([each] * rounds, delta, conversion=conversion).value
 
 

@@ -29,7 +29,7 @@ from leakmeter.auditors.wording import Assumption
 from leakmeter.clients.protection.gradients import Gradients
 from leakmeter.clients.protection.record_rule import WaterFilling
 from leakmeter.papers.zhang2024.prices import water_filling_epsilon
-from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of
+from leakmeter.strategies.accounting.rdp import Contribution, RecordRelease, finding_of
 from leakmeter.strategies.accounting.rdp import guarantee as guarantee_of
 from tests.helpers.numbers import first_fast
 from tests.helpers.refusals import refuses
@@ -281,7 +281,7 @@ def test_worst_case_and_this_run_are_two_findings_that_one_guarantee_covers() ->
     auditor = RecordLikelihoodRatio(lambda _: about, budget=QUICK, delta=DELTA)
     auditor.begin(9, 1)
     of_round, of_run = auditor.observe(view()), auditor.report()
-    guarantee = guarantee_of([Round((Contribution(0.05, 1.0, 2, 5),) * 3)], DELTA)
+    guarantee = guarantee_of([RecordRelease((Contribution(0.05, 1.0, 2, 5),) * 3)], DELTA)
     priced = finding_of(guarantee, participations=1).threat_model
     for found in (of_round, of_run):
         assert [f.threat_model.game for f in found] == ["worst-data", "rerun"]

@@ -56,7 +56,7 @@ from leakmeter.fl_app.report.read import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.accounting.rdp import Contribution, Round, finding_of, guarantee
+from leakmeter.strategies.accounting.rdp import Contribution, RecordRelease, finding_of, guarantee
 from leakmeter.strategies.protection.mechanism import Central, Distributed, Local
 from leakmeter.strategies.secure_sum.masked import Tally
 from leakmeter.strategies.secure_sum.topology import Risks
@@ -169,7 +169,7 @@ def _promised(participations: int) -> Iterator[Finding]:
     weak = (Release(0.05, 1.0),) * ROUNDS  # promises practically nothing
     yield from Assurance(Central(0.05), weak, participations).findings(DELTA)
     member = Contribution(1e-3, 10.0, 32, 1200)
-    filled = guarantee([Round((member,) * 50, "water-filling")] * ROUNDS, DELTA)
+    filled = guarantee([RecordRelease((member,) * 50, "water-filling")] * ROUNDS, DELTA)
     yield replace(finding_of(filled, participations=ROUNDS), auditor="water-filling")
     counts = dict.fromkeys((f.name for f in fields(Tally)), 9)
     own = {"colluders": 1, "exposure": 0.01, "dropped": {"train": 2}}

@@ -21,7 +21,7 @@ from leakmeter.papers.zhang2024.prices import (
 )
 from leakmeter.strategies.accounting.rdp import (
     Contribution,
-    Round,
+    RecordRelease,
     best_guarantee,
     finding_of,
     guarantee,
@@ -106,7 +106,7 @@ def test_the_minibatch_has_its_reference_values_and_a_tighter_one(
     ],
 )  # fmt: skip
 def test_every_mechanism_has_its_best_price(mechanism: str, epsilon: float) -> None:
-    found = best_guarantee([Round((MEMBER,) * 50, mechanism)], 1e-4)
+    found = best_guarantee([RecordRelease((MEMBER,) * 50, mechanism)], 1e-4)
     assert found.value == pytest.approx(epsilon, abs=1e-6)
     claim = finding_of(found, participations=1)
     assert (claim.unit, claim.adjacency, claim.observer) == ("record", "replace", "server")
@@ -117,7 +117,7 @@ def test_every_mechanism_has_its_best_price(mechanism: str, epsilon: float) -> N
 
 def test_a_secret_batch_is_named_and_costs_no_more_than_a_known_one() -> None:
     member = Contribution(0.05, 1.0, 5, 100)
-    rounds = [Round((member,) * users, "minibatch") for users in (10, 8)]
+    rounds = [RecordRelease((member,) * users, "minibatch") for users in (10, 8)]
     secret = best_guarantee(rounds, 1e-5)
     assert Assumption.SECRET_BATCHES in secret.assumptions
     known = guarantee(rounds, 1e-5)
@@ -142,7 +142,7 @@ def test_theorem_two_has_its_reference_values_and_an_empty_range_is_refused() ->
 
 
 def test_a_guarantee_names_whom_it_protects_and_on_what_terms() -> None:
-    found = guarantee([Round((MEMBER,) * 50)] * 3, 1e-4)
+    found = guarantee([RecordRelease((MEMBER,) * 50)] * 3, 1e-4)
     assert found.kind == "guarantee"
     assert found.sample_sizes == {"rounds": 3, "users": 50}
     assert set(found.assumptions) == {
@@ -154,13 +154,17 @@ def test_a_guarantee_names_whom_it_protects_and_on_what_terms() -> None:
         Assumption.GAUSSIAN_WEIGHTS,
         Assumption.FILLED_FLOOR,
     }
-    sampled = guarantee([Round((MEMBER,) * 50, "sampling")], 1e-4)
+    sampled = guarantee([RecordRelease((MEMBER,) * 50, "sampling")], 1e-4)
     assert Assumption.LASTING_FLOOR in sampled.assumptions  # a measured one is not enough
-    void = guarantee([Round((MEMBER,) * 50), Round((MEMBER,) * 50, saturated=1)], 1e-4)
+    void = guarantee(
+        [RecordRelease((MEMBER,) * 50), RecordRelease((MEMBER,) * 50, saturated=1)], 1e-4
+    )
     assert void.value == math.inf
     assert "1 coordinates saturated" in void.rule
     with pytest.raises(ValueError, match="one mechanism"):
-        best_guarantee([Round((MEMBER,), "full"), Round((MEMBER,), "minibatch")], 1e-4)
+        best_guarantee(
+            [RecordRelease((MEMBER,), "full"), RecordRelease((MEMBER,), "minibatch")], 1e-4
+        )
     finding = finding_of(found, participations=3, server_round=3)
     assert finding.observer == "server"
     assert (finding.unit, finding.adjacency, finding.server_round) == ("record", "replace", 3)
@@ -171,7 +175,7 @@ def test_a_guarantee_names_whom_it_protects_and_on_what_terms() -> None:
 def test_noise_below_two_rounding_steps_is_an_approximation() -> None:
     std = math.sqrt(MEMBER.floor)
     fine, rough = (
-        guarantee([Round((MEMBER,) * 50, step=step)], 1e-4) for step in (std / 2, std / 1.9)
+        guarantee([RecordRelease((MEMBER,) * 50, step=step)], 1e-4) for step in (std / 2, std / 1.9)
     )
     assert (fine.kind, rough.kind) == ("guarantee", "approximation")
     assert Assumption.COARSE_ROUNDING in rough.assumptions

@@ -19,7 +19,7 @@ from leakmeter.papers.zhang2024.prices import (
     theorem_two,
     water_filling_epsilon,
 )
-from leakmeter.strategies.accounting.rdp import Contribution, Round, composed, epsilon_of
+from leakmeter.strategies.accounting.rdp import Contribution, RecordRelease, composed, epsilon_of
 from tests.helpers.numbers import num_examples
 from tests.helpers.refusals import refuses
 
@@ -86,7 +86,7 @@ def instances(
         first, second = base + covariance(one), base + covariance(other)
     shift = (other - one).mean(axis=1)
     member = Contribution(floor, clip, batch, examples)
-    each = Round((member,) * users, mechanism)
+    each = RecordRelease((member,) * users, mechanism)
     top = min(each.limit - 1, 1e3)
     alpha = 1 + top * np.where(rng.random(count) < 0.5, rng.random(count), rng.random(count) ** 4)
     alpha = np.maximum(alpha, 1 + 1e-3 * top)
@@ -126,7 +126,7 @@ def test_the_printed_theorem_two_holds_and_ours_is_mostly_smaller() -> None:
         printed = theorem_two(alpha, smallest=smallest, clip=1.0, batch=batch, examples=12)
         floor = smallest / batch / users
         member = Contribution(floor, 1.0, batch, 12)
-        ours = Round((member,) * users, "sampling").rdp(alpha)
+        ours = RecordRelease((member,) * users, "sampling").rdp(alpha)
         assert exact <= min(printed, ours) + 1e-12
         smaller.append(bool(ours < printed))
     assert len(smaller) > 100
@@ -162,16 +162,16 @@ def test_row_six_is_finite_where_the_divergence_is_not() -> None:
     assert min(np.linalg.eigvalsh(m)[0] for m in mixed) == pytest.approx(-290.8, abs=0.1)
     printed = row_six(alpha, users=users, floor=1.0, clip=clip, batch=1, d=d)
     assert 0 < printed < math.inf
-    ours = Round((Contribution(1.0, clip, 1, d),) * users)
+    ours = RecordRelease((Contribution(1.0, clip, 1, d),) * users)
     assert ours.limit < alpha
     assert np.isinf(ours.rdp(np.array([alpha]))).all()
     # Nor does row 5's denominator do for water filling: flooring may lower Σ by more than t.
-    slack_of_one = Round(ours.members, "isotropic")
+    slack_of_one = RecordRelease(ours.members, "isotropic")
     assert np.isfinite(slack_of_one.rdp(np.array([alpha]))).all()
 
 
 def test_orders_outside_the_admissible_range_give_nothing() -> None:
-    each = Round((Contribution(1e-3, 10.0, 32, 1200),) * 50)
+    each = RecordRelease((Contribution(1e-3, 10.0, 32, 1200),) * 50)
     t = 100 / (32 * 1200)
     assert each.limit == pytest.approx(1 + 50e-3 / (math.sqrt(2) * t))
     orders = np.array([0.5, 1.0, each.limit * (1 + 1e-12), 2 * each.limit])
@@ -211,18 +211,18 @@ def test_epsilon_moves_the_way_it_must(
 
 def test_equal_weights_of_any_size_change_nothing_and_the_worst_member_counts() -> None:
     alpha = np.array([1.5, 3.0, 10.0])
-    plain = Round((Contribution(1e-2, 1.0, 8, 100),) * 5)
-    scaled = Round((Contribution(1e-2, 1.0, 8, 100, weight=1 / 5),) * 5)
+    plain = RecordRelease((Contribution(1e-2, 1.0, 8, 100),) * 5)
+    scaled = RecordRelease((Contribution(1e-2, 1.0, 8, 100, weight=1 / 5),) * 5)
     assert scaled.rdp(alpha) == pytest.approx(plain.rdp(alpha))
     assert scaled.limit == pytest.approx(plain.limit)
     heavy = Contribution(1e-2, 1.0, 8, 100, weight=3.0)
-    mixed = Round((heavy, *plain.members[1:]))
+    mixed = RecordRelease((heavy, *plain.members[1:]))
     floor, t = (9 + 4) * 1e-2, 9 * 1 / 800
     m = floor - math.sqrt(2) * (alpha - 1) * t
     expected = np.where(m > 0, alpha * (6 / 100) ** 2 / (2 * m) + alpha * t**2 / (2 * m**2), np.inf)
     assert mixed.rdp(alpha) == pytest.approx(expected)
     few = Contribution(1e-2, 1.0, 8, 10)  # fewer examples: each matters more
-    assert (Round((few, *plain.members[1:])).rdp(alpha) > plain.rdp(alpha)).all()
+    assert (RecordRelease((few, *plain.members[1:])).rdp(alpha) > plain.rdp(alpha)).all()
 
 
 def test_the_optimum_over_orders_is_found() -> None:
@@ -238,17 +238,17 @@ def test_bad_contributions_rounds_and_conversions_are_named() -> None:
     wrong = {"floor": 0.0, "clip": math.inf, "examples": 0, "batch": 0, "weight": -1.0}
     refused: list[tuple[str, Callable[[], object]]] = [
         *((name, partial(Contribution, **{**good, name: value})) for name, value in wrong.items()),
-        ("mechanism", lambda: Round((member,), "batches")),
-        ("step", lambda: Round((member,), step=-1.0)),
-        ("saturated", lambda: Round((member,), saturated=-1)),
-        ("delta", lambda: epsilon_of(Round((member,)).rdp, 0.0)),
-        ("conversion", lambda: epsilon_of(Round((member,)).rdp, 0.1, conversion="loose")),  # type: ignore[arg-type]
+        ("mechanism", lambda: RecordRelease((member,), "batches")),
+        ("step", lambda: RecordRelease((member,), step=-1.0)),
+        ("saturated", lambda: RecordRelease((member,), saturated=-1)),
+        ("delta", lambda: epsilon_of(RecordRelease((member,)).rdp, 0.0)),
+        ("conversion", lambda: epsilon_of(RecordRelease((member,)).rdp, 0.1, conversion="loose")),  # type: ignore[arg-type]
     ]
     for name, make in refused:
         with refuses(name):
             make()
     with pytest.raises(ValueError, match="members must not be empty"):
-        Round(())
+        RecordRelease(())
     with pytest.raises(ValueError, match="rounds must not be empty"):
         composed([])
 
