@@ -28,10 +28,10 @@ from leakmeter.fl_app.config.field import (
     interrupted_code,
     kebab,
     nearest,
+    program,
     unknown_name,
 )
 from leakmeter.fl_app.config.settings import AUDITOR_NAMES, LOGGERS
-from leakmeter.fl_app.report import program
 
 # Options for one thing with two names, by command.
 _SISTERS = {"--seats": "--canary-seats", "--canary-seats": "--seats"}

@@ -23,11 +23,12 @@ from leakmeter.fl_app.config.field import (
     interrupted_code,
     kebab,
     number_or_text,
+    program,
     read_toml,
 )
 from leakmeter.fl_app.config.settings import PRESETS
 from leakmeter.fl_app.job import settled
-from leakmeter.fl_app.report import HOST, NAME, PORT, program
+from leakmeter.fl_app.report import HOST, NAME, PORT
 from leakmeter.fl_app.sweep.points import REFUSED, SweepPlan, plan_of, setting_name, typed_value
 
 if TYPE_CHECKING:

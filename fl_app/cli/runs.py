@@ -19,12 +19,13 @@ from leakmeter.fl_app.config.field import (
     expanded,
     kebab,
     nearest,
+    program,
     read_toml,
     setting,
     shown_name,
     unknown_name,
 )
-from leakmeter.fl_app.report import NAME, program
+from leakmeter.fl_app.report import NAME
 
 if TYPE_CHECKING:
     from leakmeter.auditors.verdict.gate import GateLimits

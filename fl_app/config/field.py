@@ -1,11 +1,13 @@
 """How a setting knows its own help text and allowed values, and the error for any other value.
 
-Also what the settings of every auditor have in common: they check and build their auditor.
+Also what the settings of every auditor have in common: they check and build their auditor. And how
+a user calls this program.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 _MAX_SIZE, _MAX_NUMBER = 10**9, 1e30
 _MAX_TEXT = 4096  # characters, which is also the longest path that systems accept
 _MAX_FILE = 1_000_000  # bytes
+SCRIPT: Final = "python run_sim.py"
+
+
+def program() -> str:
+    """Return how this program was called, for commands that can be copied."""
+    return "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else SCRIPT
 
 
 def setting(

@@ -6,14 +6,5 @@ before it. On top of them: `summary` (one sheet), `export` (tables for programs)
 page of a run in progress). Nothing here needs Flower.
 """
 
-import sys
-from pathlib import Path
-
 NAME = "report.html"
 HOST, PORT = "127.0.0.1", 8765  # where the page of a run in progress is served
-SCRIPT = "python run_sim.py"
-
-
-def program() -> str:
-    """Return how this program was called, for commands that can be copied."""
-    return "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else SCRIPT

@@ -53,9 +53,8 @@ from leakmeter.auditors.wording import (
     terms,
 )
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError, kebab
+from leakmeter.fl_app.config.field import SCRIPT, ConfigError, kebab, program
 from leakmeter.fl_app.config.settings import AUTO, NO_NOISE, NOISES, PLAYERS, RECORD_NOISES
-from leakmeter.fl_app.report import SCRIPT, program
 from leakmeter.fl_app.report.read import FLOWER, LAUNCH, REPLAY_OF, Rehearsal, Run, read_run
 
 

@@ -28,9 +28,8 @@ from leakmeter.auditors.wording import counted
 from leakmeter.fl_app import build
 from leakmeter.fl_app.build.strategy import calibrated
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.field import ConfigError
+from leakmeter.fl_app.config.field import ConfigError, program
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
-from leakmeter.fl_app.report import program
 from leakmeter.fl_app.report.judge import next_steps, verdict_of
 from leakmeter.fl_app.report.page import leave_page
 from leakmeter.fl_app.report.read import LAUNCH, Run, read_run, spelling_of

@@ -25,7 +25,8 @@ from leakmeter.auditors.verdict.gate import attacker_name
 from leakmeter.auditors.verdict.lines import Ending, columns
 from leakmeter.auditors.verdict.verdict import Asked, Row, judge
 from leakmeter.auditors.wording import counted, number, plain_spaces, share
-from leakmeter.fl_app.report import NAME, program
+from leakmeter.fl_app.config.field import program
+from leakmeter.fl_app.report import NAME
 from leakmeter.fl_app.report.export import csv_cell
 from leakmeter.fl_app.report.figure import MARKERS, REFERENCE, Axis, Figure, Series
 from leakmeter.fl_app.report.judge import command_of, verdict_of
