@@ -306,8 +306,9 @@ def replay(
     """Show a recorded run to auditors and return what they would have found in it.
 
     An auditor with the settings it had in the run finds the same, except for what needs single
-    updates, which are not kept. Canaries cannot be played in hindsight: an auditor that plays some
-    needs the seed and the plan that it had in the run.
+    updates, which are not kept. How often clients send is known only if the auditor is told
+    (`client_rounds`), since cohorts are not kept either. Canaries cannot be played in hindsight: an
+    auditor that plays some needs the seed and the plan that it had in the run.
 
     Args:
         folder: Of the recording.

@@ -115,18 +115,18 @@ _LOOKS: Mapping[Kind, tuple[int, Marker]] = {
     "approximation": (4, "diamond"),
 }
 _DOTTED = 2
+AXIS = "ε (log scale)"
 _FOREST = """
 <ul class="legend">{% for one in legend %}<li>{{ one|swatch }}<span>{{ one.label }}</span></li>
 {% endfor %}</ul><table class="forest">
 <caption>ε of the run: what is guaranteed, what is shown, what is estimated</caption>
-<thead><tr><th scope="col">number</th><th scope="col" class="wide">ε (log scale){{ axis }}</th>
+<thead><tr><th scope="col">number</th><th scope="col" class="wide">{{ name }}{{ axis }}</th>
 <th scope="col">how</th></tr></thead>
 <tbody>{% for row in rows %}
-<tr><th colspan="3" scope="rowgroup">{{ row.attacker.sentence() }}
- At stake: {{ labels.question(row) }}.</th></tr>
+<tr><th colspan="3" scope="rowgroup">{{ title(row) }}</th></tr>
 {% for f in sentences.numbers_of(row) %}
 <tr><td><span class="number">{{ f|exact_claim }}</span></td>
-<td class="wide">{{ bar(f) }}
+<td class="wide">{{ bar(f, scale) }}
 {% if not isfinite(f.value) %}
 <small>{{ "no upper bound" if f.kind == "guarantee" else "infinite" }}</small>{% endif %}</td>
 <td class="how">{{ how(f) }}</td></tr>
@@ -136,21 +136,39 @@ _FOREST = """
 
 def forest(run: Run) -> Markup | None:
     """Return all ε of a run on one axis, or nothing if it has none."""
-    rows = verdict_of(run).rows
+    rows, scale = epsilons(run)
     if not rows:
         return None
-    shown = [f for row in rows for f in numbers_of(row)]
-    values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
-    scale = Scale.over(filter(math.isfinite, values), "shifted")
     return render(
         _FOREST,
+        name=AXIS,
         axis=strip(axis_strip(scale)),
         rows=rows,
-        bar=lambda f: strip(row_drawing(list(_series(f, scale)), scale)),
+        scale=scale,
+        title=title,
+        bar=bar,
         isfinite=math.isfinite,
         how=_how,
-        legend=list(_legend(shown)),
+        legend=list(_legend([f for row in rows for f in numbers_of(row)])),
     )
+
+
+def epsilons(run: Run) -> tuple[Sequence[Row], Scale]:
+    """Return all ε of a run by attacker, and the scale on which they are drawn."""
+    rows = verdict_of(run).rows
+    shown = [f for row in rows for f in numbers_of(row)]
+    values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
+    return rows, Scale.over(filter(math.isfinite, values), "shifted")
+
+
+def bar(finding: Finding, scale: Scale) -> Markup:
+    """Return a number on the axis."""
+    return strip(row_drawing(list(_series(finding, scale)), scale))
+
+
+def title(row: Row) -> str:
+    """Return who attacks, and what is at stake."""
+    return f"{row.attacker.sentence()} At stake: {labels.question(row)}."
 
 
 def _legend(findings: Sequence[Finding]) -> Iterator[Series]:

@@ -69,7 +69,7 @@ _TEMPLATE = """
 <div class="hero {{ "warn" if is_bad else severity|tone }}">{{ severity|icon }}
 <div><p class="level">{{ level }}</p>
 <h1>{{ said }}</h1><p>{{ protection }}</p></div></div>
-{% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
+{% for note in notes %}<p class="warn">{{ note|with_code }}</p>{% endfor %}
 <dl class="facts">
 {% for name, value in facts %}<div><dt>{{ term(name) }}</dt><dd>
 {% for word in value.split() %}<span>{{ word }}</span>{{ "" if loop.last else " " }}{% endfor %}

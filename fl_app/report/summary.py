@@ -460,7 +460,7 @@ _TEMPLATE = """
 <div class="brief"><div class="hero {{ "warn" if is_bad else severity|tone }}">{{ severity|icon }}
 <div><p class="level">{{ level }}</p><h1>{{ said }}</h1>
 <p>{{ protection }} {{ together }}</p></div></div>
-{% for note in notes %}<p class="warn">{{ note }}</p>{% endfor %}
+{% for note in notes %}<p class="warn">{{ note|with_code }}</p>{% endfor %}
 <div class="two"><section><h2>Whose data</h2>{% for one in whose %}<p>{{ one }}</p>{% endfor %}
 </section><section><h2>Guarantee</h2>{% for one in guarantee %}<p>{{ one }}</p>{% endfor %}
 </section></div>

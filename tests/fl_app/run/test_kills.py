@@ -74,7 +74,7 @@ def test_a_run_that_dies_while_it_writes_is_resumed(
 def test_a_run_that_dies_anywhere_is_resumed(tiny: list[str], tmp_path: Path, whole: Path) -> None:
     run = partial(run_and_die, main)
     points = run(words(tiny, tmp_path / "count"), 0, tmp_path)
-    assert points > 90
+    assert points > 80
     for at in range(1, points + 1):
         folder = tmp_path / str(at)
         assert run(words(tiny, folder), at, tmp_path) == -1
