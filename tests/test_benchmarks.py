@@ -212,7 +212,7 @@ PEERS = flower_from("1.33", "the peer of the benchmark is elsewhere")
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=PEERS if name == "secure_sum_traffic" else ())
+        pytest.param(name, marks=[PEERS, pytest.mark.slow] if name == "secure_sum_traffic" else ())
         for name in QUESTIONS
         if name not in ELSEWHERE
     ],

@@ -16,9 +16,10 @@ from tests.papers.small import Reproduced, Small, table_of
 
 # Those that take longer, or read real data, have tests of their own.
 QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
-SECONDS = {  # one or more at the tiny scale
+LONG = {  # those that take longest at the tiny scale
     *("claims-zoo", "dp-fedavg-writers", "textbook-examples", "transcript-adult", "ring-noise"),
-    *("ldp-curves", "coverage", "one-shot-records", "anytime-refutes"),
+    *("ldp-curves", "coverage", "one-shot-records", "anytime-refutes", "dlg-users"),
+    *("one-shot-all-models", "mine-rounds", "mi-models"),
 }
 PACKAGES = [
     *("andrew2024", "claims_zoo", "coverage", "elkordy2023", "ngo2024", "ring_noise", "zhang2024")
@@ -36,7 +37,7 @@ def test_every_module_is_listed_where_its_paper_is_named(paper: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in SECONDS else ()) for name in QUICK],
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in QUICK],
 )
 def test_every_experiment_leaves_a_table_a_page_and_its_figures(
     reproduced: Reproduced, name: str

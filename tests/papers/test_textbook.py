@@ -38,6 +38,7 @@ def test_both_examples_are_set_beside_what_is_printed(reproduced: Reproduced) ->
     assert table.comparisons[1].why == ""
 
 
+@pytest.mark.slow
 def test_longer_training_is_clipped_more_often_and_noise_ends_inversion(
     reproduced: Reproduced,
 ) -> None:

@@ -25,11 +25,11 @@ from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from tests.docs_blocks import blocks, commands
 from tests.fl_app.cli.test_main import refused
-from tests.fl_app.run.test_resume import Dying
 from tests.helpers.apps import CLIENT, FEDAVG, LEGACY_CLIENT, LEGACY_SERVER, PYPROJECT, app_in
 from tests.helpers.files import report_in
 from tests.helpers.fixtures import Printed
 from tests.helpers.project import ROOT
+from tests.helpers.runs import Dying
 
 LOCAL = """
 from flwr.{client}.mod import LocalDpMod

@@ -21,9 +21,9 @@ from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 from tests.fl_app.cli.test_main import refused
-from tests.fl_app.run.test_resume import Dying
 from tests.helpers.files import report_in
 from tests.helpers.fixtures import Patch, Printed
+from tests.helpers.runs import Dying
 
 QUICK = ("--lrt-fit", "20", "--lrt-candidates", "4", "--lrt-trials", "20", "--mi-draws", "6")
 ALL = "one-shot,likelihood-ratio,mutual-information"

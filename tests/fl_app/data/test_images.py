@@ -165,6 +165,7 @@ def test_a_part_of_cifar10_is_read_and_called_a_part(
     assert found.train_x[1, 2, 30, 4] == np.float32(pictures(3, 0)[1, 30, 4, 2]) / np.float32(255)
 
 
+@pytest.mark.slow
 def test_cifar10_in_its_own_format_is_read_by_torchvision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

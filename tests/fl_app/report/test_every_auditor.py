@@ -291,6 +291,7 @@ def test_runs_of_different_size_line_up(runs: list[Run]) -> None:
 _NUMBERS = {"number", "value", "percent", "counted", "sureness", "slug", "plain_spaces"}
 
 
+@pytest.mark.slow
 def test_no_decision_depends_on_words(runs: list[Run], monkeypatch: Patch) -> None:
     """Whatever the sentences say, the same is compared, grouped, judged, advised and drawn."""
     limit = Limitation("mine", "Secure aggregation is off.")

@@ -18,7 +18,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
-from tests.helpers.numbers import few_or_many
+from tests.helpers.numbers import few_or_many, first_fast
 from tests.helpers.runs import Dying, check_resumed, cut_off, report_of, resumed
 
 SERVERS = ("fedavg", "fedavgm")
@@ -146,7 +146,7 @@ def test_what_a_dying_run_has_half_written_does_no_harm(
     assert not (run / CHANGES).exists()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_fast(4, KINDS))
 def test_a_run_of_every_kind_is_resumed(kind: str, tiny_config: Config, tmp_path: Path) -> None:
     changes, last = KINDS[kind]
     usual = {"planted_canaries": 40, "planted_clients": 4, "planted_decoys": 500}

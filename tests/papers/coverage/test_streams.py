@@ -65,6 +65,7 @@ def test_the_kept_results_refute_flowers_noise_and_not_the_right_one() -> None:
     assert refuted <= most_allowed(200)
 
 
+@pytest.mark.slow
 def test_bounds_of_a_run_never_fall_and_rounds_are_counted_from_one() -> None:
     found = bounds_of("flower", 0)
     for values in found.values():

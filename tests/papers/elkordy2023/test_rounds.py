@@ -83,6 +83,7 @@ def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(reproduced: 
     assert len(small.cells) == 4
 
 
+@pytest.mark.slow
 def test_training_reaches_what_a_run_of_the_command_line_does() -> None:
     # Full batches leave nothing to chance. All clients have 30 records, and so equal weights.
     config = replace(TINY, batch_size=0, lr=0.5, lrt_game="rerun", sample=20, rounds=6)
