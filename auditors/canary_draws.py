@@ -394,7 +394,7 @@ class DrawnCanaries:
     """Canaries that several auditors look for in one round: each is drawn once, if there is room.
 
     Args:
-        most: Most numbers that are remembered, in four bytes each; further canaries are drawn anew
+        most: Most numbers that are remembered, in four bytes each; further canaries are drawn again
             by everyone, so that memory does not depend on seats or model.
     """
 

@@ -142,7 +142,7 @@ def stage(folder: Path, examples: Path) -> None:
     (folder / "zensical.toml").write_text(with_repository(settings), encoding="utf-8")
     has_report = (examples / "default" / "report.html").exists()
     if has_report:
-        # Made anew from the run's numbers, so that it is today's page whenever the run was.
+        # Made again from the run's numbers, so that it is today's page whenever the run was.
         _run_sim("report", examples / "default")
         (docs / REPORT).parent.mkdir()
         shutil.copy(examples / "default" / "report.html", docs / REPORT)

@@ -2,7 +2,7 @@
 
 `Transcript` is for canaries on the sphere. The changes are in a file, so memory does not grow with
 them. `SignTranscript` is for canaries of random signs; ours differs there:
-1. No change is stored. A canary that is in is looked for in the changes of the rounds that the
+1. No change is stored. A canary that is in is searched for in the changes of the rounds that the
    plan gives it, and at the end in the change since the start. At 10⁷ parameters, 100 rounds and
    1,000 canaries, of which half are in, that takes 4 s of one core; the products of all canaries
    with all changes would take 45 s and 4 GB of disk. No bound needs those that are out.

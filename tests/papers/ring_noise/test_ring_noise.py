@@ -13,7 +13,7 @@ from tests.papers.small import reproduce
 
 
 @pytest.mark.slow
-def test_every_distribution_is_trained_at_every_ring_and_few_bits_cost_noise(tmp_path: Path) -> None:
+def test_every_noise_is_trained_in_every_ring_and_few_bits_cost_noise(tmp_path: Path) -> None:
     small = reproduce("ring-noise", tmp_path, is_tiny=False)
     rows = {(int(r["bits per coordinate"]), r["distribution"]): r for r in small.rows}
     bits = table._SCALES["small"].bits
