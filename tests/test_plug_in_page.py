@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,9 @@ def user(tmp_path: Path) -> Iterator[User]:
     """A user with the environment of a Flower project, in which we are not installed."""
     python = bare_python(tmp_path / "venv", pip=True)
     add_programs(python, "flwr")
+    # Flower brings uv and runs `python -m uv`, which searches for its program beside Python.
+    if (program := Path(sys.executable).with_name("uv")).is_file():
+        (python.parent / "uv").symlink_to(program)
     probe = ("-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path, "hatchling")
     if run(python, *probe).returncode:
         pytest.skip("no package index can be reached")
